@@ -1,0 +1,53 @@
+# make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (a few minutes)
+# make test   lint, types, tests                                                        (the gate)
+# make check  lint, types, the import rule
+# make bench  the operators beside their rivals, JSON into benchmarks/results
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test check bench format clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "mabert needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Name another with make PYTHON=..."; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment: install its venv module (Debian: apt install python3-venv)"; exit 2; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -q --progress-bar on -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[bench]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/mabert demo
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/mabert bench ops
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
