@@ -1,0 +1,134 @@
+"""The two recurrent operators of the Mamba block, on any device that torch knows.
+
+One layout at every boundary: ``(batch, time, channel)``. The arithmetic is specified in `mabert.ops.reference`; which
+backend serves a call is told by `explain` and set by `use_backend`.
+"""
+
+import torch
+from torch import Tensor
+
+from mabert.ops.backends import Choice, SlowBackendWarning, explain, requested_backend, use_backend
+from mabert.ops.checks import check_float, check_input, check_matrix, check_steps
+from mabert.ops.library import conv_op, scan_op
+
+__all__ = ["Choice", "SlowBackendWarning", "depthwise_conv1d", "explain", "selective_scan", "use_backend"]
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Run the selective state-space recurrence along time.
+
+    With Δ = softplus(delta + delta_bias), for each channel and sequence::
+
+        h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t
+        y_t = C_t · h_t + D u_t              (times SiLU(z_t) where z is given)
+
+    This is the selective scan of Mamba (Gu and Dao, 2023), step (ii) of the MaBERT paper's Mamba core, with the
+    paper's padding rule built in. The state starts from zero and is kept in float32 (float64 where an input is).
+    The backward keeps the state only every 64 steps and recomputes the rest.
+
+    Args:
+        u: ``(batch, time, channel)`` input; its dtype is the output's. Any strides; a last dimension of stride 1 is
+            read without a copy.
+        delta: ``(batch, time, channel)`` step size, before bias and softplus.
+        A: ``(channel, state)`` real, negative decay rates.
+        B: ``(batch, time, state)`` what each step writes.
+        C: ``(batch, time, state)`` what each step reads.
+        D: ``(channel,)`` skip connection; None for none.
+        z: ``(batch, time, channel)`` gate; None for none.
+        delta_bias: ``(channel,)`` added to ``delta`` before the softplus; None for none.
+        delta_softplus: Whether to pass ``delta + delta_bias`` through softplus; otherwise it is used as it is.
+        mask: ``(batch, time)`` bool, True at valid steps. A False step neither decays nor writes the state, its output
+            is 0, and whatever stands there (NaN too) has no effect and gets gradient 0. None for all valid.
+        cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``: the batch is one packed row and the state
+            starts from zero at every offset. Sequences of length zero are legal. None where each row is a sequence.
+        reverse: Scan from the end of each sequence to its start: flip, scan, flip back.
+
+    Returns:
+        ``(batch, time, channel)``, contiguous, in the dtype of ``u``.
+
+    Raises:
+        ValueError: A shape, dtype, device or offset is wrong, or the backend that was asked for cannot serve the call.
+    """
+    check_input(u)
+    check_matrix("A", A, "state")
+    check_steps(u, mask, cu_seqlens)
+    batch, time, channel = u.shape
+    state = A.shape[1]
+    check_float("A", A, (channel, state), "(channel, state)", u.device)
+    check_float("delta", delta, (batch, time, channel), "(batch, time, channel)", u.device)
+    check_float("B", B, (batch, time, state), "(batch, time, state)", u.device)
+    check_float("C", C, (batch, time, state), "(batch, time, state)", u.device)
+    if z is not None:
+        check_float("z", z, (batch, time, channel), "(batch, time, channel)", u.device)
+    if D is not None:
+        check_float("D", D, (channel,), "(channel,)", u.device)
+    if delta_bias is not None:
+        check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
+    floats = (u, delta, A, B, C, D, z, delta_bias)
+    keep_states = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
+    y, _ = scan_op(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
+    return y
+
+
+def depthwise_conv1d(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    mode: str = "causal",
+    activation: str | None = "silu",
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Convolve each channel with its own short filter along time, then apply SiLU.
+
+    The depth-wise convolution of the Mamba block, step (i) of the MaBERT paper's Mamba core. As in
+    `torch.nn.functional.conv1d` this is a cross-correlation: in causal mode the last tap meets the current step.
+
+    Args:
+        u: ``(batch, time, channel)`` input; its dtype is the output's. Any strides; a last dimension of stride 1 is
+            read without a copy.
+        weight: ``(channel, width)``, any width of at least 1.
+        bias: ``(channel,)``; None for none.
+        mode: ``causal`` (a step sees itself and the ``width - 1`` before) or ``centered`` (padding as torch's
+            ``same``: ``(width - 1) // 2`` steps before, the rest after).
+        activation: ``silu``, or None.
+        mask: ``(batch, time)`` bool, True at valid steps. Masked steps read as zero and come out as zero, whatever
+            stands there. None for all valid.
+        cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: windows never cross an
+            offset. None where each row is a sequence.
+        reverse: Flip each sequence, convolve, flip back: the causal window then looks ahead.
+
+    Returns:
+        ``(batch, time, channel)``, contiguous, in the dtype of ``u``.
+
+    Raises:
+        ValueError: A shape, dtype, device, offset or option is wrong, or the backend asked for cannot serve the call.
+    """
+    check_input(u)
+    check_matrix("weight", weight, "width")
+    check_steps(u, mask, cu_seqlens)
+    channel = u.shape[2]
+    check_float("weight", weight, (channel, weight.shape[1]), "(channel, width)", u.device)
+    if bias is not None:
+        check_float("bias", bias, (channel,), "(channel,)", u.device)
+    if mode not in ("causal", "centered"):
+        raise ValueError(f"mode must be 'causal' or 'centered', got {mode!r}")
+    if activation not in ("silu", None):
+        raise ValueError(f"activation must be 'silu' or None, got {activation!r}")
+    return conv_op(u, weight, bias, mask, cu_seqlens, mode, activation == "silu", reverse, requested_backend())

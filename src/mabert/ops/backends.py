@@ -1,0 +1,128 @@
+"""Which backend serves a call: the automatic choice, the explicit request, and the reason for either."""
+
+import contextlib
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+
+AUTO = "auto"
+BACKENDS = ("reference", "cpu", "triton")
+CPU_DTYPES = (torch.float32, torch.bfloat16)
+
+_requested: ContextVar[str] = ContextVar("mabert_backend", default=AUTO)
+_warned: set[str] = set()
+
+
+class SlowBackendWarning(UserWarning):
+    """The automatic choice fell back to the step-by-step reference, which is hundreds of times slower."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that serves a call.
+
+    Attributes:
+        name: ``reference``, ``cpu`` or ``triton``.
+        reason: Why this one, in words.
+        slow: Whether the automatic choice had to fall back to the reference.
+    """
+
+    name: str
+    reason: str
+    slow: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Serve every operator call inside the ``with`` block by one backend.
+
+    The choice belongs to the current thread or task, holds for the backward of what was computed inside, and is taken
+    up by a compiled or exported graph when it is traced.
+
+    Args:
+        name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype.
+
+    Raises:
+        ValueError: No backend has that name. Whether the named one can serve a call is checked at the call.
+    """
+    if name not in (*BACKENDS, AUTO):
+        raise ValueError(f"backend must be one of {', '.join((*BACKENDS, AUTO))}, got {name!r}")
+    token = _requested.set(name)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+@torch.compiler.assume_constant_result
+def requested_backend() -> str:
+    """Return the name asked for by `use_backend`, or ``auto``."""
+    return _requested.get()
+
+
+def explain(*tensors: torch.Tensor | None) -> Choice:
+    """Tell which backend would serve a call on these tensors here and now, and why.
+
+    Args:
+        *tensors: The tensor arguments of the call; None is skipped.
+
+    Returns:
+        The choice; ``str()`` of it is one readable line.
+
+    Raises:
+        ValueError: The backend asked for by `use_backend` cannot serve them; the message says what is missing.
+    """
+    return choose(requested_backend(), *tensors)
+
+
+def choose(name: str, *tensors: torch.Tensor | None) -> Choice:
+    """Resolve a requested name (or ``auto``) for the tensors of one call; see `explain`."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    if name == AUTO:
+        return _choose_automatically(present)
+    if name == "triton":
+        raise ValueError("backend 'triton' was asked for, but this version has no GPU kernels; use 'reference'")
+    if name == "cpu":
+        missing = _what_cpu_lacks(present)
+        if missing:
+            raise ValueError(f"backend 'cpu' was asked for, but {missing}")
+    return Choice(name, "asked for by use_backend")
+
+
+def _choose_automatically(tensors: list[torch.Tensor]) -> Choice:
+    missing = _what_cpu_lacks(tensors)
+    if not missing:
+        return Choice("cpu", "tensors lie on the CPU in float32 or bfloat16")
+    return Choice("reference", missing, slow=importlib.util.find_spec("mabert.ops.cpu") is not None)
+
+
+def _what_cpu_lacks(tensors: list[torch.Tensor]) -> str:
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            return f"the compiled kernels run on the CPU and a tensor lies on {tensor.device}"
+        if tensor.is_floating_point() and tensor.dtype not in CPU_DTYPES:
+            return f"the compiled kernels take float32 and bfloat16, and a tensor is {tensor.dtype}"
+    if importlib.util.find_spec("mabert.ops.cpu") is None:
+        return "the compiled kernels are not part of this build"
+    if importlib.util.find_spec("numba") is None:
+        return "numba, which compiles the kernels, is not installed"
+    return ""
+
+
+def warn_if_slow(choice: Choice) -> None:
+    """Warn, once for each reason, that a call fell back to the reference without being asked to."""
+    if choice.slow and choice.reason not in _warned:
+        _warned.add(choice.reason)
+        warnings.warn(
+            f"mabert serves this call by the slow step-by-step reference: {choice.reason}. "
+            "Wrap the call in mabert.ops.use_backend('reference') to ask for it and silence this.",
+            SlowBackendWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,25 @@
+"""How the compiled kernels cut the work: what the graph must know of it without importing a compiler."""
+
+import torch
+
+CHUNK = 64
+"""Steps between two saved states; the backward recomputes the states inside a chunk."""
+
+BLOCK = 64
+"""Channels that one job carries through time."""
+
+
+def padded_channels(channels: int) -> int:
+    """Round the number of channels up to whole blocks."""
+    return -(-channels // BLOCK) * BLOCK
+
+
+def saved_states_shape(u: torch.Tensor, A: torch.Tensor, cu_seqlens: torch.Tensor | None) -> tuple[int, int, int]:
+    """Return ``(boundaries, state, channel rounded up to whole blocks)`` of the states saved for the backward.
+
+    The state before a sequence's first chunk is zero and is not saved. Packed sequences of any lengths need at most
+    ``time // CHUNK`` boundaries together.
+    """
+    rows, time, channels = u.shape
+    boundaries = rows * ((time + CHUNK - 1) // CHUNK) if cu_seqlens is None else time // CHUNK
+    return boundaries, A.shape[1], padded_channels(channels)

@@ -1,0 +1,282 @@
+"""The two operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast.
+
+Each op takes the name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the
+backend that served the forward.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mabert.ops import reference
+from mabert.ops.backends import choose, warn_if_slow
+from mabert.ops.layout import saved_states_shape
+
+
+def _present(*tensors: Tensor | None) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _spread(gradients: list[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
+    """Give each input its gradient, and None to those that were not given."""
+    remaining = iter(gradients)
+    return [None if tensor is None else next(remaining) for tensor in inputs]
+
+
+def _vjp(function: Any, grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """Differentiate the reference; `torch.func` works below the autograd keys, where custom ops run."""
+    gradients = torch.func.vjp(function, *inputs)[1](grad)
+    return [gradient.contiguous() for gradient in gradients]
+
+
+@torch.library.custom_op("mabert::selective_scan", mutates_args=())
+def scan_op(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    keep_states: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Return ``y`` and the states at chunk boundaries (empty where the backend or the caller keeps none)."""
+    choice = choose(backend, u, delta, A, B, C, D, z, delta_bias)
+    warn_if_slow(choice)
+    if choice.name == "cpu":
+        from mabert.ops import cpu
+
+        return cpu.scan_forward(
+            u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse, keep_states
+        )
+    y = reference.selective_scan(
+        u,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias=delta_bias,
+        delta_softplus=delta_softplus,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        reverse=reverse,
+    )
+    return y.contiguous(), u.new_empty(0, dtype=torch.float32)
+
+
+@scan_op.register_fake
+def _(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    keep_states: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    compiled = choose(backend, u, delta, A, B, C, D, z, delta_bias).name == "cpu"
+    shape = saved_states_shape(u, A, cu_seqlens) if compiled and keep_states else (0,)
+    return u.new_empty(u.shape), u.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("mabert::selective_scan_backward", mutates_args=())
+def scan_backward_op(
+    grad: Tensor,
+    states: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    """Return the gradients of the floating inputs that were given, in the order of the arguments."""
+    if choose(backend, u, delta, A, B, C, D, z, delta_bias).name == "cpu":
+        from mabert.ops import cpu
+
+        return cpu.scan_backward(
+            grad, states, u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse
+        )
+
+    def scan(*inputs: Tensor) -> Tensor:
+        required, optional = list(inputs[:5]), _spread(list(inputs[5:]), D, z, delta_bias)
+        return reference.selective_scan(
+            *required,
+            *optional[:2],
+            delta_bias=optional[2],
+            delta_softplus=delta_softplus,
+            mask=mask,
+            cu_seqlens=cu_seqlens,
+            reverse=reverse,
+        )
+
+    return _vjp(scan, grad, _present(u, delta, A, B, C, D, z, delta_bias))
+
+
+@scan_backward_op.register_fake
+def _(
+    grad: Tensor,
+    states: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in _present(u, delta, A, B, C, D, z, delta_bias)]
+
+
+def _save_scan(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, delta_softplus, reverse, _, backend = inputs
+    ctx.save_for_backward(output[1], *tensors)
+    ctx.mark_non_differentiable(output[1])
+    ctx.flags = (delta_softplus, reverse, backend)
+
+
+def _scan_gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    states, *tensors = ctx.saved_tensors
+    gradients = torch.ops.mabert.selective_scan_backward(grad, states, *tensors, *ctx.flags)
+    return (*_spread(gradients, *tensors[:8]), *[None] * 6)
+
+
+scan_op.register_autograd(_scan_gradients, setup_context=_save_scan)
+
+
+@torch.library.custom_op("mabert::depthwise_conv1d", mutates_args=())
+def conv_op(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+    backend: str,
+) -> Tensor:
+    """Return the convolution of ``u``, contiguous."""
+    choice = choose(backend, u, weight, bias)
+    warn_if_slow(choice)
+    if choice.name == "cpu":
+        from mabert.ops import cpu
+
+        return cpu.conv_forward(u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
+    return reference.depthwise_conv1d(
+        u,
+        weight,
+        bias,
+        mode=mode,
+        activation="silu" if silu else None,
+        mask=mask,
+        cu_seqlens=cu_seqlens,
+        reverse=reverse,
+    ).contiguous()
+
+
+@conv_op.register_fake
+def _(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+    backend: str,
+) -> Tensor:
+    return u.new_empty(u.shape)
+
+
+@torch.library.custom_op("mabert::depthwise_conv1d_backward", mutates_args=())
+def conv_backward_op(
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    if choose(backend, u, weight, bias).name == "cpu":
+        from mabert.ops import cpu
+
+        return cpu.conv_backward(grad, u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
+
+    def conv(*inputs: Tensor) -> Tensor:
+        return reference.depthwise_conv1d(
+            *inputs,
+            mode=mode,
+            activation="silu" if silu else None,
+            mask=mask,
+            cu_seqlens=cu_seqlens,
+            reverse=reverse,
+        )
+
+    return _vjp(conv, grad, _present(u, weight, bias))
+
+
+@conv_backward_op.register_fake
+def _(
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in _present(u, weight, bias)]
+
+
+def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, mode, silu, reverse, backend = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.flags = (mode, silu, reverse, backend)
+
+
+def _conv_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    gradients = torch.ops.mabert.depthwise_conv1d_backward(grad, *tensors, *ctx.flags)
+    return (*_spread(gradients, *tensors[:3]), *[None] * 6)
+
+
+conv_op.register_autograd(_conv_gradients, setup_context=_save_conv)

@@ -1,0 +1,111 @@
+"""Both operators in plain PyTorch, a loop over time (or over taps) in plain sight: the specification.
+
+Every fast backend is compared with these two functions, outputs and gradients. They need nothing compiled, run on any
+device in float32, bfloat16 or float64, and are differentiated by autograd.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, silu, softplus
+
+from mabert.ops.sequences import spans
+
+
+def _working_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """Return float32, or float64 where any tensor has it: bfloat16 is only a storage format here."""
+    present = [tensor.dtype for tensor in tensors if tensor is not None]
+    return torch.float64 if torch.float64 in present else torch.float32
+
+
+def _silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
+    """Put zeros at masked steps, whatever stood there (NaN too), so that no gradient flows to them."""
+    return tensor if mask is None else tensor.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Scan step by step; see `mabert.ops.selective_scan` for the contract.
+
+    The recurrence is the zero-order hold on A and the Euler step on B of Mamba (Gu and Dao, 2023, Algorithm 2), with
+    the padding rule of the MaBERT paper: a masked step neither decays nor writes the state.
+    """
+    dtype = _working_dtype(u, delta, A, B, C, D, z, delta_bias)
+    output_dtype = u.dtype
+    u, delta, B, C = (_silence(tensor.to(dtype), mask) for tensor in (u, delta, B, C))
+    A = A.to(dtype)
+    if delta_bias is not None:
+        delta = delta + delta_bias.to(dtype)
+    if delta_softplus:
+        delta = softplus(delta)
+
+    rows, time, channels = u.shape
+    steps: dict[tuple[int, int], Tensor] = {}
+    for row, start, end in spans(cu_seqlens, rows, time):
+        state = u.new_zeros(channels, A.shape[1])
+        for t in reversed(range(start, end)) if reverse else range(start, end):
+            decay = torch.exp(delta[row, t, :, None] * A)
+            written = delta[row, t, :, None] * B[row, t, None, :] * u[row, t, :, None]
+            new_state = decay * state + written
+            state = new_state if mask is None else torch.where(mask[row, t], new_state, state)
+            steps[row, t] = (state * C[row, t]).sum(-1)
+    if not steps:
+        return torch.zeros_like(u, dtype=output_dtype)
+    y = torch.stack([steps[row, t] for row in range(rows) for t in range(time)]).view(rows, time, channels)
+
+    if D is not None:
+        y = y + D.to(dtype) * u
+    if z is not None:
+        y = y * silu(_silence(z.to(dtype), mask))
+    return _silence(y, mask).to(output_dtype)
+
+
+def depthwise_conv1d(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    mode: str = "causal",
+    activation: str | None = "silu",
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Convolve tap by tap; see `mabert.ops.depthwise_conv1d` for the contract."""
+    dtype = _working_dtype(u, weight, bias)
+    output_dtype = u.dtype
+    rows, time, _ = u.shape
+    width = weight.shape[1]
+    u, weight = _silence(u.to(dtype), mask), weight.to(dtype)
+    before = width - 1 if mode == "causal" else (width - 1) // 2
+    after = width - 1 - before
+
+    outputs = []
+    for row, start, end in spans(cu_seqlens, rows, time):
+        sequence = u[row, start:end]
+        if reverse:
+            sequence = sequence.flip(0)
+        padded = pad(sequence, (0, 0, before, after))
+        y = torch.zeros_like(sequence)
+        for tap in range(width):
+            y = y + weight[:, tap] * padded[tap : tap + end - start]
+        outputs.append(y.flip(0) if reverse else y)
+    y = torch.cat(outputs).view(u.shape) if outputs else torch.zeros_like(u)
+
+    if bias is not None:
+        y = y + bias.to(dtype)
+    if activation == "silu":
+        y = silu(y)
+    return _silence(y, mask).to(output_dtype)
