@@ -1,0 +1,106 @@
+"""Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from mabert.model.config import MaBertConfig
+from mabert.model.embeddings import rotate
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain sight, which also returns its weights.
+
+    Args:
+        module: The attention layer; only its training flag is read.
+        query: (batch, heads, time, head_size).
+        key: Likewise.
+        value: Likewise.
+        attention_mask: Broadcastable to (batch, heads, time, time): added where floating, kept where boolean.
+        scaling: Factor on the scores.
+        dropout: Dropout on the weights.
+        kwargs: What other implementations take.
+
+    Returns:
+        (batch, time, heads, head_size) and the weights (batch, heads, time, time).
+    """
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights
+
+
+class SelfAttention(nn.Module):
+    """MHSA: projections with bias as in BERT, any of transformers' attention implementations, never causal."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.is_causal = False
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends over the whole row.
+
+        Args:
+            hidden: (batch, time, D), normalised.
+            attention_mask: As the implementation wants it, from `create_bidirectional_mask`; None for no padding.
+            rotary: Cosines and sines of `RotaryPositions`, or None.
+            output_attentions: Whether the weights are wanted; SDPA does not have them, so eager attention serves.
+            kwargs: Passed on to the implementation.
+
+        Returns:
+            (batch, time, D) and the weights (batch, heads, time, time), None where the implementation has none.
+        """
+        batch, time, _ = hidden.shape
+        heads = (batch, time, -1, self.head_size)
+        query = self.query(hidden).view(heads).transpose(1, 2)
+        key = self.key(hidden).view(heads).transpose(1, 2)
+        value = self.value(hidden).view(heads).transpose(1, 2)
+        if rotary is not None:
+            query, key = rotate(query, rotary), rotate(key, rotary)
+        mixed, weights = self._implementation(output_attentions)(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.head_size**-0.5,
+            **kwargs,
+        )
+        return self.output(mixed.reshape(batch, time, -1)), weights
+
+    def _implementation(self, output_attentions: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        name = self.config._attn_implementation
+        if output_attentions and name == "sdpa":
+            name = "eager"
+        return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)

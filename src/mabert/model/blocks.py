@@ -1,0 +1,93 @@
+"""The two Pre-LN residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from mabert.model.attention import SelfAttention
+from mabert.model.config import MaBertConfig
+from mabert.model.mamba import MambaMixer
+from mabert.model.masking import PaddingMask
+
+
+class FeedForward(nn.Module):
+    """Position-wise network of both blocks; gated where the configuration says so."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.gated = config.feed_forward == "glu"
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size * (2 if self.gated else 1))
+        self.activation = ACT2FN[config.hidden_act]
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(batch, time, D) to (batch, time, D)."""
+        inner = self.up(hidden)
+        if self.gated:
+            gate, inner = inner.chunk(2, dim=-1)
+            return self.down(self.activation(gate) * inner)
+        return self.down(self.activation(inner))
+
+
+class ResidualBlock(GradientCheckpointingLayer):
+    """What both kinds of block have: two LayerNorms, the feed-forward network, dropout on each sub-layer's output."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+
+class TransformerBlock(ResidualBlock):
+    """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1)."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.attention = SelfAttention(config)
+
+    def forward(self, hidden: Tensor, mask: PaddingMask, **kwargs: Any) -> Tensor:
+        """Runs the block.
+
+        Args:
+            hidden: H^L (batch, time, D).
+            mask: The batch's padding; attention's own form of it comes with `kwargs`.
+            kwargs: For `SelfAttention.forward`.
+
+        Returns:
+            H^{L+1} (batch, time, D).
+        """
+        attended, _ = self.attention(self.mixer_norm(hidden), **kwargs)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+
+
+class MambaBlock(ResidualBlock):
+    """H + SSM(m ⊙ LN(H)) (Eq. 2), then m ⊙ (· + FFN(LN(·))) (Eq. 3)."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.mixer = MambaMixer(config)
+
+    def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
+        """Runs the block.
+
+        Args:
+            hidden: H^L (batch, time, D).
+            mask: The batch's padding.
+            output_attentions: Whether the mixer reports its hidden attention.
+            kwargs: What Transformer blocks take.
+
+        Returns:
+            H^{L+1} (batch, time, D).
+        """
+        mixed, _ = self.mixer(mask.before_core(self.mixer_norm(hidden)), mask, output_attentions)
+        hidden = hidden + self.dropout(mixed)
+        return mask.after_block(hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))))
+
+
+BLOCKS: dict[str, type[ResidualBlock]] = {"M": MambaBlock, "T": TransformerBlock}
+"""A letter of the schedule to its block: another mixer is one class and one line here."""

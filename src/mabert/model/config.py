@@ -1,0 +1,173 @@
+"""The configuration of a MaBERT encoder and the schedules of the paper's pattern table."""
+
+import math
+import re
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+SCHEDULES: dict[str, str] = {
+    "m": "M" * 12,
+    "t": "T" * 12,
+    "mtt": "MTT" * 4,
+    "tm": "TM" * 6,
+    "mt": "MT" * 6,
+    "tmm": "TMM" * 4,
+    "mmt": "MMT" * 4,
+    "ttm": "TTM" * 4,
+}
+"""The eight 12-layer schedules of the pattern table (label tab:pattern_glue), by name."""
+
+LAYER_TYPES = {"M": "linear_attention", "T": "full_attention"}
+"""A letter of the schedule to transformers' name of that kind of layer."""
+
+
+def expand_schedule(pattern: str) -> str:
+    """Writes a schedule out in full.
+
+    Args:
+        pattern: Letters M (Mamba) and T (Transformer), first layer first (`"MMT"` is three layers); such letters with
+            a repeat count (`"MMT*4"`); or the name of a schedule of the paper in lower case (`"mmt"`, see `SCHEDULES`).
+
+    Returns:
+        The letters, one a layer.
+
+    Raises:
+        ValueError: If the pattern is none of these.
+    """
+    if pattern in SCHEDULES:
+        return SCHEDULES[pattern]
+    match = re.fullmatch(r"([MT]+)(?:\*([1-9]\d*))?", pattern)
+    if match is None:
+        raise ValueError(
+            f"layer_pattern is {pattern!r}; it must be letters M and T ('MMTMMT', 'MMT*4') or one of {sorted(SCHEDULES)}"
+        )
+    return match[1] * int(match[2] or 1)
+
+
+@strict
+class MaBertConfig(PreTrainedConfig):
+    """What a MaBERT encoder is made of. The defaults are MaBERT-base: 12 layers, MMT four times.
+
+    Names that BERT has keep BERT's meaning. What the paper leaves open has the default given in `docs/decisions.md`.
+
+    Args:
+        vocab_size: Entries of the token embedding.
+        hidden_size: Width D of the residual stream.
+        layer_pattern: The schedule, see `expand_schedule`. Repeated (and cut) to `num_hidden_layers` where that is given.
+        num_hidden_layers: Depth; default, the length of `layer_pattern`.
+        num_attention_heads: Heads of each Transformer layer.
+        intermediate_size: Inner width of the feed-forward network of both kinds of layer.
+        hidden_act: Its activation.
+        feed_forward: `mlp`, or `glu` for the gated form (GeGLU with the default activation; Shazeer, 2020).
+        hidden_dropout_prob: Dropout after the embeddings and on the output of every sub-layer.
+        attention_probs_dropout_prob: Dropout on the attention weights.
+        classifier_dropout: Dropout before a classifier (Eq. 14); default, `hidden_dropout_prob`.
+        max_position_embeddings: Positions of the learned table; the longest input with `position_embedding="learned"`.
+        position_embedding: `learned` absolute positions, `rotary` on the attention layers, or `none`.
+        rotary_base: Base of the rotary frequencies.
+        type_vocab_size: Segments.
+        initializer_range: Standard deviation of the normal initialisation of matrices and embeddings.
+        layer_norm_eps: Epsilon of every LayerNorm.
+        ssm_expand: Expansion ε: the Mamba core works on D_m = ε D channels.
+        ssm_state_size: States N a channel.
+        ssm_conv_kernel: Width of the depth-wise convolution.
+        ssm_dt_rank: Rank r of the step size's projection; default, ceil(D / 16).
+        ssm_direction: `forward`, `backward`, or `bidirectional` (two cores sharing W_in and W_out, their outputs added).
+        ssm_conv_mode: `causal` (a window that ends at its token, in the core's direction) or `centered`.
+        ssm_dt_min: Smallest initial step size (seconds-free units, as in Mamba-1).
+        ssm_dt_max: Largest initial step size.
+        padding_safe_masking: `none | pre | post | pre+post | exact`, see `mabert.model.masking`.
+        pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`, `mean`.
+        sparse_prediction: Whether `MaBertForMaskedLM` computes logits at the scored positions only when it is given
+            labels; its logits are then (scored positions, vocab_size). The loss is the same.
+
+    Raises:
+        ValueError: For a value outside its range, naming the field, the value and what would be right.
+    """
+
+    model_type = "mabert"
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    layer_pattern: str = "MMTMMTMMTMMT"
+    num_hidden_layers: int | None = None
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    feed_forward: Literal["mlp", "glu"] = "mlp"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    max_position_embeddings: int = 512
+    position_embedding: Literal["learned", "rotary", "none"] = "learned"
+    rotary_base: float | int = 10_000.0
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    layer_types: list[str] | None = None
+    ssm_expand: float | int = 2
+    ssm_state_size: int = 16
+    ssm_conv_kernel: int = 4
+    ssm_dt_rank: int | None = None
+    ssm_direction: Literal["forward", "backward", "bidirectional"] = "forward"
+    ssm_conv_mode: Literal["causal", "centered"] = "causal"
+    ssm_dt_min: float = 1e-3
+    ssm_dt_max: float = 1e-1
+    padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] = "exact"
+    pooling: Literal["map", "attention", "cls", "mean"] = "map"
+    sparse_prediction: bool = False
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: object) -> None:
+        self._derive_schedule()
+        if self.ssm_dt_rank is None:
+            self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
+        self._check()
+        super().__post_init__(**kwargs)
+
+    @property
+    def ssm_inner_size(self) -> int:
+        """Channels D_m = ε D of the Mamba core."""
+        return int(self.ssm_expand * self.hidden_size)
+
+    def _derive_schedule(self) -> None:
+        letters = expand_schedule(self.layer_pattern)
+        depth = len(letters) if self.num_hidden_layers is None else self.num_hidden_layers
+        if depth < 1:
+            raise ValueError(f"num_hidden_layers is {depth}; it must be at least 1")
+        self.layer_pattern = (letters * math.ceil(depth / len(letters)))[:depth]
+        self.num_hidden_layers = depth
+        self.layer_types = [LAYER_TYPES[letter] for letter in self.layer_pattern]
+
+    def _check(self) -> None:
+        sizes = (
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+            "ssm_inner_size",
+            "ssm_state_size",
+            "ssm_conv_kernel",
+            "ssm_dt_rank",
+        )
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        if self.position_embedding == "rotary" and self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"rotary positions need an even head size; hidden_size {self.hidden_size} over "
+                f"num_attention_heads {self.num_attention_heads} is {self.hidden_size // self.num_attention_heads}"
+            )
+        if not 0 < self.ssm_dt_min <= self.ssm_dt_max:
+            raise ValueError(
+                f"ssm_dt_min {self.ssm_dt_min} and ssm_dt_max {self.ssm_dt_max} must be positive and in that order"
+            )

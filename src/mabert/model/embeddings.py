@@ -1,0 +1,95 @@
+"""Token, position and segment embeddings (BERT's), and rotary positions for the attention layers."""
+
+import torch
+from torch import Tensor, nn
+
+from mabert.model.config import MaBertConfig
+from mabert.model.masking import is_tracing
+
+
+class MaBertEmbeddings(nn.Module):
+    """Token + position + segment, LayerNorm, dropout."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.position_embeddings = (
+            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            if config.position_embedding == "learned"
+            else None
+        )
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor,
+        inputs_embeds: Tensor | None,
+    ) -> Tensor:
+        """Embeds a batch.
+
+        Args:
+            input_ids: int64 (batch, time), or None beside `inputs_embeds`.
+            token_type_ids: int64 (batch, time); default, segment 0 everywhere.
+            position_ids: int64 (batch or 1, time).
+            inputs_embeds: (batch, time, D), in place of the token embedding.
+
+        Returns:
+            (batch, time, D).
+
+        Raises:
+            ValueError: If a token id, segment or position is outside its table.
+        """
+        if inputs_embeds is None:
+            check_ids("input_ids", input_ids, self.word_embeddings, "vocab_size")
+            inputs_embeds = self.word_embeddings(input_ids)
+        if token_type_ids is None:
+            hidden = inputs_embeds + self.token_type_embeddings.weight[0]
+        else:
+            check_ids("token_type_ids", token_type_ids, self.token_type_embeddings, "type_vocab_size")
+            hidden = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        if self.position_embeddings is not None:
+            check_ids("position_ids", position_ids, self.position_embeddings, "max_position_embeddings")
+            hidden = hidden + self.position_embeddings(position_ids)
+        return self.dropout(self.norm(hidden))
+
+
+def check_ids(name: str, ids: Tensor | None, table: nn.Embedding, size_name: str) -> None:
+    """Refuses ids outside an embedding, on the CPU; elsewhere looking at them would stall the device's queue.
+
+    Raises:
+        ValueError: Naming the offending id and the table's size.
+    """
+    if ids is None or ids.device.type != "cpu" or is_tracing() or ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= table.num_embeddings:
+        worst = low if low < 0 else high
+        raise ValueError(f"{name} holds {worst}; {size_name} is {table.num_embeddings}, so ids run from 0 to "
+                         f"{table.num_embeddings - 1}")
+
+
+class RotaryPositions(nn.Module):
+    """Rotary position angles (Su et al., 2021), computed once a forward for all attention layers."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.base = config.rotary_base
+        self.head_size = config.hidden_size // config.num_attention_heads
+
+    def forward(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time)."""
+        pairs = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=torch.float32)
+        angles = position_ids.unsqueeze(-1).float() * self.base ** (-pairs / self.head_size)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Turns each pair of a head's features by its position's angle. heads: (batch, heads, time, head_size)."""
+    cosine, sine = rotary
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cosine + torch.cat((-second, first), dim=-1) * sine

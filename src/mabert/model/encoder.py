@@ -1,0 +1,173 @@
+"""The encoder: embeddings, the interleaved stack, a last LayerNorm."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, logging
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from mabert.model.attention import SelfAttention
+from mabert.model.blocks import BLOCKS, MambaBlock, ResidualBlock, TransformerBlock
+from mabert.model.config import MaBertConfig
+from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
+from mabert.model.mamba import MambaMixer, SelectiveCore
+from mabert.model.masking import PaddingMask, is_tracing
+
+logger = logging.get_logger(__name__)
+
+
+class MaBertPreTrainedModel(PreTrainedModel):
+    """What transformers needs to know of every MaBERT model."""
+
+    config_class = MaBertConfig
+    config: MaBertConfig
+    base_model_prefix = "mabert"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar = ["MaBertEmbeddings", "MambaBlock", "TransformerBlock"]
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _keep_in_fp32_modules_strict: ClassVar = list(SelectiveCore.FLOAT32)
+    _can_record_outputs: ClassVar = {"hidden_states": ResidualBlock, "attentions": [SelfAttention, MambaMixer]}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, SelectiveCore):
+            module.init_weights()
+
+    def get_position_embeddings(self) -> nn.Embedding:
+        """The learned table of positions.
+
+        Raises:
+            ValueError: If the configuration has none.
+        """
+        table = self.base_model.embeddings.position_embeddings
+        if table is None:
+            raise ValueError(f"position_embedding is {self.config.position_embedding!r}: there is no table of positions")
+        return table
+
+    @torch.no_grad()
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Stretches or shrinks the learned positions by 1-D linear interpolation (Table A3), first and last kept.
+
+        Args:
+            new_num_position_embeddings: The new longest input.
+
+        Raises:
+            ValueError: If there is no table, or the number is not positive.
+        """
+        if new_num_position_embeddings < 1:
+            raise ValueError(f"new_num_position_embeddings is {new_num_position_embeddings}; it must be at least 1")
+        old = self.get_position_embeddings().weight
+        stretched = nn.functional.interpolate(
+            old.T.unsqueeze(0).float(), size=new_num_position_embeddings, mode="linear", align_corners=True
+        )
+        table = nn.Embedding(new_num_position_embeddings, self.config.hidden_size, device=old.device, dtype=old.dtype)
+        table.weight.copy_(stretched.squeeze(0).T)
+        self.base_model.embeddings.position_embeddings = table
+        self.config.max_position_embeddings = new_num_position_embeddings
+
+
+class MaBertModel(MaBertPreTrainedModel):
+    """The bare encoder: token vectors from token ids."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.embeddings = MaBertEmbeddings(config)
+        self.rotary = RotaryPositions(config) if config.position_embedding == "rotary" else None
+        self.layers = nn.ModuleList([BLOCKS[letter](config) for letter in config.layer_pattern])
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encodes a batch.
+
+        Args:
+            input_ids: int64 (batch, time).
+            attention_mask: (batch, time), nonzero at tokens, zero at padding; default, all tokens.
+            token_type_ids: int64 (batch, time), segments; default, 0.
+            position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its row.
+            inputs_embeds: (batch, time, D), in place of `input_ids`.
+            kwargs: `output_hidden_states`, `output_attentions`, `return_dict`.
+
+        Returns:
+            `last_hidden_state` (batch, time, D); on request `hidden_states`, the embedding and one a layer, and
+            `attentions`, one a layer, (batch, heads, time, time): of a Mamba layer the hidden attention of its scan.
+
+        Raises:
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, an id is outside its table, the input
+                is longer than the table of positions, or the mask has another shape.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        shape = input_ids.shape if inputs_embeds is None else inputs_embeds.shape[:2]
+        mask = PaddingMask.from_attention_mask(attention_mask, shape, self.config.padding_safe_masking)
+        warn_of_holes(mask)
+        if position_ids is None:
+            self._check_length(shape[1], mask)
+            position_ids = mask.positions(shape, (input_ids if inputs_embeds is None else inputs_embeds).device)
+
+        hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        kwargs["output_attentions"] = self._wants_attentions(kwargs)
+        attention: dict[str, Any] = {
+            "attention_mask": create_bidirectional_mask(self.config, hidden, mask.keys),
+            "rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype),
+        }
+        for layer in self.layers:
+            hidden = layer(hidden, mask, **attention, **kwargs)
+        return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
+
+    def _wants_attentions(self, kwargs: Any) -> bool:
+        asked = kwargs.get("output_attentions")
+        return bool(self.config.output_attentions if asked is None else asked)
+
+    def _check_length(self, time: int, mask: PaddingMask) -> None:
+        limit = self.config.max_position_embeddings
+        if self.config.position_embedding != "learned" or time <= limit:
+            return
+        if mask.valid is not None:
+            if is_tracing():
+                return
+            time = int(mask.valid.sum(dim=1).max())
+        if time > limit:
+            raise ValueError(
+                f"the input is {time} tokens long, max_position_embeddings is {limit}: truncate it, "
+                f"or stretch the positions with model.resize_position_embeddings({time})"
+            )
+
+
+def warn_of_holes(mask: PaddingMask) -> None:
+    """Says once that padding between tokens is not what `exact` covers: a convolution window spans the hole."""
+    if mask.valid is None or mask.regime != "exact" or is_tracing():
+        return
+    starts = (mask.valid[:, 1:] & ~mask.valid[:, :-1]).sum(dim=1) + mask.valid[:, 0]
+    if bool((starts > 1).any()):
+        logger.warning_once(
+            "a row of attention_mask has padding between tokens: masked execution is exact for left and right padding only"
+        )
+
+
+__all__ = ["MaBertModel", "MaBertPreTrainedModel", "MambaBlock", "TransformerBlock"]

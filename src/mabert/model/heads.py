@@ -1,0 +1,319 @@
+"""The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from mabert.model.config import MaBertConfig
+from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
+from mabert.model.pooling import Pooler
+
+IGNORED = -100
+"""Label of positions that are not scored."""
+
+
+class PredictionTransform(nn.Module):
+    """BERT's transform before the decoder: dense, activation, LayerNorm."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        return self.norm(self.activation(self.dense(hidden)))
+
+
+class MaBertForMaskedLM(MaBertPreTrainedModel):
+    """Masked language modelling: transform, and a decoder tied to the token embedding."""
+
+    _tied_weights_keys: ClassVar = {"decoder.weight": "mabert.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.mabert = MaBertModel(config)
+        self.transform = PredictionTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Predicts tokens.
+
+        Args:
+            input_ids: See `MaBertModel.forward`, as for the four that follow.
+            attention_mask: Likewise.
+            token_type_ids: Likewise.
+            position_ids: Likewise.
+            inputs_embeds: Likewise.
+            labels: int64 (batch, time), the true token where a position is scored, -100 elsewhere.
+            kwargs: See `MaBertModel.forward`.
+
+        Returns:
+            `loss`, the mean cross-entropy over scored positions, and `logits` (batch, time, vocab_size); with
+            `config.sparse_prediction` and labels, (scored positions, vocab_size) in row order.
+        """
+        outputs = self.mabert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        hidden = outputs.last_hidden_state
+        if labels is not None and self.config.sparse_prediction:
+            scored = labels != IGNORED
+            hidden, labels = hidden[scored], labels[scored]
+        logits = self.decoder(self.transform(hidden))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
+    """The dropout of Eq. 14."""
+    rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    return nn.Dropout(rate)
+
+
+def tokens_of(attention_mask: Tensor | None) -> Tensor | None:
+    """A caller's mask as bool (batch, time), True at tokens."""
+    return None if attention_mask is None else attention_mask != 0
+
+
+class MaBertForSequenceClassification(MaBertPreTrainedModel):
+    """A label (or a number) a text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.mabert = MaBertModel(config)
+        self.pooler = Pooler(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """Classifies texts.
+
+        Args:
+            input_ids: See `MaBertModel.forward`, as for the four that follow.
+            attention_mask: Likewise.
+            token_type_ids: Likewise.
+            position_ids: Likewise.
+            inputs_embeds: Likewise.
+            labels: (batch,), classes, or numbers where `config.num_labels` is 1; (batch, labels) for several at once.
+            kwargs: See `MaBertModel.forward`.
+
+        Returns:
+            `loss` if labels are given, and `logits` ŷ (batch, labels).
+        """
+        outputs = self.mabert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        pooled = self.pooler(outputs.last_hidden_state, tokens_of(attention_mask))
+        logits = self.classifier(self.dropout(pooled))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class MaBertForTokenClassification(MaBertPreTrainedModel):
+    """A label a token: dropout and one linear layer."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.mabert = MaBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """Labels tokens.
+
+        Args:
+            input_ids: See `MaBertModel.forward`, as for the four that follow.
+            attention_mask: Likewise.
+            token_type_ids: Likewise.
+            position_ids: Likewise.
+            inputs_embeds: Likewise.
+            labels: int64 (batch, time), -100 where a position is not scored.
+            kwargs: See `MaBertModel.forward`.
+
+        Returns:
+            `loss` if labels are given, and `logits` (batch, time, labels).
+        """
+        outputs = self.mabert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class MaBertForQuestionAnswering(MaBertPreTrainedModel):
+    """Where an answer starts and ends: one linear layer to two scores a token."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.mabert = MaBertModel(config)
+        self.classifier = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """Scores spans.
+
+        Args:
+            input_ids: See `MaBertModel.forward`, as for the four that follow.
+            attention_mask: Likewise.
+            token_type_ids: Likewise.
+            position_ids: Likewise.
+            inputs_embeds: Likewise.
+            start_positions: int64 (batch,), the answer's first token; outside the row, not scored.
+            end_positions: int64 (batch,), its last.
+            kwargs: See `MaBertModel.forward`.
+
+        Returns:
+            `loss` if both positions are given, `start_logits` and `end_logits` (batch, time).
+        """
+        outputs = self.mabert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits.contiguous(),
+            end_logits=end_logits.contiguous(),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class MaBertForMultipleChoice(MaBertPreTrainedModel):
+    """One of several texts: each is pooled and scored by itself."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config)
+        self.mabert = MaBertModel(config)
+        self.pooler = Pooler(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        """Scores choices.
+
+        Args:
+            input_ids: int64 (batch, choices, time).
+            attention_mask: (batch, choices, time), as are the next two.
+            token_type_ids: Likewise.
+            position_ids: Likewise.
+            inputs_embeds: (batch, choices, time, D), in place of `input_ids`.
+            labels: int64 (batch,), the right choice.
+            kwargs: See `MaBertModel.forward`.
+
+        Returns:
+            `loss` if labels are given, and `logits` (batch, choices).
+        """
+        choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        flat_mask = rows_of_choices(attention_mask)
+        outputs = self.mabert(
+            rows_of_choices(input_ids),
+            flat_mask,
+            rows_of_choices(token_type_ids),
+            rows_of_choices(position_ids),
+            rows_of_choices(inputs_embeds),
+            return_dict=True,
+            **kwargs,
+        )
+        pooled = self.pooler(outputs.last_hidden_state, tokens_of(flat_mask))
+        logits = self.classifier(self.dropout(pooled)).view(-1, choices)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def rows_of_choices(tensor: Tensor | None) -> Any:
+    """(batch, choices, ...) as (batch x choices, ...)."""
+    return None if tensor is None else torch.flatten(tensor, 0, 1)

@@ -1,0 +1,92 @@
+"""The attention matrix that a selective scan implies, so that `output_attentions` speaks of Mamba layers, too.
+
+Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, and D on the
+diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). There is one matrix a channel; what is reported
+is their mean over as many groups of channels as the Transformer layers have heads, so that every layer has the same shape.
+"""
+
+import torch
+from torch import Tensor
+
+CHANNELS_AT_ONCE = 32
+"""Channels whose matrices stand in memory together; bounds the cost in bytes, not the result."""
+
+
+@torch.no_grad()
+def hidden_attention(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    *,
+    heads: int,
+    delta_bias: Tensor,
+    mask: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """Mean matrix of each group of channels. Takes time x time x channel x state operations: for looking, not for training.
+
+    Args:
+        u: (batch, time, channel); only its shape is used, the matrices are what multiplies it.
+        delta: (batch, time, channel), before bias and softplus.
+        A: (channel, state).
+        B: (batch, time, state).
+        C: (batch, time, state).
+        D: (channel,).
+        heads: Groups of neighbouring channels.
+        delta_bias: (channel,).
+        mask: bool (batch, time); rows and columns of masked steps are zero.
+        reverse: Whether the scan runs from the end.
+
+    Returns:
+        float32 (batch, heads, time, time), row t what output t takes from each input.
+    """
+    batch, time, channels = u.shape
+    step = torch.nn.functional.softplus(delta.float() + delta_bias.float())
+    if mask is not None:
+        step = step.masked_fill(~mask.unsqueeze(-1), 0)
+    step = step.transpose(1, 2)
+    passed = step.flip(-1).cumsum(-1).flip(-1) if reverse else step.cumsum(-1)
+    B, C, A = B.float(), C.float(), A.float()
+    seen = torch.ones(time, time, dtype=torch.bool, device=u.device).tril()
+    seen = seen.T if reverse else seen
+    group = torch.arange(channels, device=u.device) * heads // channels
+    total = u.new_zeros(batch, heads, time, time, dtype=torch.float32)
+    for some in torch.arange(channels, device=u.device).split(CHANNELS_AT_ONCE):
+        elapsed = (passed[:, some, :, None] - passed[:, some, None, :]).masked_fill(~seen, 0)
+        matrix = torch.zeros_like(elapsed)
+        for n in range(A.shape[1]):
+            reads = C[:, None, :, None, n] * B[:, None, None, :, n]
+            matrix += (elapsed * A[some, n, None, None]).exp_() * reads
+        matrix = (matrix * step[:, some, None, :]).masked_fill(~seen, 0)
+        matrix.diagonal(dim1=-2, dim2=-1).add_(D[some].float().unsqueeze(-1))
+        total.index_add_(1, group[some], matrix)
+    if mask is not None:
+        total = total.masked_fill(~(mask[:, None, :, None] & mask[:, None, None, :]), 0)
+    return total / torch.bincount(group, minlength=heads).clamp(min=1).view(1, heads, 1, 1)
+
+
+def as_probe(attention: Tensor) -> Tensor:
+    """The same matrices as a leaf that collects a gradient, where gradients are on."""
+    return attention.detach().requires_grad_(torch.is_grad_enabled())
+
+
+def read_through(probe: Tensor, u: Tensor) -> Tensor:
+    """Ties a probe to the scan's output without changing a value.
+
+    Returns zeros whose derivative with respect to the probe is that of adding a matrix to every channel of a head: what
+    attention-gradient attributions need. No gradient reaches the parameters this way.
+
+    Args:
+        probe: (batch, heads, time, time), from `as_probe`.
+        u: (batch, time, channel), what the scan multiplied.
+
+    Returns:
+        Zeros, (batch, time, channel), in u's dtype.
+    """
+    heads, channels = probe.shape[1], u.shape[2]
+    group = torch.arange(channels, device=u.device) * heads // channels
+    change = (probe - probe.detach())[:, group]
+    return torch.einsum("bcts,bsc->btc", change, u.detach().float()).to(u.dtype)

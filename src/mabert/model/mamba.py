@@ -1,0 +1,146 @@
+"""The Mamba core of the sequential blocks: steps (i) to (iii) of the paper, Eqs. 5 to 10."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from mabert.model.config import MaBertConfig
+from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
+from mabert.model.masking import PaddingMask
+from mabert.ops import depthwise_conv1d, selective_scan
+
+DIRECTIONS = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "bidirectional": ("forward", "backward"),
+}
+
+DT_INIT_FLOOR = 1e-4
+"""Smallest step size an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
+
+
+class CoreOutput(NamedTuple):
+    """What one direction gives: SiLU(z) ⊙ õ and ũ, both (batch, time, D_m), and the hidden attention if asked for."""
+
+    gated: Tensor
+    mixed_input: Tensor
+    attention: Tensor | None
+
+
+class SelectiveCore(nn.Module):
+    """One direction: local mixing (Eq. 6), token-wise parameters (Eqs. 7-8) and the selective scan (Eq. 9 and after).
+
+    `A_log`, `D` and `delta_bias` stay float32 when the model is moved to a shorter float: the recurrence multiplies
+    exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.
+    """
+
+    FLOAT32 = ("A_log", "D", "delta_bias")
+
+    def __init__(self, config: MaBertConfig, direction: str) -> None:
+        super().__init__()
+        channels, states, rank = config.ssm_inner_size, config.ssm_state_size, config.ssm_dt_rank
+        assert rank is not None
+        self.reverse = direction == "backward"
+        self.conv_mode = config.ssm_conv_mode
+        self.split = (rank, states, states)
+        self.dt_range = (config.ssm_dt_min, config.ssm_dt_max)
+        self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
+        self.conv_bias = nn.Parameter(torch.empty(channels))
+        self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
+        self.dt_proj = nn.Parameter(torch.empty(channels, rank))
+        self.delta_bias = nn.Parameter(torch.empty(channels))
+        self.A_log = nn.Parameter(torch.empty(channels, states))
+        self.D = nn.Parameter(torch.empty(channels))
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Mamba-1's initialisation (Gu and Dao, 2023): softplus(Δ bias) log-uniform over the range of step sizes, A = -(1..N),
+        D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
+        channels, states = self.A_log.shape
+        low, high = (math.log(bound) for bound in self.dt_range)
+        step = torch.empty(channels, device=self.delta_bias.device).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
+        init.copy_(self.delta_bias, step + torch.log(-torch.expm1(-step)))
+        init.copy_(self.A_log, torch.arange(1, states + 1, dtype=torch.float32).log().expand(channels, states))
+        init.ones_(self.D)
+        bound = self.dt_proj.shape[1] ** -0.5
+        init.uniform_(self.dt_proj, -bound, bound)
+        bound = self.conv_weight.shape[1] ** -0.5
+        init.uniform_(self.conv_weight, -bound, bound)
+        init.uniform_(self.conv_bias, -bound, bound)
+
+    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> "CoreOutput":
+        """Mixes one sequence per row.
+
+        Args:
+            u: Input path (batch, time, D_m).
+            z: Gating path (batch, time, D_m).
+            mask: The batch's padding.
+            heads: Groups of channels to report the hidden attention of; None, not at all.
+        """
+        u = depthwise_conv1d(
+            u,
+            self.conv_weight,
+            self.conv_bias,
+            mode=self.conv_mode,
+            activation="silu",
+            mask=mask.inner,
+            reverse=self.reverse,
+        )
+        d, B, C = self.x_proj(u).split(self.split, dim=-1)
+        delta = nn.functional.linear(d, self.dt_proj)
+        A = -self.A_log.float().exp()
+        scan = {"delta_bias": self.delta_bias, "mask": mask.inner, "reverse": self.reverse}
+        gated = selective_scan(u, delta, A, B, C, self.D, z, delta_softplus=True, **scan)
+        attention = None if heads is None else hidden_attention(u, delta, A, B, C, self.D, heads=heads, **scan)
+        return CoreOutput(gated, u, attention)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SelectiveCore":
+        kept = {name: getattr(self, name).data for name in self.FLOAT32}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            parameter = getattr(self, name)
+            if parameter.dtype in (torch.bfloat16, torch.float16) and value.dtype == torch.float32:
+                parameter.data = value.to(parameter.device)
+        return self
+
+
+class MambaMixer(nn.Module):
+    """SSM(Ĥ) of Eq. 2: input and gate split, one core or two, gated readout, output projection."""
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.num_attention_heads = config.num_attention_heads
+        self.in_proj = nn.Linear(config.hidden_size, 2 * config.ssm_inner_size, bias=False)
+        self.cores = nn.ModuleList([SelectiveCore(config, name) for name in DIRECTIONS[config.ssm_direction]])
+        self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Runs Eqs. 5 to 10.
+
+        Args:
+            hidden: Ĥ (batch, time, D), normalised and masked.
+            mask: The batch's padding.
+            output_attentions: Whether to return the hidden attention of the scan, see `mabert.model.hidden_attention`.
+
+        Returns:
+            Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
+        """
+        u, z = self.in_proj(hidden).chunk(2, dim=-1)
+        heads = self.num_attention_heads if output_attentions else None
+        outputs = [core(u, z, mask, heads) for core in self.cores]
+        gated = sum_of([output.gated for output in outputs])
+        if not output_attentions:
+            return self.out_proj(gated), None
+        attention = as_probe(sum_of([output.attention for output in outputs]))
+        mixed_input = sum_of([output.mixed_input for output in outputs]) / len(outputs)
+        gated = gated + nn.functional.silu(z) * read_through(attention, mixed_input)
+        return self.out_proj(gated), attention
+
+
+def sum_of(terms: list[Tensor]) -> Tensor:
+    """The sum of one tensor a direction, without adding to a zero."""
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum(dim=0)

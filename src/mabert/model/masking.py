@@ -1,0 +1,97 @@
+"""Padding-safe masking: which steps are real tokens, and where a Mamba block is told so.
+
+The paper masks the input of the SSM core (Eq. 2, "pre") and the output of the block (Eq. 3, "post"). Neither reaches the
+step in between: a zero input still leaves SiLU(convolution bias) at a padded step, and that moves the state. `exact` adds
+the mask there, inside the convolution and the scan, after which valid tokens have the values of the unpadded run.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Regime = Literal["none", "pre", "post", "pre+post", "exact"]
+
+
+def is_tracing() -> bool:
+    """Whether this code is being captured (compile, export, jit), so that it must not look at tensor values."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+@dataclass(frozen=True)
+class PaddingMask:
+    """Which positions hold tokens, and which masks of padding-safe masking are on. Owns all masking of the encoder.
+
+    Attributes:
+        valid: bool (batch, time), True at tokens; None where every position is one.
+        regime: `none` no mask; `pre` Eq. 2; `post` Eq. 3; `pre+post` both, the paper's; `exact` both and the mask inside
+            convolution and scan.
+    """
+
+    valid: Tensor | None
+    regime: Regime = "exact"
+
+    @classmethod
+    def from_attention_mask(cls, attention_mask: Tensor | None, shape: torch.Size, regime: Regime) -> "PaddingMask":
+        """Checks a caller's mask once.
+
+        Args:
+            attention_mask: (batch, time), nonzero at tokens; None for no padding.
+            shape: (batch, time) of the input it belongs to.
+            regime: The masks that are on.
+
+        Raises:
+            ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding, so a
+                4-D attention mask cannot serve.)
+        """
+        if attention_mask is None:
+            return cls(None, regime)
+        if attention_mask.shape != shape:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, time) = {tuple(shape)}"
+            )
+        valid = attention_mask != 0
+        if not is_tracing() and bool(valid.all()):
+            return cls(None, regime)
+        return cls(valid, regime)
+
+    @property
+    def keys(self) -> Tensor | None:
+        """What attention may look at, bool (batch, time).
+
+        A row without any token is left open: softmax over nothing is NaN, and its output is zeroed at the end.
+        """
+        if self.valid is None:
+            return None
+        return self.valid | ~self.valid.any(dim=1, keepdim=True)
+
+    @property
+    def inner(self) -> Tensor | None:
+        """The mask handed to convolution and scan: the third one, which makes padding exact."""
+        return self.valid if self.regime == "exact" else None
+
+    def before_core(self, hidden: Tensor) -> Tensor:
+        """m ⊙ H (Eq. 2), where that mask is on. hidden: (batch, time, D)."""
+        return self.zero(hidden) if self.regime in ("pre", "pre+post", "exact") else hidden
+
+    def after_block(self, hidden: Tensor) -> Tensor:
+        """m ⊙ H (Eq. 3), where that mask is on. hidden: (batch, time, D)."""
+        return self.zero(hidden) if self.regime in ("post", "pre+post", "exact") else hidden
+
+    def after_stack(self, hidden: Tensor) -> Tensor:
+        """Zeros padded positions of the encoder's output under `exact`, so that what reads them reads nothing."""
+        return self.zero(hidden) if self.regime == "exact" else hidden
+
+    def zero(self, hidden: Tensor) -> Tensor:
+        """m ⊙ H by selection, so that a NaN at a padded position does not survive. hidden: (batch, time, D)."""
+        return hidden if self.valid is None else hidden.masked_fill(~self.valid.unsqueeze(-1), 0)
+
+    def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.
+
+        Counting tokens rather than places gives a left-padded text the positions of the unpadded one.
+        """
+        if self.valid is None:
+            return torch.arange(shape[1], device=device).unsqueeze(0)
+        return (self.valid.cumsum(dim=1) - 1).clamp(min=0)

@@ -1,0 +1,67 @@
+"""One vector a text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its rivals of the pooling table."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mabert.model.config import MaBertConfig
+
+
+def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
+    """α of Eq. 12: softmax over the row's tokens. scores: (batch, time); valid: bool (batch, time) or None.
+
+    Padded positions get exactly zero, and a row without tokens gets zeros rather than the NaN of an empty softmax.
+    """
+    if valid is None:
+        return scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype)
+    scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype).masked_fill(~valid, 0)
+
+
+def weighted_sum(weights: Tensor, hidden: Tensor) -> Tensor:
+    """h_pool = Σ_t α_t H_t (Eq. 13). weights: (batch, time); hidden: (batch, time, D); returns (batch, D)."""
+    return (weights.unsqueeze(1) @ hidden).squeeze(1)
+
+
+def mean_of_tokens(hidden: Tensor, valid: Tensor | None) -> Tensor:
+    """Mean over the row's tokens, zero for a row without any. hidden: (batch, time, D); returns (batch, D)."""
+    if valid is None:
+        return hidden.mean(dim=1)
+    total = hidden.masked_fill(~valid.unsqueeze(-1), 0).sum(dim=1)
+    return total / valid.sum(dim=1, keepdim=True).clamp(min=1).to(hidden.dtype)
+
+
+def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
+    """The row's first token, [CLS], wherever padding put it; zero for a row without any. Returns (batch, D)."""
+    if valid is None:
+        return hidden[:, 0]
+    first = valid.to(torch.uint8).argmax(dim=1)
+    row = torch.arange(hidden.shape[0], device=hidden.device)
+    return hidden[row, first].masked_fill(~valid.any(dim=1, keepdim=True), 0)
+
+
+class Pooler(nn.Module):
+    """Sentence vector of a classifier. `map` and `attention` score tokens by a learned projection, the others learn nothing."""
+
+    FIXED: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"mean": mean_of_tokens, "cls": first_token}
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.kind = config.pooling
+        self.score = None if self.kind in self.FIXED else nn.Linear(config.hidden_size, 1, bias=False)
+
+    def forward(self, hidden: Tensor, valid: Tensor | None) -> Tensor:
+        """Pools.
+
+        Args:
+            hidden: H (batch, time, D).
+            valid: bool (batch, time), True at tokens; None for no padding.
+
+        Returns:
+            (batch, D).
+        """
+        if self.score is None:
+            return self.FIXED[self.kind](hidden, valid)
+        scores = self.score(hidden).squeeze(-1)
+        return weighted_sum(attention_weights(scores, valid if self.kind == "map" else None), hidden)

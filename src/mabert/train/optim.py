@@ -1,0 +1,29 @@
+"""What AdamW decays."""
+
+from torch import nn
+
+from mabert.model.mamba import SelectiveCore
+
+
+def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str]:
+    """Names of the parameters under weight decay: matrices and embeddings.
+
+    Biases, norms and the recurrence's A_log, D and Δ bias are exempt: decay would pull time constants and step sizes
+    towards arbitrary values, and Mamba-1 marks them so.
+
+    Args:
+        model: Any of the models.
+        exempt: `default`, or `nothing` to decay every parameter.
+
+    Raises:
+        ValueError: For another `exempt`.
+    """
+    if exempt not in ("default", "nothing"):
+        raise ValueError(f"decay_exempt is {exempt!r}; it must be 'default' or 'nothing'")
+    if exempt == "nothing":
+        return [name for name, _ in model.named_parameters()]
+    spared: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, SelectiveCore):
+            spared.update(id(getattr(module, name)) for name in SelectiveCore.FLOAT32)
+    return [name for name, parameter in model.named_parameters() if parameter.ndim > 1 and id(parameter) not in spared]

@@ -1,0 +1,281 @@
+"""Runs as data: a recipe is a YAML file of named fields, every one of which the command line may override."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union
+
+import yaml
+
+from mabert.model import MaBertConfig
+
+
+@dataclass
+class DataRecipe:
+    """Text to pretrain on.
+
+    Attributes:
+        sources: Files, folders or hub data sets, see `mabert.data.corpus`.
+        cache: Folder of tokenised corpora; default, `~/.cache/mabert` or `$MABERT_CACHE`.
+        windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, padded.
+        held_out: Share of documents kept for the held-out loss.
+        max_tokens: Stop reading after this many tokens.
+        workers: Processes that tokenise; default, one a core.
+    """
+
+    sources: list[str] = field(default_factory=list)
+    cache: str | None = None
+    windows: Literal["packed", "document"] = "packed"
+    held_out: float = 0.005
+    max_tokens: int | None = None
+    workers: int | None = None
+
+
+@dataclass
+class MaskingRecipe:
+    """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
+
+    probability: float = 0.15
+    replace_with_mask: float = 0.8
+    replace_with_random: float = 0.1
+    whole_word: bool = False
+
+
+@dataclass
+class Stage:
+    """Part of the length schedule: windows of `length` tokens for `share` of the steps."""
+
+    length: int
+    share: float
+
+
+@dataclass
+class TrainingRecipe:
+    """How the weights are found (Table A1 where the default says so).
+
+    Attributes:
+        steps: Optimizer steps of the whole budget.
+        batch_size: Windows a step, over all processes and micro-batches.
+        micro_batch_size: Windows at once in one process; gradients accumulate up to `batch_size`.
+        learning_rate: Peak, reached after `warmup_steps`, then linear to zero.
+        warmup_steps: Steps of linear warm-up.
+        adam_beta1: AdamW's β1.
+        adam_beta2: AdamW's β2.
+        adam_epsilon: AdamW's ε.
+        weight_decay: Decay of matrices and embeddings.
+        decay_exempt: `default`, none on biases, norms, A_log, D and Δ bias; or `nothing`, decay on all.
+        max_grad_norm: Gradient clipping by global norm.
+        precision: `fp32`, or `bf16` by autocast.
+        gradient_checkpointing: Recompute activations in the backward pass.
+        seed: Of initialisation, dropout, order and masks.
+        log_steps: Steps between logged losses.
+        eval_steps: Steps between held-out evaluations; default, a twentieth of the run.
+        eval_windows: Held-out windows that are scored.
+        save_steps: Steps between checkpoints; default, a twentieth of the run.
+        keep_checkpoints: Checkpoints that stay on disk.
+        workers: Processes that make batches; 0 makes them in the training process.
+    """
+
+    steps: int = 1_000_000
+    batch_size: int = 256
+    micro_batch_size: int = 256
+    learning_rate: float = 6e-4
+    warmup_steps: int = 24_000
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    decay_exempt: Literal["default", "nothing"] = "default"
+    max_grad_norm: float = 1.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    gradient_checkpointing: bool = False
+    seed: int = 0
+    log_steps: int = 50
+    eval_steps: int | None = None
+    eval_windows: int = 512
+    save_steps: int | None = None
+    keep_checkpoints: int = 2
+    workers: int = 0
+
+
+@dataclass
+class PretrainRecipe:
+    """A whole pretraining run.
+
+    Attributes:
+        model: Fields of `MaBertConfig`; the vocabulary's size comes from the tokenizer.
+        tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name.
+        stages: The length schedule.
+    """
+
+    model: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
+    data: DataRecipe = field(default_factory=DataRecipe)
+    masking: MaskingRecipe = field(default_factory=MaskingRecipe)
+    stages: list[Stage] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
+    training: TrainingRecipe = field(default_factory=TrainingRecipe)
+
+    def __post_init__(self) -> None:
+        known = {f.name for f in dataclasses.fields(MaBertConfig)}
+        for key in self.model:
+            if key not in known:
+                raise ValueError(unknown("model." + key, ["model." + name for name in known]))
+        total = sum(stage.share for stage in self.stages)
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
+
+    def stage_steps(self) -> list[int]:
+        """Steps of each stage; they add up to `training.steps`."""
+        ends, passed = [], 0.0
+        for stage in self.stages:
+            passed += stage.share
+            ends.append(round(passed * self.training.steps))
+        return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def at_budget(self, share: float) -> "PretrainRecipe":
+        """The same run at a share of its steps, with its own warm-up and decay (the step-budget protocol of Table A1)."""
+        if not 0 < share <= 1:
+            raise ValueError(f"the budget is {share:.0%} of the steps; it must be above 0 % and at most 100 %")
+        steps = max(1, round(self.training.steps * share))
+        warmup = round(self.training.warmup_steps * share)
+        return dataclasses.replace(
+            self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup)
+        )
+
+
+def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
+    """Reads a recipe.
+
+    Args:
+        path: A YAML file; or the name of a recipe that comes with the package (`demo`, `mini`, `paper`).
+        overrides: `section.field=value`, the value in YAML; `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`.
+
+    Raises:
+        ValueError: For a field that does not exist (naming the nearest one) or a value of another type.
+        FileNotFoundError: If there is no such file.
+    """
+    content = read_yaml(find_recipe(path))
+    for override in overrides or []:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ValueError(f"override {override!r} is not of the form section.field=value")
+        set_field(content, key.split("."), yaml.safe_load(value))
+    return build(PretrainRecipe, content, "")
+
+
+def find_recipe(path: str | Path) -> Path:
+    """A file by its path, or a packaged recipe by its name."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    folders = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
+    for folder in folders:
+        if (folder / f"{given.stem}.yaml").is_file() and given.parent in (Path(), Path("recipes")):
+            return folder / f"{given.stem}.yaml"
+    names = sorted(file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yaml"))
+    raise FileNotFoundError(f"no recipe {str(path)!r}; give a YAML file or one of {names}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, by the safe loader."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
+    return content
+
+
+def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Sets a nested field, making the sections on the way."""
+    for key in keys[:-1]:
+        content = content.setdefault(key, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"{'.'.join(keys)} cannot be set: {key} is not a section")
+    content[keys[-1]] = value
+
+
+def unknown(key: str, known: typing.Iterable[str]) -> str:
+    """The message for a key that does not exist."""
+    known = sorted(known)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
+
+
+def build(kind: type, content: Any, where: str) -> Any:
+    """Makes a dataclass of nested mappings, checking names and types.
+
+    Args:
+        kind: The dataclass.
+        content: What the YAML file holds at that place.
+        where: Dotted name of the place, for messages.
+    """
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{where} is {content!r}; it must be a mapping of fields")
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    values = {}
+    for key, value in content.items():
+        name = f"{where}.{key}" if where else str(key)
+        if key not in names:
+            raise ValueError(unknown(name, [f"{where}.{known}" if where else known for known in names]))
+        values[key] = convert(hints[key], value, name)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and is_required(f)]
+        raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}") from error
+
+
+def is_required(declared: dataclasses.Field) -> bool:
+    """Whether a field has no default."""
+    return declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING
+
+
+def convert(hint: Any, value: Any, name: str) -> Any:
+    """Checks one value against the type of its field.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, name)
+    if origin in (Union, types.UnionType):
+        return None if value is None else convert(next(a for a in arguments if a is not type(None)), value, name)
+    if origin is list:
+        items = value if isinstance(value, list) else [value]
+        return [convert(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(items)]
+    if origin is dict or hint is Any:
+        if origin is dict and not isinstance(value, dict):
+            raise ValueError(f"{name} is {value!r}; it must be a mapping of fields")
+        return value
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{name} is {value!r}; it must be one of {list(arguments)}")
+        return value
+    return convert_number(hint, value, name)
+
+
+def convert_number(hint: type, value: Any, name: str) -> Any:
+    """A number or text of the right type; YAML reads `6e-4` as text and `1` where `1.0` is meant."""
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    raise ValueError(f"{name} is {value!r}; it must be {words.get(hint, hint.__name__)}")
+
+
+def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
+    """The recipe as nested plain values, as `load_recipe` would read them."""
+    return dataclasses.asdict(recipe)
