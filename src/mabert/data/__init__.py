@@ -1,0 +1,1 @@
+"""Text in, batches out: corpora, tokenizers, the token cache, masked language modelling, GLUE and tables."""

@@ -1,0 +1,151 @@
+"""The token cache: a corpus as one memory-mapped array of ids, with the offsets of its documents.
+
+A cache is a folder with three files:
+
+- `ids.npy`: the ids of all documents, one after the other, without special tokens; uint16, or uint32 for vocabularies
+  beyond 65,536;
+- `offsets.npy`: int64, `(documents + 1,)`; document i is `ids[offsets[i] : offsets[i + 1]]` and never empty;
+- `manifest.json`: what it was made from, and its counts.
+
+`mabert.data.build` makes them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mabert.data.permutation import mix64
+
+IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
+
+
+class TokenCache:
+    """A tokenised corpus on disk.
+
+    Args:
+        folder: a folder that `build_cache` wrote.
+
+    Attributes:
+        folder: that folder.
+        manifest: the content of `manifest.json`.
+        ids: `(tokens,)`, memory-mapped, read-only.
+        offsets: int64 `(documents + 1,)`.
+
+    Raises:
+        FileNotFoundError: the folder is not a finished cache.
+        ValueError: its files do not fit its manifest.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / MANIFEST).is_file():
+            raise FileNotFoundError(f"{self.folder}: not a token cache (it has no {MANIFEST})")
+        self.manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+        self._open()
+        counts = (self.manifest["tokens"], self.manifest["documents"])
+        if counts != (len(self.ids), len(self.offsets) - 1) or self.offsets[-1] != len(self.ids):
+            raise ValueError(
+                f"{self.folder}: the arrays hold {len(self.ids)} tokens and {len(self.offsets) - 1} documents, the "
+                f"manifest says {counts[0]} and {counts[1]}; delete this folder and build it again"
+            )
+
+    def _open(self) -> None:
+        try:
+            self.ids: np.ndarray = np.load(self.folder / IDS, mmap_mode="r", allow_pickle=False)
+            self.offsets: np.ndarray = np.load(self.folder / OFFSETS, allow_pickle=False)
+        except (ValueError, EOFError, FileNotFoundError) as error:
+            raise ValueError(f"{self.folder}: damaged token cache ({error}); delete this folder") from error
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Ids of the special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
+        return self.manifest["special_ids"]
+
+    def documents(self) -> Documents:
+        """All documents."""
+        return Documents(self, self.offsets[:-1], self.offsets[1:])
+
+    def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
+        """Splits the documents into training and held-out ones.
+
+        Documents are taken in the order of a hash of `(seed, document index)` until `fraction` of all tokens is held
+        out; the last one taken is cut to make it exact, and its beginning stays in training. So a corpus of one
+        document has a held-out part too.
+
+        Args:
+            fraction: share of the tokens held out, above 0 and below 1.
+            seed: chooses the documents.
+
+        Returns:
+            Training documents and held-out documents, each in corpus order.
+
+        Raises:
+            ValueError: the fraction is out of range, or the corpus is too small to give both parts a token.
+        """
+        if not 0 < fraction < 1:
+            raise ValueError(f"the held-out fraction is {fraction}; it must lie between 0 and 1")
+        total = len(self.ids)
+        wanted = max(1, round(total * fraction))
+        if wanted >= total:
+            raise ValueError(f"cannot hold out {fraction} of a corpus of {total} tokens")
+        starts, stops = self.offsets[:-1], self.offsets[1:]
+        order = np.argsort(mix64(np.arange(len(starts), dtype=np.uint64), seed), kind="stable")
+        held = np.cumsum((stops - starts)[order])
+        last = int(np.searchsorted(held, wanted))
+        cut = order[last]
+        middle = stops[cut] - (wanted - (held[last - 1] if last else 0))
+        chosen = np.zeros(len(starts), dtype=bool)
+        chosen[order[: last + 1]] = True
+        held_starts, train_stops = starts.copy(), stops.copy()
+        held_starts[cut] = train_stops[cut] = middle
+        training = ~chosen
+        training[cut] = middle > starts[cut]
+        return (
+            Documents(self, starts[training], train_stops[training]),
+            Documents(self, held_starts[chosen], stops[chosen]),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A memory map would be copied whole into the state; a worker process opens the files itself.
+        return {"folder": self.folder, "manifest": self.manifest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Some of a cache's documents, or parts of them.
+
+    Attributes:
+        cache: where the ids are.
+        starts: int64 `(documents,)`, first token of each in `cache.ids`.
+        stops: int64 `(documents,)`, one past the last token; always beyond `starts`.
+    """
+
+    cache: TokenCache
+    starts: np.ndarray
+    stops: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """The ids of one document."""
+        return self.cache.ids[self.starts[index] : self.stops[index]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, int64 `(documents,)`."""
+        return self.stops - self.starts
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return int(self.lengths.sum())

@@ -1,0 +1,189 @@
+"""Documents for pretraining, from files, folders and hub data sets.
+
+A source is written as
+
+- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; a paragraph a line, a blank line between documents),
+  `.jsonl` (also `.ndjson`; an object a line) or `.parquet`, each also compressed: `.xz`, `.gz`, `.zst`;
+- `FOLDER`: all such files below it, sorted by path;
+- `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the Hugging Face hub,
+  such as `hub:wikimedia/wikipedia:20231101.en` (see `mabert.data.hub`).
+
+A document is one string, its paragraphs separated by line feeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mabert.data import files
+from mabert.data.hub import HubSource
+
+TEXT_KINDS = (".txt", ".text", ".md", ".rst", "")
+JSON_KINDS = (".jsonl", ".ndjson")
+PARQUET_KINDS = (".parquet",)
+KINDS = TEXT_KINDS + JSON_KINDS + PARQUET_KINDS
+_ROWS = 256
+
+
+class Source(Protocol):
+    """Where documents come from."""
+
+    def read(self) -> Iterator[tuple[str, int]]:
+        """Documents, each with the number of the source's bytes read so far."""
+        ...
+
+    def size(self) -> int | None:
+        """Bytes to read in all, or None where that is not known beforehand."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What must be unchanged for documents read earlier to be these; plain JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """One file of documents.
+
+    Attributes:
+        path: a text, JSONL or Parquet file, possibly compressed.
+        text_column: the key or column that holds the text (JSONL and Parquet).
+    """
+
+    path: Path
+    text_column: str = "text"
+
+    def read(self) -> Iterator[tuple[str, int]]:
+        """Non-empty documents in file order, each with the bytes taken from disk so far.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is empty, truncated, damaged, not UTF-8, or lacks the text column.
+        """
+        kind, found = files.kind(self.path), False
+        with files.open_bytes(self.path) as (stream, raw):
+            if kind in PARQUET_KINDS:
+                documents = _parquet_documents(self.path, stream, self.text_column)
+            elif kind in JSON_KINDS:
+                documents = _json_documents(self.path, files.lines(self.path, stream), self.text_column)
+            else:
+                documents = _text_documents(files.lines(self.path, stream))
+            for document in documents:
+                if document := document.strip():
+                    found = True
+                    yield document, raw.tell()
+        if not found:
+            raise ValueError(f"{self.path}: holds no text")
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self.path.stat().st_size
+
+    def identity(self) -> dict[str, Any]:
+        """Absolute path, size, modification time, text column and a digest of the content."""
+        files.check_is_file(self.path)
+        status = self.path.stat()
+        return {
+            "path": str(self.path.resolve()),
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "text_column": self.text_column,
+            "sha256": files.digest(self.path),
+        }
+
+
+def parse_sources(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> list[Source]:
+    """Turns written sources into readable ones; folders become their files.
+
+    Args:
+        sources: one or several sources in the syntax above.
+        text_column: the key or column with the text in JSONL and Parquet files; a hub source names its own.
+
+    Raises:
+        FileNotFoundError: a file or folder does not exist.
+        ValueError: nothing was given, a file is of an unknown kind, or a folder holds no file of a known kind.
+    """
+    written = [sources] if isinstance(sources, str | Path) else list(sources)
+    if not written:
+        raise ValueError("no source of documents given: name a file, a folder or hub:NAME")
+    parsed: list[Source] = []
+    for source in written:
+        if isinstance(source, str) and source.startswith("hub:"):
+            parsed.append(HubSource.parse(source))
+        else:
+            parsed.extend(FileSource(path, text_column) for path in _files_of(Path(source).expanduser()))
+    return parsed
+
+
+def read_documents(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> Iterator[str]:
+    """The documents of the sources, one after the other; the arguments are those of `parse_sources`."""
+    for source in parse_sources(sources, text_column):
+        for document, _ in source.read():
+            yield document
+
+
+def _files_of(path: Path) -> list[Path]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder (a hub data set is written hub:NAME)")
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file() and files.kind(file) in KINDS and file.suffix)
+        if not found:
+            raise ValueError(f"{path}: no .txt, .jsonl or .parquet file (nor .xz, .gz, .zst of these) in this folder")
+        return found
+    if files.kind(path) not in KINDS:
+        raise ValueError(f"{path}: unknown kind of file {files.kind(path)!r}; known are .txt, .jsonl and .parquet")
+    return [path]
+
+
+def _text_documents(lines: Iterable[str]) -> Iterator[str]:
+    paragraphs: list[str] = []
+    for line in lines:
+        if line and not line.isspace():
+            paragraphs.append(line)
+        elif paragraphs:
+            yield "\n".join(paragraphs)
+            paragraphs = []
+    yield "\n".join(paragraphs)
+
+
+def _json_documents(path: Path, lines: Iterable[str], column: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict) or column not in row:
+            keys = sorted(row) if isinstance(row, dict) else type(row).__name__
+            raise ValueError(f"{path}, line {number}: no key {column!r}; there is {keys}")
+        if not isinstance(row[column], str):
+            raise ValueError(f"{path}, line {number}: {column!r} is {row[column]!r}, not text")
+        yield row[column]
+
+
+def _parquet_documents(path: Path, stream: Any, column: str) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        seekable = stream if path.suffix.lower() not in files.COMPRESSIONS else pa.BufferReader(stream.read())
+        table = pq.ParquetFile(seekable)
+        if column not in table.schema_arrow.names:
+            raise ValueError(f"{path}: no column {column!r}; there is {table.schema_arrow.names}")
+        if not _is_text(table.schema_arrow.field(column).type):
+            raise ValueError(f"{path}: column {column!r} holds {table.schema_arrow.field(column).type}, not text")
+        for batch in table.iter_batches(_ROWS, columns=[column]):
+            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

@@ -1,0 +1,166 @@
+"""Reading files as they lie on disk: plain, `.xz`, `.gz` or `.zst`, and UTF-8 or a clear error."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+COMPRESSIONS = (".xz", ".gz", ".zst")
+_BLOCK = 1 << 20
+_WHOLE_DIGEST_LIMIT = 64 * _BLOCK
+_BOM = b"\xef\xbb\xbf"
+
+
+def kind(path: Path) -> str:
+    """The suffix that says what is inside: `.txt` for both `a.txt` and `a.txt.xz`, lower case, `""` for none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Opens a file for reading, decompressed.
+
+    Args:
+        path: any file; `.xz`, `.gz` and `.zst` are decompressed.
+
+    Yields:
+        The decompressed stream, and the raw file beneath it, whose `tell()` counts the bytes taken from disk.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is a folder, it is empty, or its compressed data is truncated or damaged.
+    """
+    check_is_file(path)
+    suffix = path.suffix.lower()
+    try:
+        with path.open("rb") as raw:
+            yield _decompressed(suffix, raw), raw
+    except EOFError as error:
+        raise ValueError(f"{path}: truncated: the compressed data ends before its end mark; fetch it again") from error
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"{path}: damaged, or not {suffix} data: {error}") from error
+
+
+def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
+    if suffix == ".xz":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+    if suffix == ".zst":
+        return io.BufferedReader(_ZstdReader(raw), _BLOCK)
+    return raw
+
+
+def check_is_file(path: Path) -> None:
+    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(f"{path}: a folder, where a file is needed")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: empty (0 bytes)")
+
+
+def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
+    """The lines of an open stream, decoded as UTF-8, without line ends and without a byte order mark.
+
+    Raises:
+        ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
+    """
+    offset = 0
+    for number, line in enumerate(stream):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(_not_utf8(path, offset + error.start, line[error.start])) from error
+        offset += len(line)
+        text = text.rstrip("\r\n")
+        yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def read_text(path: Path) -> str:
+    """A whole (decompressed) file as text, UTF-8, without a byte order mark, line ends as they are.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is empty, truncated or damaged, or not UTF-8 (names byte and offset).
+    """
+    with open_bytes(path) as (stream, _):
+        data = stream.read()
+    if not data.strip():
+        raise ValueError(f"{path}: empty (nothing but white space)")
+    try:
+        return data.removeprefix(_BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        start = error.start + (len(_BOM) if data.startswith(_BOM) else 0)
+        raise ValueError(_not_utf8(path, start, data[start])) from error
+
+
+def _not_utf8(path: Path, offset: int, byte: int) -> str:
+    where = f"offset {offset} of the decompressed text" if path.suffix.lower() in COMPRESSIONS else f"offset {offset}"
+    return f"{path}: not UTF-8: byte 0x{byte:02x} at {where}; convert the file to UTF-8"
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content.
+
+    Up to 64 MiB the whole content is read; beyond that 64 evenly spaced blocks of 1 MiB, first and last included, so
+    that asking whether a cache of a large corpus is still good takes a moment, not minutes.
+    """
+    size = path.stat().st_size
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        for start in (
+            range(0, size, _BLOCK)
+            if size <= _WHOLE_DIGEST_LIMIT
+            else [(size - _BLOCK) * block // 63 for block in range(64)]
+        ):
+            file.seek(start)
+            sha.update(file.read(_BLOCK))
+    return sha.hexdigest()
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompresses every frame of a Zstandard file; a truncated last frame is an EOFError.
+
+    The library's own stream reader takes the end of the input for the end of the data.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._fed = False
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._ready:
+            compressed = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._fed = False
+            compressed = compressed or self._raw.read(_BLOCK)
+            if not compressed:
+                if self._fed:
+                    raise EOFError
+                return 0
+            self._fed = True
+            self._ready = self._frame.decompress(compressed)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count

@@ -1,0 +1,158 @@
+"""Documents from a data set of the Hugging Face hub, or from a local folder that `datasets` reads the same way."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl
+
+logger = logging.getLogger(__name__)
+
+SYNTAX = "hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]"
+_BATCH = 1000
+# Rows of these data sets are single sentences of books in reading order: a thousand of them make a document.
+_ROWS_PER_DOCUMENT = {"bookcorpus": 1000, "bookcorpus/bookcorpus": 1000}
+# Where the hub keeps its own Parquet conversion of a data set that was published as a script.
+_PARQUET_BRANCH = "refs/convert/parquet"
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set read with the `datasets` library; no code of the data set is ever run.
+
+    Attributes:
+        name: the data set, such as `wikimedia/wikipedia`, or a local folder.
+        config: its configuration, such as `20231101.en`; None for the default one.
+        split: `train` or any split expression of `datasets`, such as `train[:1%]` (no slices when streaming).
+        text: the column that holds the text.
+        streaming: read over the network as needed instead of downloading everything first.
+        revision: branch, tag or commit; None for the main branch.
+        rows: how many consecutive rows make one document.
+    """
+
+    name: str
+    config: str | None = None
+    split: str = "train"
+    text: str = "text"
+    streaming: bool = False
+    revision: str | None = None
+    rows: int = 1
+
+    @classmethod
+    def parse(cls, source: str) -> HubSource:
+        """Reads the written form, `hub:NAME[:CONFIG][?option=value&...]`.
+
+        Raises:
+            ValueError: the name is missing, or an option is unknown or has a value it cannot have.
+        """
+        path, _, query = source.removeprefix("hub:").partition("?")
+        name, _, config = path.partition(":")
+        if not name:
+            raise ValueError(f"{source!r}: no data set named; write {SYNTAX}")
+        options: dict[str, Any] = {"rows": _ROWS_PER_DOCUMENT.get(name, 1)}
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            if key not in ("split", "text", "streaming", "revision", "rows"):
+                raise ValueError(f"{source!r}: unknown option {key!r}; write {SYNTAX}")
+            options[key] = _option(source, key, value)
+        return cls(name, config or None, **options)
+
+    def read(self) -> Iterator[tuple[str, int]]:
+        """Documents in order, each with the bytes read so far (by share of the rows; 0 where the size is not known).
+
+        Raises:
+            FileNotFoundError: there is no such data set.
+            ValueError: there is no such configuration, split or column, or a row's text is not a string.
+            ConnectionError: the hub cannot be reached.
+        """
+        size, length = self.size(), self._length()
+        texts = self._texts()
+        for count in itertools.count(self.rows, self.rows):
+            rows = list(itertools.islice(texts, self.rows))
+            if not rows:
+                return
+            if document := "\n".join(rows).strip():
+                yield document, int(size * min(1.0, count / length)) if size and length else 0
+
+    def size(self) -> int | None:
+        """Bytes of the split as `datasets` counts them, or None."""
+        information = (self._builder.info.splits or {}).get(self._split_name)
+        return information.num_bytes if information else None
+
+    def identity(self) -> dict[str, Any]:
+        """Name, options, and the commit (hub) or modification times (folder) of the split's data files."""
+        data_files = (self._builder.config.data_files or {}).get(self._split_name)
+        return {
+            "hub": self.name,
+            "config": self._builder.config.name,
+            "split": self.split,
+            "text_column": self.text,
+            "rows": self.rows,
+            "files": [str(file) for file in data_files or []],
+            "origin": [list(origin) for origin in getattr(data_files, "origin_metadata", [])],
+        }
+
+    @property
+    def _split_name(self) -> str:
+        return self.split.partition("[")[0]
+
+    def _length(self) -> int | None:
+        information = (self._builder.info.splits or {}).get(self._split_name)
+        return information.num_examples if information else None
+
+    @cached_property
+    def _builder(self) -> Any:
+        from datasets import load_dataset_builder
+
+        try:
+            try:
+                return load_dataset_builder(self.name, self.config, revision=self.revision)
+            except RuntimeError as error:
+                if "scripts are no longer supported" not in str(error) or self.revision:
+                    raise
+                logger.info("%s is published as a script; reading the hub's Parquet conversion of it", self.name)
+                return load_dataset_builder(self.name, self.config, revision=_PARQUET_BRANCH)
+        except (FileNotFoundError, ValueError, ConnectionError, RuntimeError) as error:
+            raise _one_line(error, f"hub:{self.name}") from error
+
+    def _texts(self) -> Iterator[str]:
+        for batch in self._dataset().iter(_BATCH):
+            if self.text not in batch:
+                raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
+            for text in batch[self.text]:
+                if not isinstance(text, str):
+                    raise ValueError(f"hub:{self.name}: column {self.text!r} holds {text!r}, not text")
+                yield text
+
+    def _dataset(self) -> Any:
+        try:
+            if self.streaming:
+                return self._builder.as_streaming_dataset(split=self.split)
+            self._builder.download_and_prepare()
+            return self._builder.as_dataset(split=self.split)
+        except (ValueError, KeyError, ConnectionError) as error:
+            raise _one_line(error, f"hub:{self.name}") from error
+
+
+def _option(source: str, key: str, value: str) -> str | bool | int:
+    if key == "streaming":
+        if value not in ("true", "false"):
+            raise ValueError(f"{source!r}: streaming is true or false, not {value!r}")
+        return value == "true"
+    if key == "rows":
+        if not value.isdecimal() or int(value) < 1:
+            raise ValueError(f"{source!r}: rows is a number of rows from 1 up, not {value!r}")
+        return int(value)
+    return value
+
+
+def _one_line(error: Exception, source: str) -> Exception:
+    """The same kind of error, saying which source, in one line."""
+    message = " ".join(str(error).split())
+    for kind in (FileNotFoundError, ConnectionError):
+        if isinstance(error, kind):
+            return kind(f"{source}: {message}")
+    return ValueError(f"{source}: {message}")

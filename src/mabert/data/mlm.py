@@ -1,0 +1,219 @@
+"""Masked language modelling: which tokens are hidden, and the stream of examples of a whole pretraining run.
+
+Nothing here keeps a random state. The mask of an example is a function of (seed, epoch, example), and the example at a
+position of the run is a function of (seed, position); so batches, workers, processes and restarts cannot change them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from mabert.data.permutation import Permutation
+from mabert.data.windows import Windows
+
+IGNORE = -100
+_WORD = (1 << 64) - 1
+
+
+class MlmMasking:
+    """Chooses and hides tokens as BERT does (Devlin et al. 2019, section 3.1).
+
+    Of the n ordinary tokens of a window, `max(1, round(probability * n))` are chosen. Each chosen token becomes [MASK]
+    with probability `mask_share`, a random ordinary token with probability `random_share`, and stays as it is
+    otherwise. Special tokens, [UNK] included, are neither chosen nor drawn.
+
+    Args:
+        tokenizer: gives the special tokens, the size of the vocabulary and, for whole words, the continuing pieces.
+        probability: share of the ordinary tokens that are chosen.
+        mask_share: share of the chosen ones that become [MASK].
+        random_share: share of the chosen ones that become a random token.
+        whole_word: choose all pieces of a word or none; pieces that start with `##` continue a word. Words are taken in
+            random order as long as they do not exceed the number to choose (at least one word is).
+
+    Raises:
+        ValueError: a probability is out of range, or whole words are asked of a vocabulary without `##` pieces.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        probability: float = 0.15,
+        mask_share: float = 0.8,
+        random_share: float = 0.1,
+        whole_word: bool = False,
+    ) -> None:
+        if not 0 < probability <= 1:
+            raise ValueError(f"the masking probability is {probability}; it must lie above 0 and at most at 1")
+        if min(mask_share, random_share) < 0 or mask_share + random_share > 1:
+            raise ValueError(f"mask_share {mask_share} and random_share {random_share} must lie between 0 and 1 in all")
+        self.probability, self.mask_share, self.random_share = probability, mask_share, random_share
+        self.whole_word = whole_word
+        self.pad_id = tokenizer.pad_token_id
+        self.mask_id = tokenizer.mask_token_id
+        vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_ids)
+        self._special = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
+        self._special[list(special)] = True
+        self._ordinary = np.array(sorted(set(vocabulary.values()) - special))
+        self._continues = np.zeros_like(self._special)
+        self._continues[[index for token, index in vocabulary.items() if token.startswith("##")]] = True
+        if whole_word and not self._continues.any():
+            raise ValueError("whole-word masking needs a WordPiece vocabulary; this one has no piece starting with ##")
+
+    def __call__(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> tuple[np.ndarray, np.ndarray]:
+        """Masks one window.
+
+        Args:
+            ids: int64 `(time,)`, padding allowed.
+            seed: of the run; non-negative.
+            epoch: which time the example is seen.
+            example: the window's index.
+
+        Returns:
+            Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
+            elsewhere.
+        """
+        draw = _Draw(seed, epoch, example)
+        free = np.flatnonzero(~self._special[ids])
+        labels = np.full(len(ids), IGNORE, dtype=np.int64)
+        inputs = ids.copy()
+        if not len(free):
+            return inputs, labels
+        count = max(1, round(self.probability * len(free)))
+        chosen = self._words(ids, free, count, draw) if self.whole_word else free[draw.order(len(free))[:count]]
+        labels[chosen] = ids[chosen]
+        fate = draw.uniform(len(chosen))
+        substitutes = self._ordinary[(draw.uniform(len(chosen)) * len(self._ordinary)).astype(np.int64)]
+        inputs[chosen] = np.where(
+            fate < self.mask_share,
+            self.mask_id,
+            np.where(fate < self.mask_share + self.random_share, substitutes, ids[chosen]),
+        )
+        return inputs, labels
+
+    def _words(self, ids: np.ndarray, free: np.ndarray, count: int, draw: _Draw) -> np.ndarray:
+        """Positions of whole words, `count` at most unless the first word alone is longer."""
+        follows = self._continues[ids[free]] & (np.diff(free, prepend=-2) == 1)
+        words = np.split(free, np.flatnonzero(~follows)[1:])
+        order = draw.order(len(words))
+        chosen, room = [words[order[0]]], count - len(words[order[0]])
+        for index in order[1:]:
+            if room <= 0:
+                break
+            if len(words[index]) <= room:
+                chosen.append(words[index])
+                room -= len(words[index])
+        return np.concatenate(chosen)
+
+
+class _Draw:
+    """Random numbers that are a function of (seed, epoch, example): Philox4x64 (Salmon et al. 2011), keyed on them.
+
+    Only the generator's raw words are used: unlike numpy's distributions, they are the same in every version.
+    """
+
+    def __init__(self, seed: int, epoch: int, example: int) -> None:
+        self._words = np.random.Philox(key=(seed & _WORD) | (epoch & _WORD) << 64, counter=(example & _WORD) << 192)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Numbers in [0, 1), float64 `(count,)`."""
+        return (self._words.random_raw(count) >> np.uint64(11)) * 2.0**-53
+
+    def order(self, count: int) -> np.ndarray:
+        """A random order of `0 .. count - 1`."""
+        return np.argsort(self._words.random_raw(count), kind="stable")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands at one position of a run: stage, epoch of that stage, and window of that stage."""
+
+    stage: int
+    epoch: int
+    example: int
+
+
+class PretrainingStream(Dataset):
+    """All examples of a pretraining run, in order, as a map-style data set: read it from front to back.
+
+    Each stage gives a number of samples from its windows, epoch after epoch, each epoch in a new random order. Item i
+    is a function of the arguments and i alone, so a run resumed at sample i continues exactly.
+
+    Args:
+        stages: pairs of windows and number of samples, in the order of the run.
+        masking: chooses and hides tokens.
+        seed: of order and masks; non-negative.
+
+    Raises:
+        ValueError: no stage, a negative number of samples, or a negative seed.
+    """
+
+    def __init__(self, stages: Sequence[tuple[Windows, int]], masking: MlmMasking, seed: int = 0) -> None:
+        if not stages:
+            raise ValueError("a pretraining stream needs at least one stage")
+        if any(samples < 0 for _, samples in stages):
+            raise ValueError(f"stages have {[samples for _, samples in stages]} samples; none may be negative")
+        if seed < 0:
+            raise ValueError(f"the seed is {seed}; it must not be negative")
+        self.stages, self.masking, self.seed = list(stages), masking, seed
+        self._ends = list(itertools.accumulate(samples for _, samples in stages))
+        self._order: tuple[int, int, Permutation] | None = None
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def place(self, index: int) -> Place:
+        """Where item `index` comes from, to name it in a message."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        stage = bisect.bisect_right(self._ends, index)
+        windows, samples = self.stages[stage]
+        epoch, position = divmod(index - (self._ends[stage] - samples), len(windows))
+        if self._order is None or self._order[:2] != (stage, epoch):
+            self._order = (stage, epoch, Permutation(len(windows), self.seed, stage, epoch))
+        return Place(stage, epoch, self._order[2][position])
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """Input ids and labels of one sample, int64 `(time,)` each."""
+        place = self.place(index)
+        windows, _ = self.stages[place.stage]
+        return _item(*self.masking(windows[place.example], self.seed, place.epoch, place.example))
+
+
+class ValidationSet(Dataset):
+    """Held-out windows under masks that never change, to measure MLM loss and accuracy.
+
+    Args:
+        windows: cut from held-out documents.
+        masking: chooses and hides tokens.
+        seed: of the masks, and of the choice where `limit` is smaller than the number of windows.
+        limit: windows at most; None takes all, in order.
+    """
+
+    def __init__(self, windows: Windows, masking: MlmMasking, seed: int = 0, limit: int | None = None) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"the limit is {limit}; a validation set needs at least one window")
+        self.windows, self.masking, self.seed = windows, masking, seed
+        self._examples: Sequence[int] = range(len(windows))
+        if limit is not None and limit < len(windows):
+            order = Permutation(len(windows), seed)
+            self._examples = sorted(order[i] for i in range(limit))
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """Input ids and labels of one window, int64 `(time,)` each."""
+        example = self._examples[index]
+        return _item(*self.masking(self.windows[example], self.seed, 0, example))
+
+
+def _item(inputs: np.ndarray, labels: np.ndarray) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}

@@ -1,0 +1,145 @@
+"""Tokenizers: load one, train one, and tell two apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+
+from mabert.data import files
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+_MINIMUM_FREQUENCY = 2
+_ALPHABET = 1000
+
+
+def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrainedTokenizerFast:
+    """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens.
+
+    Args:
+        source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
+            `tokenizer.json`, or the name of a model on the hub.
+        lowercase: for a `vocab.txt` only: whether text is lower-cased. By default it is, unless the vocabulary has
+            tokens with capital letters.
+
+    Raises:
+        FileNotFoundError: there is no such file, folder or model.
+        ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+            if not (path / "vocab.txt").exists():
+                raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
+            return _from_vocabulary(path / "vocab.txt", lowercase)
+        return _checked(_from_pretrained(str(path)), source)
+    if path.suffix == ".txt":
+        return _from_vocabulary(path, lowercase)
+    if path.suffix == ".json":
+        return _from_json(path)
+    if path.exists():
+        raise ValueError(f"{path}: not a tokenizer; name a vocab.txt, a tokenizer.json, a folder or a hub model")
+    return _checked(_from_pretrained(str(source)), source)
+
+
+def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
+
+    Args:
+        texts: documents, read once.
+        vocab_size: tokens at most, the five special ones included ([PAD] is 0).
+        lowercase: lower-case the text and strip accents.
+
+    Returns:
+        A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
+
+    Raises:
+        ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no word twice.
+    """
+    if vocab_size <= len(SPECIAL_TOKENS):
+        raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens")
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MINIMUM_FREQUENCY,
+        limit_alphabet=min(_ALPHABET, max(1, vocab_size // 4)),
+        special_tokens=list(SPECIAL_TOKENS),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = tokenizer.get_vocab()
+    if len(vocabulary) <= len(SPECIAL_TOKENS):
+        raise ValueError("cannot train a tokenizer: the texts hold no words")
+    return BertTokenizer(vocab=vocabulary, do_lower_case=lowercase)
+
+
+def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    """SHA-256 of all that decides which ids a text gets; not of padding and truncation, which calls change."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["padding"] = state["truncation"] = None
+    state["special_ids"] = special_ids(tokenizer)
+    return hashlib.sha256(json.dumps(state, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """The ids of the five special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
+    return {role.removesuffix("_token"): getattr(tokenizer, f"{role}_id") for role in _ROLES}
+
+
+def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerFast:
+    tokens = files.read_text(path).rstrip("\r\n").split("\n")
+    vocabulary: dict[str, int] = {}
+    for line, token in enumerate(tokens, 1):
+        token = token.rstrip("\r")
+        if token in vocabulary:
+            raise ValueError(f"{path}, line {line}: token {token!r} is already on line {vocabulary[token] + 1}")
+        vocabulary[token] = line - 1
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise ValueError(f"{path}: not a BERT vocabulary: it has no {', '.join(missing)}")
+    if lowercase is None:
+        lowercase = not any(token != token.lower() for token in vocabulary if not token.startswith("["))
+    return BertTokenizer(vocab=vocabulary, do_lower_case=lowercase)
+
+
+def _from_json(path: Path) -> PreTrainedTokenizerFast:
+    text = files.read_text(path)
+    try:
+        backend = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path}: not a tokenizer.json: {' '.join(str(error).split())}") from error
+    roles = {}
+    for role, token in zip(_ROLES, SPECIAL_TOKENS, strict=True):
+        angled = {"cls_token": "<s>", "sep_token": "</s>"}.get(role, f"<{role.removesuffix('_token')}>")
+        roles[role] = next((known for known in (token, angled) if backend.token_to_id(known) is not None), None)
+    return _checked(PreTrainedTokenizerFast(tokenizer_object=backend, **roles), path)
+
+
+def _from_pretrained(source: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if Path(source).is_dir():
+            raise ValueError(f"{source}: not a readable tokenizer: {reason}") from error
+        raise FileNotFoundError(
+            f"{source}: no such tokenizer, as a file, as a folder or on the hub: {reason}"
+        ) from error
+
+
+def _checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
+    missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
+    if missing:
+        raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
+    return tokenizer
