@@ -41,7 +41,8 @@ def expand_schedule(pattern: str) -> str:
     match = re.fullmatch(r"([MT]+)(?:\*([1-9]\d*))?", pattern)
     if match is None:
         raise ValueError(
-            f"layer_pattern is {pattern!r}; it must be letters M and T ('MMTMMT', 'MMT*4') or one of {sorted(SCHEDULES)}"
+            f"layer_pattern is {pattern!r}; it must be letters M and T ('MMTMMT', 'MMT*4') "
+            f"or one of {sorted(SCHEDULES)}"
         )
     return match[1] * int(match[2] or 1)
 
@@ -55,7 +56,8 @@ class MaBertConfig(PreTrainedConfig):
     Args:
         vocab_size: Entries of the token embedding.
         hidden_size: Width D of the residual stream.
-        layer_pattern: The schedule, see `expand_schedule`. Repeated (and cut) to `num_hidden_layers` where that is given.
+        layer_pattern: The schedule, see `expand_schedule`. Repeated (and cut) to `num_hidden_layers` where that is
+            given.
         num_hidden_layers: Depth; default, the length of `layer_pattern`.
         num_attention_heads: Heads of each Transformer layer.
         intermediate_size: Inner width of the feed-forward network of both kinds of layer.
@@ -74,12 +76,14 @@ class MaBertConfig(PreTrainedConfig):
         ssm_state_size: States N a channel.
         ssm_conv_kernel: Width of the depth-wise convolution.
         ssm_dt_rank: Rank r of the step size's projection; default, ceil(D / 16).
-        ssm_direction: `forward`, `backward`, or `bidirectional` (two cores sharing W_in and W_out, their outputs added).
+        ssm_direction: `forward`, `backward`, or `bidirectional` (two cores sharing W_in and W_out, their outputs
+            added).
         ssm_conv_mode: `causal` (a window that ends at its token, in the core's direction) or `centered`.
         ssm_dt_min: Smallest initial step size (seconds-free units, as in Mamba-1).
         ssm_dt_max: Largest initial step size.
         padding_safe_masking: `none | pre | post | pre+post | exact`, see `mabert.model.masking`.
-        pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`, `mean`.
+        pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`,
+            `mean`.
         sparse_prediction: Whether `MaBertForMaskedLM` computes logits at the scored positions only when it is given
             labels; its logits are then (scored positions, vocab_size). The loss is the same.
 
@@ -133,6 +137,25 @@ class MaBertConfig(PreTrainedConfig):
         """Channels D_m = ε D of the Mamba core."""
         return int(self.ssm_expand * self.hidden_size)
 
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head.
+
+        Raises:
+            ValueError: If the heads do not divide the width, or rotary positions would need half a feature pair.
+        """
+        size, rest = divmod(self.hidden_size, self.num_attention_heads)
+        if rest:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        if self.position_embedding == "rotary" and size % 2:
+            raise ValueError(
+                f"rotary positions need an even head size; hidden_size {self.hidden_size} over "
+                f"num_attention_heads {self.num_attention_heads} is {size}"
+            )
+        return size
+
     def _derive_schedule(self) -> None:
         letters = expand_schedule(self.layer_pattern)
         depth = len(letters) if self.num_hidden_layers is None else self.num_hidden_layers
@@ -158,15 +181,6 @@ class MaBertConfig(PreTrainedConfig):
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
-            )
-        if self.position_embedding == "rotary" and self.hidden_size // self.num_attention_heads % 2:
-            raise ValueError(
-                f"rotary positions need an even head size; hidden_size {self.hidden_size} over "
-                f"num_attention_heads {self.num_attention_heads} is {self.hidden_size // self.num_attention_heads}"
-            )
         if not 0 < self.ssm_dt_min <= self.ssm_dt_max:
             raise ValueError(
                 f"ssm_dt_min {self.ssm_dt_min} and ssm_dt_max {self.ssm_dt_max} must be positive and in that order"

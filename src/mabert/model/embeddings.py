@@ -68,8 +68,10 @@ def check_ids(name: str, ids: Tensor | None, table: nn.Embedding, size_name: str
     low, high = (int(bound) for bound in ids.aminmax())
     if low < 0 or high >= table.num_embeddings:
         worst = low if low < 0 else high
-        raise ValueError(f"{name} holds {worst}; {size_name} is {table.num_embeddings}, so ids run from 0 to "
-                         f"{table.num_embeddings - 1}")
+        raise ValueError(
+            f"{name} holds {worst}; {size_name} is {table.num_embeddings}, so ids run from 0 to "
+            f"{table.num_embeddings - 1}"
+        )
 
 
 class RotaryPositions(nn.Module):
@@ -78,12 +80,13 @@ class RotaryPositions(nn.Module):
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
         self.base = config.rotary_base
-        self.head_size = config.hidden_size // config.num_attention_heads
+        self.head_size = config.head_size
 
     def forward(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time)."""
-        pairs = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=torch.float32)
-        angles = position_ids.unsqueeze(-1).float() * self.base ** (-pairs / self.head_size)
+        wide = torch.promote_types(dtype, torch.float32)
+        pairs = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=wide)
+        angles = position_ids.unsqueeze(-1).to(wide) * self.base ** (-pairs / self.head_size)
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

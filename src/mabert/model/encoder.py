@@ -49,7 +49,9 @@ class MaBertPreTrainedModel(PreTrainedModel):
         """
         table = self.base_model.embeddings.position_embeddings
         if table is None:
-            raise ValueError(f"position_embedding is {self.config.position_embedding!r}: there is no table of positions")
+            raise ValueError(
+                f"position_embedding is {self.config.position_embedding!r}: there is no table of positions"
+            )
         return table
 
     @torch.no_grad()
@@ -118,17 +120,19 @@ class MaBertModel(MaBertPreTrainedModel):
             `attentions`, one a layer, (batch, heads, time, time): of a Mamba layer the hidden attention of its scan.
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, an id is outside its table, the input
-                is longer than the table of positions, or the mask has another shape.
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, an id is outside its table,
+                the input is longer than the table of positions, or the mask has another shape.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        shape = input_ids.shape if inputs_embeds is None else inputs_embeds.shape[:2]
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        assert given is not None
+        shape = given.shape[:2]
         mask = PaddingMask.from_attention_mask(attention_mask, shape, self.config.padding_safe_masking)
         warn_of_holes(mask)
         if position_ids is None:
             self._check_length(shape[1], mask)
-            position_ids = mask.positions(shape, (input_ids if inputs_embeds is None else inputs_embeds).device)
+            position_ids = mask.positions(shape, given.device)
 
         hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         kwargs["output_attentions"] = self._wants_attentions(kwargs)
@@ -166,7 +170,8 @@ def warn_of_holes(mask: PaddingMask) -> None:
     starts = (mask.valid[:, 1:] & ~mask.valid[:, :-1]).sum(dim=1) + mask.valid[:, 0]
     if bool((starts > 1).any()):
         logger.warning_once(
-            "a row of attention_mask has padding between tokens: masked execution is exact for left and right padding only"
+            "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
+            "padding only"
         )
 
 

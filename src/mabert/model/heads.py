@@ -295,7 +295,10 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         Returns:
             `loss` if labels are given, and `logits` (batch, choices).
         """
-        choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None:
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        choices = given.shape[1]
         flat_mask = rows_of_choices(attention_mask)
         outputs = self.mabert(
             rows_of_choices(input_ids),

@@ -1,8 +1,9 @@
 """The attention matrix that a selective scan implies, so that `output_attentions` speaks of Mamba layers, too.
 
-Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, and D on the
-diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). There is one matrix a channel; what is reported
-is their mean over as many groups of channels as the Transformer layers have heads, so that every layer has the same shape.
+Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, and D
+on the diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). There is one matrix a
+channel; what is reported is their mean over as many groups of channels as the Transformer layers have heads, so that
+every layer has the same shape.
 """
 
 import torch
@@ -26,7 +27,8 @@ def hidden_attention(
     mask: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Mean matrix of each group of channels. Takes time x time x channel x state operations: for looking, not for training.
+    """Mean matrix of each group of channels. Takes time x time x channel x state operations: for looking, not for
+    training.
 
     Args:
         u: (batch, time, channel); only its shape is used, the matrices are what multiplies it.

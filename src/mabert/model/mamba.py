@@ -58,8 +58,8 @@ class SelectiveCore(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Mamba-1's initialisation (Gu and Dao, 2023): softplus(Δ bias) log-uniform over the range of step sizes, A = -(1..N),
-        D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
+        """Mamba-1's initialisation (Gu and Dao, 2023): softplus(Δ bias) log-uniform over the range of step sizes, A =
+        -(1..N), D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
         channels, states = self.A_log.shape
         low, high = (math.log(bound) for bound in self.dt_range)
         step = torch.empty(channels, device=self.delta_bias.device).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
@@ -92,10 +92,24 @@ class SelectiveCore(nn.Module):
         )
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
         delta = nn.functional.linear(d, self.dt_proj)
-        A = -self.A_log.float().exp()
-        scan = {"delta_bias": self.delta_bias, "mask": mask.inner, "reverse": self.reverse}
-        gated = selective_scan(u, delta, A, B, C, self.D, z, delta_softplus=True, **scan)
-        attention = None if heads is None else hidden_attention(u, delta, A, B, C, self.D, heads=heads, **scan)
+        A = -self.A_log.exp()
+        gated = selective_scan(
+            u, delta, A, B, C, self.D, z, delta_bias=self.delta_bias, mask=mask.inner, reverse=self.reverse
+        )
+        attention = None
+        if heads is not None:
+            attention = hidden_attention(
+                u,
+                delta,
+                A,
+                B,
+                C,
+                self.D,
+                heads=heads,
+                delta_bias=self.delta_bias,
+                mask=mask.inner,
+                reverse=self.reverse,
+            )
         return CoreOutput(gated, u, attention)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SelectiveCore":
@@ -118,7 +132,9 @@ class MambaMixer(nn.Module):
         self.cores = nn.ModuleList([SelectiveCore(config, name) for name in DIRECTIONS[config.ssm_direction]])
         self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """Runs Eqs. 5 to 10.
 
         Args:

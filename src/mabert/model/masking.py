@@ -1,8 +1,9 @@
 """Padding-safe masking: which steps are real tokens, and where a Mamba block is told so.
 
-The paper masks the input of the SSM core (Eq. 2, "pre") and the output of the block (Eq. 3, "post"). Neither reaches the
-step in between: a zero input still leaves SiLU(convolution bias) at a padded step, and that moves the state. `exact` adds
-the mask there, inside the convolution and the scan, after which valid tokens have the values of the unpadded run.
+The paper masks the input of the SSM core (Eq. 2, "pre") and the output of the block (Eq. 3, "post"). Neither reaches
+the step in between: a zero input still leaves SiLU(convolution bias) at a padded step, and that moves the state.
+`exact` adds the mask there, inside the convolution and the scan, after which valid tokens have the values of the
+unpadded run.
 """
 
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class PaddingMask:
 
     Attributes:
         valid: bool (batch, time), True at tokens; None where every position is one.
-        regime: `none` no mask; `pre` Eq. 2; `post` Eq. 3; `pre+post` both, the paper's; `exact` both and the mask inside
-            convolution and scan.
+        regime: `none` no mask; `pre` Eq. 2; `post` Eq. 3; `pre+post` both, the paper's; `exact` both and the mask
+            inside convolution and scan.
     """
 
     valid: Tensor | None
@@ -42,8 +43,8 @@ class PaddingMask:
             regime: The masks that are on.
 
         Raises:
-            ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding, so a
-                4-D attention mask cannot serve.)
+            ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding,
+                so a 4-D attention mask cannot serve.)
         """
         if attention_mask is None:
             return cls(None, regime)

@@ -1,6 +1,8 @@
-"""One vector a text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its rivals of the pooling table."""
+"""One vector a text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its rivals of the pooling
+table."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +16,13 @@ def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
     Padded positions get exactly zero, and a row without tokens gets zeros rather than the NaN of an empty softmax.
     """
     if valid is None:
-        return scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype)
+        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
     scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
-    return scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype).masked_fill(~valid, 0)
+    return (
+        scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        .to(scores.dtype)
+        .masked_fill(~valid, 0)
+    )
 
 
 def weighted_sum(weights: Tensor, hidden: Tensor) -> Tensor:
@@ -42,9 +48,10 @@ def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class Pooler(nn.Module):
-    """Sentence vector of a classifier. `map` and `attention` score tokens by a learned projection, the others learn nothing."""
+    """Sentence vector of a classifier. `map` and `attention` score tokens by a learned projection, the others learn
+    nothing."""
 
-    FIXED: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {"mean": mean_of_tokens, "cls": first_token}
+    FIXED: ClassVar[dict[str, Callable[[Tensor, Tensor | None], Tensor]]] = {"mean": mean_of_tokens, "cls": first_token}
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ class DataRecipe:
         windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, padded.
         held_out: Share of documents kept for the held-out loss.
         max_tokens: Stop reading after this many tokens.
-        workers: Processes that tokenise; default, one a core.
     """
 
     sources: list[str] = field(default_factory=list)
@@ -31,7 +30,6 @@ class DataRecipe:
     windows: Literal["packed", "document"] = "packed"
     held_out: float = 0.005
     max_tokens: int | None = None
-    workers: int | None = None
 
 
 @dataclass
@@ -39,8 +37,8 @@ class MaskingRecipe:
     """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
 
     probability: float = 0.15
-    replace_with_mask: float = 0.8
-    replace_with_random: float = 0.1
+    mask_share: float = 0.8
+    random_share: float = 0.1
     whole_word: bool = False
 
 
@@ -136,14 +134,12 @@ class PretrainRecipe:
         return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def at_budget(self, share: float) -> "PretrainRecipe":
-        """The same run at a share of its steps, with its own warm-up and decay (the step-budget protocol of Table A1)."""
+        """The same run at a share of its steps, with its own warm-up and decay (Table A1's step budgets)."""
         if not 0 < share <= 1:
             raise ValueError(f"the budget is {share:.0%} of the steps; it must be above 0 % and at most 100 %")
         steps = max(1, round(self.training.steps * share))
         warmup = round(self.training.warmup_steps * share)
-        return dataclasses.replace(
-            self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup)
-        )
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:

@@ -1,0 +1,97 @@
+"""One bar a training run: steps done, rate, time left, and the last figures logged."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+SHOWN = {
+    "loss": "loss {:.3f}",
+    "eval_loss": "held-out {:.3f}",
+    "eval_accuracy": "accuracy {:.1%}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "learning_rate": "lr {:.1e}",
+}
+
+
+class TrainingBar(TrainerCallback):
+    """Draws a bar in a terminal; elsewhere writes a line now and then.
+
+    Args:
+        title: What is being trained.
+        seconds: Least time between two lines where there is no terminal.
+    """
+
+    def __init__(self, title: str, seconds: float = 30.0) -> None:
+        self.console = Console(stderr=True)
+        self.title = title
+        self.seconds = seconds
+        self.figures: dict[str, float] = {}
+        self.last_line = time.monotonic()
+        self.started = (0.0, 0)
+        self.bar: Progress | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Opens the bar."""
+        self.started = (time.monotonic(), state.global_step)
+        if not state.is_world_process_zero or not self.console.is_terminal:
+            return
+        self.bar = Progress(
+            TextColumn(self.title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self.console,
+        )
+        self.bar.start()
+        self.task = self.bar.add_task(
+            self.title, total=state.max_steps, completed=state.global_step, figures="", rate=""
+        )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves the bar on."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=state.global_step, rate=f"{self._rate(state):.2f} steps/s")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Shows the newest figures."""
+        self.figures |= {name: value for name, value in (logs or {}).items() if name in SHOWN}
+        text = "  ".join(form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures)
+        if self.bar is not None:
+            self.bar.update(self.task, figures=text)
+        elif state.is_world_process_zero and time.monotonic() - self.last_line >= self.seconds:
+            self.last_line = time.monotonic()
+            left = (state.max_steps - state.global_step) / max(self._rate(state), 1e-9)
+            line = f"{self.title}  {state.global_step}/{state.max_steps}  {self._rate(state):.2f} steps/s  "
+            self.console.print(f"{line}{left / 60:.1f} min left  {text}", highlight=False, soft_wrap=True)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Closes the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the bar, also after a failure."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _rate(self, state: TrainerState) -> float:
+        began, step = self.started
+        return (state.global_step - step) / max(time.monotonic() - began, 1e-9)

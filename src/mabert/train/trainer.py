@@ -1,0 +1,164 @@
+"""transformers' Trainer with what our runs need: whole checkpoints, a stop on divergence and on Ctrl-C."""
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+
+from mabert.train.optim import decay_parameter_names
+from mabert.train.progress import TrainingBar
+
+STAGING = ".saving"
+"""Where a checkpoint is written before it gets its name."""
+
+
+class TrainingDivergedError(ValueError):
+    """The loss is no longer a sensible number."""
+
+
+class MaBertTrainer(Trainer):
+    """Trainer that keeps two promises.
+
+    - A checkpoint has its name only when it is complete; a full disk or a kill leaves the one before.
+    - A loss that is not finite, or beyond `loss_limit`, stops the run, naming step and batch.
+
+    Args:
+        title: What the progress bar calls the run; None shows none.
+        decay_exempt: See `mabert.train.optim`.
+        loss_limit: Largest loss that is not divergence; default, none.
+        arguments: As `Trainer` takes them.
+    """
+
+    def __init__(
+        self, *, title: str | None = None, decay_exempt: str = "default", loss_limit: float = math.inf, **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        self.remove_callback(PrinterCallback)
+        self.bar = None if title is None else TrainingBar(title)
+        if self.bar is not None:
+            self.add_callback(self.bar)
+        self.decay_exempt = decay_exempt
+        self.loss_limit = loss_limit
+        self.staging: Path | None = None
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return decay_parameter_names(model, self.decay_exempt)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        whole = float(loss) * self.current_gradient_accumulation_steps
+        if not whole <= self.loss_limit:
+            first = self.state.global_step * self.args.train_batch_size * self.args.gradient_accumulation_steps
+            first *= self.args.world_size
+            last = first + self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size - 1
+            raise TrainingDivergedError(
+                f"the loss is {whole:g} at step {self.state.global_step + 1}, in the batch of samples {first} to "
+                f"{last}; a lower learning rate or a longer warm-up helps; checkpoints up to here are kept"
+            )
+        return loss
+
+    def train(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().train(*arguments, **options)
+        finally:
+            if self.bar is not None:
+                self.bar.close()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        # The arguments are saved as a pickle, which we neither read nor want others to.
+        (Path(output_dir or self.args.output_dir) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self.staging is None else str(self.staging)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self.args.output_dir)
+        self.staging = folder / STAGING
+        name = f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                publish(self.staging / name, folder / name)
+                rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
+        except (OSError, RuntimeError) as error:
+            kept = get_last_checkpoint(str(folder))
+            raise OSError(
+                f"cannot save {folder / name}: {' '.join(str(error).split())[:200]}; "
+                + (f"the last whole checkpoint is {kept}" if kept else "there is no earlier checkpoint")
+            ) from error
+        finally:
+            if self.args.should_save:
+                shutil.rmtree(self.staging, ignore_errors=True)
+            self.staging = None
+
+
+def publish(written: Path, place: Path) -> None:
+    """Gives a finished folder its name; what has that name already is replaced."""
+    if place.exists():
+        shutil.rmtree(place)
+    written.rename(place)
+
+
+class SaveOnInterrupt(TrainerCallback):
+    """Ctrl-C finishes the step, saves and stops; a second one stops at once.
+
+    Attributes:
+        interrupted: Whether it happened.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handles SIGINT while training runs; only possible in the main thread."""
+        try:
+            old = signal.signal(signal.SIGINT, self._heard)
+        except ValueError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, old)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Asks for a checkpoint and the end."""
+        if self.interrupted:
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+def device_arguments(precision: str) -> dict[str, Any]:
+    """What TrainingArguments needs to know of the device."""
+    cuda = torch.cuda.is_available()
+    return {
+        "use_cpu": not cuda,
+        # accelerate takes a named backend for the wish to have several processes.
+        "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
+        "bf16": precision == "bf16",
+        "dataloader_pin_memory": cuda,
+        "disable_tqdm": True,
+    }

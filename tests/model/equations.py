@@ -1,0 +1,212 @@
+"""The paper's equations in float64 NumPy, written from the paper and sharing no code with the package.
+
+Loops over time, tokens and rows are left as they stand in the text; nothing here is meant to be fast. Weights come as a
+mapping of parameter names to arrays, so that only names tie this to the model under test.
+"""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+
+erf = np.vectorize(math.erf)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def softplus(x):
+    return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
+
+
+def layer_norm(x, weight, bias, epsilon):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * weight + bias
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Equations:
+    """One encoder for one set of weights.
+
+    Args:
+        config: Any object with the configuration's fields.
+        weights: Parameter name to float64 array, names relative to the encoder.
+    """
+
+    def __init__(self, config, weights):
+        self.c = config
+        self.w = weights
+        self.m = None
+
+    def linear(self, name, x):
+        y = x @ self.w[name + ".weight"].T
+        return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
+
+    def norm(self, name, x):
+        return layer_norm(x, self.w[name + ".weight"], self.w[name + ".bias"], self.c.layer_norm_eps)
+
+    def encode(self, ids, mask=None, segments=None, positions=None):
+        """H of the last layer, (batch, time, D)."""
+        batch, time = ids.shape
+        self.m = np.ones((batch, time)) if mask is None else np.asarray(mask, dtype=np.float64)
+        if positions is None:
+            positions = np.zeros((batch, time), dtype=int)
+            for b in range(batch):
+                count = 0
+                for t in range(time):
+                    count += int(self.m[b, t])
+                    positions[b, t] = max(count - 1, 0)
+        segments = np.zeros_like(ids) if segments is None else segments
+        h = self.w["embeddings.word_embeddings.weight"][ids]
+        h = h + self.w["embeddings.token_type_embeddings.weight"][segments]
+        if self.c.position_embedding == "learned":
+            h = h + self.w["embeddings.position_embeddings.weight"][positions]
+        h = self.norm("embeddings.norm", h)
+        for index, letter in enumerate(self.c.layer_pattern):
+            block = self.mamba_block if letter == "M" else self.transformer_block
+            h = block(f"layers.{index}", h, positions)
+        h = self.norm("norm", h)
+        return h * self.m[..., None] if self.c.padding_safe_masking == "exact" else h
+
+    def feed_forward(self, name, x):
+        inner = self.linear(name + ".up", x)
+        if self.c.feed_forward == "glu":
+            gate, value = np.split(inner, 2, axis=-1)
+            return self.linear(name + ".down", gelu(gate) * value)
+        return self.linear(name + ".down", gelu(inner))
+
+    def transformer_block(self, name, h, positions):
+        """Eq. 1."""
+        attended = h + self.attention(name + ".attention", self.norm(name + ".mixer_norm", h), positions)
+        return attended + self.feed_forward(name + ".feed_forward", self.norm(name + ".feed_forward_norm", attended))
+
+    def attention(self, name, x, positions):
+        batch, _, width = x.shape
+        size = width // self.c.num_attention_heads
+        q, k, v = (self.linear(f"{name}.{part}", x) for part in ("query", "key", "value"))
+        out = np.zeros_like(x)
+        for b in range(batch):
+            for head in range(self.c.num_attention_heads):
+                part = slice(head * size, (head + 1) * size)
+                qh, kh = q[b, :, part], k[b, :, part]
+                if self.c.position_embedding == "rotary":
+                    qh, kh = self.turn(qh, positions[b]), self.turn(kh, positions[b])
+                scores = qh @ kh.T / math.sqrt(size)
+                if self.m[b].any():
+                    scores = np.where(self.m[b][None, :] > 0, scores, -1e30)
+                out[b, :, part] = softmax(scores) @ v[b, :, part]
+        return self.linear(name + ".output", out)
+
+    def turn(self, x, positions):
+        """Each pair (i, i + size/2) of features turned by position times base^(-2i/size)."""
+        half = x.shape[1] // 2
+        y = np.empty_like(x)
+        for t, position in enumerate(positions):
+            for i in range(half):
+                angle = position * self.c.rotary_base ** (-2 * i / x.shape[1])
+                cosine, sine = math.cos(angle), math.sin(angle)
+                y[t, i] = x[t, i] * cosine - x[t, i + half] * sine
+                y[t, i + half] = x[t, i + half] * cosine + x[t, i] * sine
+        return y
+
+    def mamba_block(self, name, h, positions):
+        """Eqs. 2 and 3, with the masks the regime has."""
+        regime = self.c.padding_safe_masking
+        m = self.m[..., None]
+        x = self.norm(name + ".mixer_norm", h)
+        if regime in ("pre", "pre+post", "exact"):
+            x = m * x
+        ssm = h + self.ssm(name + ".mixer", x)
+        out = ssm + self.feed_forward(name + ".feed_forward", self.norm(name + ".feed_forward_norm", ssm))
+        return m * out if regime in ("post", "pre+post", "exact") else out
+
+    def ssm(self, name, x):
+        """Eqs. 4 to 10."""
+        u, z = np.split(self.linear(name + ".in_proj", x), 2, axis=-1)
+        directions = {"forward": [False], "backward": [True], "bidirectional": [False, True]}[self.c.ssm_direction]
+        o = sum(self.core(f"{name}.cores.{i}", u, z, reverse) for i, reverse in enumerate(directions))
+        return self.linear(name + ".out_proj", o)
+
+    def core(self, name, u, z, reverse):
+        out = np.zeros_like(u)
+        for b in range(u.shape[0]):
+            keep = self.m[b] > 0 if self.c.padding_safe_masking == "exact" else np.ones(u.shape[1], dtype=bool)
+            order = np.arange(u.shape[1])[::-1] if reverse else np.arange(u.shape[1])
+            read = self.scan(name, self.convolve(name, u[b][order], keep[order]), keep[order])
+            back = np.empty_like(read)
+            back[order] = read
+            out[b] = silu(z[b]) * back
+        return out
+
+    def convolve(self, name, u, keep):
+        """Eq. 5 and SiLU, in scan order: the window ends at its step, or has it in the middle."""
+        weight, bias = self.w[name + ".conv_weight"], self.w[name + ".conv_bias"]
+        time, width = u.shape[0], weight.shape[1]
+        first = -(width - 1) if self.c.ssm_conv_mode == "causal" else -((width - 1) // 2)
+        out = np.zeros_like(u)
+        for t in range(time):
+            if not keep[t]:
+                continue
+            total = bias.copy()
+            for tap in range(width):
+                s = t + first + tap
+                if 0 <= s < time and keep[s]:
+                    total = total + weight[:, tap] * u[s]
+            out[t] = silu(total)
+        return out
+
+    def scan(self, name, u, keep):
+        """Eqs. 6 to 9 and the recurrence, one step after the other."""
+        n = self.c.ssm_state_size
+        rank = self.w[name + ".dt_proj"].shape[1]
+        coefficients = u @ self.w[name + ".x_proj.weight"].T
+        a = -np.exp(self.w[name + ".A_log"])
+        state = np.zeros_like(a)
+        out = np.zeros_like(u)
+        for t in range(u.shape[0]):
+            if not keep[t]:
+                continue
+            d, bt, ct = coefficients[t, :rank], coefficients[t, rank : rank + n], coefficients[t, rank + n :]
+            delta = softplus(self.w[name + ".dt_proj"] @ d + self.w[name + ".delta_bias"])
+            state = np.exp(delta[:, None] * a) * state + delta[:, None] * bt[None, :] * u[t][:, None]
+            out[t] = state @ ct + self.w[name + ".D"] * u[t]
+        return out
+
+
+def pool(kind, h, mask, score_weight=None):
+    """Eqs. 10 to 12 and the rivals of the pooling table; h (batch, time, D)."""
+    out = np.zeros((h.shape[0], h.shape[2]))
+    for b in range(h.shape[0]):
+        tokens = np.flatnonzero(mask[b])
+        if kind == "attention":
+            alpha = softmax(h[b] @ score_weight[0])
+            out[b] = alpha @ h[b]
+        elif len(tokens) == 0:
+            continue
+        elif kind == "map":
+            out[b] = softmax(h[b, tokens] @ score_weight[0]) @ h[b, tokens]
+        elif kind == "mean":
+            out[b] = h[b, tokens].mean(0)
+        elif kind == "cls":
+            out[b] = h[b, tokens[0]]
+    return out
+
+
+def weights_of(module):
+    """A module's parameters as float64 arrays."""
+    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
+
+
+def settings_of(config):
+    """A configuration as plain values."""
+    return SimpleNamespace(**config.to_dict())

@@ -1,0 +1,125 @@
+"""The model against the paper's equations in NumPy: outputs for each option, and gradients by finite differences."""
+
+import numpy as np
+import pytest
+import torch
+
+from mabert import SCHEDULES, MaBertForSequenceClassification, MaBertModel
+from mabert.ops import use_backend
+from tests.model.equations import Equations, pool, settings_of, weights_of
+from tests.model.helpers import build, config, ids, run
+
+MASKS = {
+    "right": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]],
+    "left": [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]],
+    "both": [[0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+    "hole": [[1, 1, 0, 1, 1, 1], [1, 0, 1, 0, 1, 1]],
+}
+
+OPTIONS = {
+    "defaults": {},
+    "mamba only": {"layer_pattern": "MM"},
+    "transformer only": {"layer_pattern": "TT"},
+    "transformer first": {"layer_pattern": "TM"},
+    "backward": {"ssm_direction": "backward"},
+    "bidirectional": {"ssm_direction": "bidirectional"},
+    "centered": {"ssm_conv_mode": "centered"},
+    "centered, odd width": {"ssm_conv_mode": "centered", "ssm_conv_kernel": 3},
+    "centered backward": {"ssm_conv_mode": "centered", "ssm_direction": "backward"},
+    "wide conv": {"ssm_conv_kernel": 7},
+    "width one": {"ssm_conv_kernel": 1},
+    "expansion 1.5": {"ssm_expand": 1.5},
+    "expansion 3": {"ssm_expand": 3},
+    "one state": {"ssm_state_size": 1},
+    "nineteen states": {"ssm_state_size": 19},
+    "rank five": {"ssm_dt_rank": 5},
+    "rotary": {"position_embedding": "rotary"},
+    "no positions": {"position_embedding": "none"},
+    "gated feed-forward": {"feed_forward": "glu"},
+}
+
+
+def close(ours, truth):
+    np.testing.assert_allclose(ours.detach().numpy(), truth, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("padding", [None, *MASKS])
+def test_every_option_follows_the_equations(name, padding):
+    settings = config(**OPTIONS[name])
+    model = build(MaBertModel, settings)
+    tokens = ids(np.random.default_rng(1), 2, 6)
+    mask = None if padding is None else MASKS[padding]
+    close(run(model, tokens, mask), Equations(settings_of(settings), weights_of(model)).encode(tokens, mask))
+
+
+@pytest.mark.parametrize("regime", ["none", "pre", "post", "pre+post", "exact"])
+@pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
+@pytest.mark.parametrize("padding", MASKS)
+def test_every_regime_of_masking_follows_the_equations(regime, direction, padding):
+    settings = config(padding_safe_masking=regime, ssm_direction=direction, layer_pattern="MTM")
+    model = build(MaBertModel, settings)
+    tokens = ids(np.random.default_rng(2), 2, 6)
+    truth = Equations(settings_of(settings), weights_of(model)).encode(tokens, MASKS[padding])
+    close(run(model, tokens, MASKS[padding]), truth)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_schedules_of_the_pattern_table(name):
+    settings = config(layer_pattern=name)
+    assert settings.num_hidden_layers == 12
+    model = build(MaBertModel, settings)
+    tokens = ids(np.random.default_rng(3), 1, 4)
+    close(run(model, tokens), Equations(settings_of(settings), weights_of(model)).encode(tokens))
+
+
+def test_segments_and_given_positions():
+    settings = config()
+    model = build(MaBertModel, settings)
+    rng = np.random.default_rng(4)
+    tokens, segments, positions = ids(rng, 2, 5), rng.integers(0, 2, (2, 5)), rng.integers(0, 24, (2, 5))
+    ours = run(model, tokens, token_type_ids=torch.as_tensor(segments), position_ids=torch.as_tensor(positions))
+    truth = Equations(settings_of(settings), weights_of(model)).encode(tokens, None, segments, positions)
+    close(ours, truth)
+
+
+@pytest.mark.parametrize("kind", ["map", "attention", "cls", "mean"])
+@pytest.mark.parametrize("padding", MASKS)
+def test_pooling_and_classifier_follow_the_equations(kind, padding):
+    settings = config(pooling=kind, num_labels=3)
+    model = build(MaBertForSequenceClassification, settings)
+    tokens = ids(np.random.default_rng(5), 2, 6)
+    weights = weights_of(model)
+    inner = {name.removeprefix("mabert."): value for name, value in weights.items()}
+    hidden = Equations(settings_of(settings), inner).encode(tokens, MASKS[padding])
+    pooled = pool(kind, hidden, np.asarray(MASKS[padding]), weights.get("pooler.score.weight"))
+    truth = pooled @ weights["classifier.weight"].T + weights["classifier.bias"]
+    close(run(model, tokens, MASKS[padding]), truth)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("regime", ["none", "pre+post", "exact"])
+def test_gradients_agree_with_finite_differences_of_the_equations(name, regime):
+    settings = config(**OPTIONS[name], padding_safe_masking=regime)
+    model = build(MaBertModel, settings)
+    rng = np.random.default_rng(6)
+    tokens, mask, readout = ids(rng, 2, 6), MASKS["both"], rng.standard_normal((2, 6, 8))
+    with use_backend("reference"):
+        loss = (model(torch.as_tensor(tokens), torch.as_tensor(mask))[0] * torch.as_tensor(readout)).sum()
+        loss.backward()
+    weights = weights_of(model)
+    for key, parameter in model.named_parameters():
+        direction = rng.standard_normal(parameter.shape)
+        direction /= np.linalg.norm(direction)
+        slope = (parameter.grad.numpy() * direction).sum()
+        step = 1e-5
+        sides = [
+            (
+                Equations(settings_of(settings), {**weights, key: weights[key] + sign * step * direction}).encode(
+                    tokens, mask
+                )
+                * readout
+            ).sum()
+            for sign in (1, -1)
+        ]
+        np.testing.assert_allclose(slope, (sides[0] - sides[1]) / (2 * step), rtol=1e-5, atol=1e-6, err_msg=key)
