@@ -131,7 +131,7 @@ class Equations:
         return m * out if regime in ("post", "pre+post", "exact") else out
 
     def ssm(self, name, x):
-        """Eqs. 4 to 10."""
+        """Eqs. 4 and 9 around one core or two."""
         u, z = np.split(self.linear(name + ".in_proj", x), 2, axis=-1)
         directions = {"forward": [False], "backward": [True], "bidirectional": [False, True]}[self.c.ssm_direction]
         o = sum(self.core(f"{name}.cores.{i}", u, z, reverse) for i, reverse in enumerate(directions))
@@ -166,7 +166,7 @@ class Equations:
         return out
 
     def scan(self, name, u, keep):
-        """Eqs. 6 to 9 and the recurrence, one step after the other."""
+        """Eqs. 6 to 8 and the recurrence, one step after the other."""
         n = self.c.ssm_state_size
         rank = self.w[name + ".dt_proj"].shape[1]
         coefficients = u @ self.w[name + ".x_proj.weight"].T
@@ -184,7 +184,7 @@ class Equations:
 
 
 def pool(kind, h, mask, score_weight=None):
-    """Eqs. 10 to 12 and the rivals of the pooling table; h (batch, time, D)."""
+    """Eqs. 11 to 13 and the rivals of the pooling table; h (batch, time, D)."""
     out = np.zeros((h.shape[0], h.shape[2]))
     for b in range(h.shape[0]):
         tokens = np.flatnonzero(mask[b])

@@ -1,4 +1,4 @@
-"""The Mamba core of the sequential blocks: steps (i) to (iii) of the paper, Eqs. 5 to 10."""
+"""The Mamba core of the sequential blocks: steps (i) to (iii) of the paper, Eqs. 4 to 9."""
 
 import math
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class CoreOutput(NamedTuple):
 
 
 class SelectiveCore(nn.Module):
-    """One direction: local mixing (Eq. 6), token-wise parameters (Eqs. 7-8) and the selective scan (Eq. 9 and after).
+    """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
 
     `A_log`, `D` and `delta_bias` stay float32 when the model is moved to a shorter float: the recurrence multiplies
     exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.
@@ -135,7 +135,7 @@ class MambaMixer(nn.Module):
     def forward(
         self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 5 to 10.
+        """Runs Eqs. 4 to 9.
 
         Args:
             hidden: Ĥ (batch, time, D), normalised and masked.

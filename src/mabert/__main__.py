@@ -1,0 +1,7 @@
+"""`python -m mabert`, which torchrun needs: `torchrun --nproc-per-node 2 -m mabert pretrain ...`."""
+
+import sys
+
+from mabert.cli import main
+
+sys.exit(main())

@@ -1,0 +1,219 @@
+"""`mabert ...`: each subcommand reads its arguments, calls one library function and shows what came back."""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand.
+
+    Args:
+        arguments: What follows `mabert` on the command line; default, that of this process.
+
+    Returns:
+        0; 2 after bad input, which gets one line; 130 after Ctrl-C.
+    """
+    options = parser().parse_args(arguments)
+    quiet_libraries()
+    try:
+        options.run(options)
+    except KeyboardInterrupt as stop:
+        complain(f"interrupted; {stop}" if str(stop) else "interrupted")
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        if options.debug:
+            raise
+        complain(one_line(error))
+        return BAD_INPUT
+    return 0
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line, without the errno in front that Python puts there."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.filename and str(error.filename) not in text:
+        text = f"{error.filename}: {text}"
+    return " ".join(text.split())
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"mabert: {message}\n")
+
+
+def quiet_libraries() -> None:
+    """Our own progress and messages, without those of the libraries below."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+    logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
+    logging.getLogger("mabert").setLevel(logging.INFO)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for add in (add_demo, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_bench):
+        add(commands)
+    return top
+
+
+def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    """A subcommand with what all of them have."""
+    added = commands.add_parser(name, help=text, description=text)
+    added.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    added.set_defaults(run=run)
+    return added
+
+
+def add_demo(commands: Any) -> None:
+    """The tour."""
+    added = command(commands, "demo", run_demo, "tokenizer, pretraining, fine-tuning and mask filling in a few minutes")
+    added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
+    added.add_argument("-o", "--output", default="demo-out", help="folder for the page and the models [%(default)s]")
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    """`mabert demo`."""
+    from mabert.demo import demo
+
+    demo(options.output, options.text)
+
+
+def add_pretrain(commands: Any) -> None:
+    """Pretraining."""
+    added = command(commands, "pretrain", run_pretrain, "masked language modelling from a recipe")
+    added.add_argument("recipe", help="a YAML file, or demo, mini or paper")
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the recipe's")
+    added.add_argument("-o", "--output", required=True, help="folder of the run")
+    added.add_argument("--budget", type=percentage, default=1.0, metavar="N%", help="share of the recipe's steps [100%%]")
+    added.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+
+
+def percentage(text: str) -> float:
+    """`10%` as 0.1."""
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 10%") from None
+
+
+def run_pretrain(options: argparse.Namespace) -> None:
+    """`mabert pretrain`."""
+    from mabert.train.pretrain import pretrain
+    from mabert.train.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
+    result = pretrain(recipe, options.output, resume=options.resume)
+    if result:
+        outcome = result["outcome"]
+        say(
+            f"{options.output}: {outcome['steps']} steps, {outcome['tokens']:,} tokens; held-out loss "
+            f"{outcome['held_out_loss']:.3f}, accuracy {outcome['held_out_accuracy']:.1%}"
+        )
+
+
+def add_embed(commands: Any) -> None:
+    """Vectors."""
+    added = command(commands, "embed", run_embed, "a vector a text")
+    add_texts(added)
+    added.add_argument("--pooling", default="mean", help="mean, cls, or map where a classifier was trained [%(default)s]")
+    added.add_argument("--normalize", action="store_true", help="scale each vector to length one")
+
+
+def add_texts(added: argparse.ArgumentParser) -> None:
+    """What every command on texts takes."""
+    added.add_argument("model", help="model folder or hub name")
+    added.add_argument("input", nargs="?", help="a text a line, or .jsonl; default, standard input")
+    added.add_argument("-o", "--output", help="file to write; default, JSONL on standard output")
+    added.add_argument("--text-column", default="text", help="field of a .jsonl input [%(default)s]")
+    added.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model")
+    added.add_argument("--batch-tokens", type=int, default=8192, help="padded tokens a batch [%(default)s]")
+
+
+def run_embed(options: argparse.Namespace) -> None:
+    """`mabert embed`."""
+    from mabert.infer.embed import embed
+    from mabert.infer.texts import read_texts
+    from mabert.infer.write import check_output, write_vectors
+
+    check_output(options.output, (".jsonl", ".npy"))
+    vectors = embed(
+        options.model,
+        read_texts(options.input, options.text_column),
+        pooling=options.pooling,
+        normalize=options.normalize,
+        truncate=options.truncate,
+        batch_tokens=options.batch_tokens,
+    )
+    write_vectors(vectors, options.output)
+
+
+def add_predict(commands: Any) -> None:
+    """Labels."""
+    add_texts(command(commands, "predict", run_predict, "a label a text, from a fine-tuned model"))
+
+
+def run_predict(options: argparse.Namespace) -> None:
+    """`mabert predict`."""
+    from mabert.infer.predict import predict
+    from mabert.infer.texts import read_texts
+    from mabert.infer.write import check_output, write_rows
+
+    check_output(options.output, (".jsonl",))
+    texts = read_texts(options.input, options.text_column)
+    answers = predict(options.model, texts, truncate=options.truncate, batch_tokens=options.batch_tokens)
+    write_rows([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)], options.output)
+
+
+def add_fill_mask(commands: Any) -> None:
+    """Masks."""
+    added = command(commands, "fill-mask", run_fill_mask, "the likeliest tokens behind each [MASK]")
+    add_texts(added)
+    added.add_argument("--top", type=int, default=5, help="guesses a mask [%(default)s]")
+
+
+def run_fill_mask(options: argparse.Namespace) -> None:
+    """`mabert fill-mask`."""
+    from mabert.infer.fill import fill_mask
+    from mabert.infer.texts import read_texts
+    from mabert.infer.write import check_output, write_rows
+
+    check_output(options.output, (".jsonl",))
+    texts = read_texts(options.input, options.text_column)
+    guesses = fill_mask(
+        options.model, texts, top=options.top, truncate=options.truncate, batch_tokens=options.batch_tokens
+    )
+    write_rows([{"text": text, "masks": masks} for text, masks in zip(texts, guesses, strict=True)], options.output)
+
+
+def add_info(commands: Any) -> None:
+    """Facts."""
+    added = command(commands, "info", run_info, "layers, parameters by part and memory of a model")
+    added.add_argument("model", help="model folder or hub name")
+
+
+def run_info(options: argparse.Namespace) -> None:
+    """`mabert info`."""
+    from mabert.infer.info import info
+    from mabert.infer.write import show_info
+
+    show_info(info(options.model))
+
+
+def say(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,87 @@
+"""What a model folder holds: layers, parameters by part, memory at a few lengths."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from mabert.infer.load import load_config, load_model
+from mabert.model import MaBertConfig, MaBertModel
+from mabert.model.blocks import MambaBlock
+
+LENGTHS = (128, 512, 2048)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Figures of one model.
+
+    Attributes:
+        config: Its configuration.
+        parts: Parameters by part of the encoder.
+        memory: Bytes above the weights at the peak of one forward at batch 1, by length.
+        weights: Bytes of the encoder's weights.
+    """
+
+    config: MaBertConfig
+    parts: dict[str, int]
+    memory: dict[int, int]
+    weights: int
+
+
+def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
+    """Reads and measures a model.
+
+    Args:
+        path: Model folder or hub name.
+        lengths: Token counts to measure memory at; those beyond the model's positions are left out.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If it is another kind of model or damaged.
+    """
+    config = load_config(path)
+    model = load_model(MaBertModel, path)
+    limit = config.max_position_embeddings if config.position_embedding == "learned" else max(lengths)
+    return ModelInfo(
+        config=config,
+        parts=parameters_by_part(model),
+        memory={length: peak_bytes(model, length) for length in lengths if length <= limit},
+        weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+    )
+
+
+def parameters_by_part(model: MaBertModel) -> dict[str, int]:
+    """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, and of all else."""
+    parts = {"embeddings": count(model.embeddings), "Mamba cores": 0, "attention": 0, "feed-forward": 0}
+    for layer in model.layers:
+        if isinstance(layer, MambaBlock):
+            parts["Mamba cores"] += count(layer.mixer)
+        else:
+            parts["attention"] += count(layer.attention)
+        parts["feed-forward"] += count(layer.feed_forward)
+    parts["norms"] = count(model) - sum(parts.values())
+    return parts
+
+
+def count(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@torch.inference_mode()
+def peak_bytes(model: MaBertModel, length: int) -> int:
+    """Bytes torch's allocator holds at the height of one forward at batch 1, above what it held before, on the CPU."""
+    tokens = torch.full((1, length), 1)
+    model(tokens[:, :8])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        model(tokens)
+    changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for change in sorted(changes, key=lambda event: event.start_ns()):
+        held += change.nbytes()
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,69 @@
+"""Answers as files or on standard output."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mabert.infer.info import ModelInfo
+
+
+def check_output(output: str | None, suffixes: Sequence[str]) -> None:
+    """Refuses a file that could not be written, before the work rather than after it.
+
+    Raises:
+        ValueError: If the suffix is not one of those, or the file exists.
+        FileNotFoundError: If its folder does not.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.suffix not in suffixes:
+        raise ValueError(f"{output} must end in {' or '.join(suffixes)}")
+    if path.exists():
+        raise ValueError(f"{output} exists already; name another file")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
+
+
+def write_rows(rows: Iterable[dict[str, Any]], output: str | None) -> None:
+    """Mappings as JSONL, to a file or standard output."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    with Path(output).open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def write_vectors(vectors: np.ndarray, output: str | None) -> None:
+    """Vectors (texts, D) as `.npy`, or as JSONL with one `vector` a line."""
+    if output is not None and Path(output).suffix == ".npy":
+        np.save(output, vectors, allow_pickle=False)
+        return
+    write_rows(({"vector": vector.tolist()} for vector in vectors), output)
+
+
+def show_info(about: ModelInfo) -> None:
+    """Two tables in the terminal."""
+    config = about.config
+    console = Console(highlight=False)
+    console.print(
+        f"{config.num_hidden_layers} layers {config.layer_pattern}, width {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, Mamba cores "
+        f"{config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, vocabulary {config.vocab_size}"
+    )
+    parts = Table("part", "parameters", "share")
+    total = sum(about.parts.values())
+    for name, number in [*about.parts.items(), ("encoder", total)]:
+        parts.add_row(name, f"{number:,}", f"{number / total:.1%}")
+    console.print(parts)
+    memory = Table("tokens", "above the weights", "with weights")
+    for length, extra in about.memory.items():
+        memory.add_row(str(length), f"{extra / 2**20:.1f} MiB", f"{(extra + about.weights) / 2**20:.1f} MiB")
+    console.print(memory)

@@ -1,0 +1,88 @@
+"""The matrices reported for Mamba layers: they are the scan, and their gradient is what it says."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert import MaBertModel
+from mabert.model.hidden_attention import hidden_attention
+from mabert.ops import selective_scan, use_backend
+from tests.model.helpers import build, config, ids, run
+
+
+def coefficients(seed, batch, time, channels, states):
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draw)
+
+    u, delta = normal(batch, time, channels), normal(batch, time, channels)
+    A = -normal(channels, states).exp()
+    return (u, delta, A, normal(batch, time, states), normal(batch, time, states), normal(channels)), normal(channels)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 99))
+def test_one_matrix_a_channel_is_the_scan(time, channels, states, reverse, masked, seed):
+    inputs, bias = coefficients(seed, 2, time, channels, states)
+    mask = torch.rand(2, time, generator=torch.Generator().manual_seed(seed)) > 0.3 if masked else None
+    options = {"delta_bias": bias, "mask": mask, "reverse": reverse}
+    matrices = hidden_attention(*inputs, heads=channels, **options)
+    with use_backend("reference"):
+        scanned = selective_scan(*inputs, **options)
+    torch.testing.assert_close(torch.einsum("bcts,bsc->btc", matrices, inputs[0]), scanned, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_are_means_of_neighbouring_channels():
+    inputs, bias = coefficients(0, 1, 5, 7, 2)
+    each = hidden_attention(*inputs, heads=7, delta_bias=bias)
+    three = hidden_attention(*inputs, heads=3, delta_bias=bias)
+    groups = [[0, 1, 2], [3, 4], [5, 6]]
+    for head, group in enumerate(groups):
+        torch.testing.assert_close(three[:, head], each[:, group].mean(1))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
+def test_asking_for_attention_changes_no_value_and_no_gradient(direction):
+    model = build(MaBertModel, config(ssm_direction=direction, layer_pattern="MMT"))
+    tokens, mask = ids(np.random.default_rng(0), 2, 5), [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    readout = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for asked in (False, True):
+        model.zero_grad()
+        out = run(model, tokens, mask, output_attentions=asked)
+        (out * readout).sum().backward()
+        gradients.append([out.detach(), *(p.grad for p in model.parameters())])
+    for without, with_ in zip(*gradients, strict=True):
+        torch.testing.assert_close(without, with_, rtol=1e-12, atol=1e-13)
+
+
+def test_a_probe_collects_the_slope_of_adding_a_matrix_to_every_channel_of_a_head():
+    torch.manual_seed(0)
+    model = build(MaBertModel, config(layer_pattern="M"))
+    tokens = ids(np.random.default_rng(1), 1, 4)
+    readout = torch.randn(1, 4, 8, dtype=torch.float64)
+    with use_backend("reference"):
+        out = model(torch.as_tensor(tokens), output_attentions=True)
+    (out[0] * readout).sum().backward()
+    slope = out.attentions[0].grad
+    added = torch.zeros(1, 2, 4, 4)
+    added[0, 1, 3, 1] = 1e-4
+    core = model.layers[0].mixer.cores[0]
+    captured = {}
+
+    def add_matrix(module, inputs, output):
+        u, z = output.mixed_input, inputs[1]
+        group = torch.arange(u.shape[2]) * 2 // u.shape[2]
+        change = torch.einsum("bcts,bsc->btc", added[:, group].double(), u)
+        captured["used"] = True
+        return output._replace(gated=output.gated + torch.nn.functional.silu(z) * change)
+
+    before = (out[0] * readout).sum()
+    handle = core.register_forward_hook(add_matrix)
+    after = (run(model, tokens) * readout).sum()
+    handle.remove()
+    assert captured["used"]
+    np.testing.assert_allclose(((after - before) / 1e-4).item(), slope[0, 1, 3, 1].item(), rtol=1e-3)

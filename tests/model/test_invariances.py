@@ -1,0 +1,137 @@
+"""What must not change a text's token vectors: padding (amount, side, content), the batch around it, its place."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from tests.model.helpers import VOCAB, build, config, ids, run
+
+directions = st.sampled_from(["forward", "backward", "bidirectional"])
+conv_modes = st.sampled_from(["causal", "centered"])
+positions = st.sampled_from(["learned", "rotary", "none"])
+patterns = st.sampled_from(["MT", "TM", "MM", "TT"])
+
+
+def padded(tokens, left, right, content):
+    """A row with so many padded positions on each side, holding that token, and its mask."""
+    row = np.concatenate([np.full(left, content), tokens, np.full(right, content)])
+    mask = np.concatenate([np.zeros(left), np.ones(len(tokens)), np.zeros(right)]).astype(int)
+    return row[None], mask[None]
+
+
+def same(a, b):
+    np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-10, atol=1e-11)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    directions,
+    conv_modes,
+    positions,
+    patterns,
+    st.integers(1, 9),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, VOCAB - 1),
+    st.integers(1, 5),
+)
+def test_padding_changes_no_token_vector(direction, conv, position, pattern, time, left, right, content, width):
+    model = build(
+        MaBertModel,
+        config(
+            ssm_direction=direction,
+            ssm_conv_mode=conv,
+            position_embedding=position,
+            layer_pattern=pattern,
+            ssm_conv_kernel=width,
+        ),
+    )
+    tokens = ids(np.random.default_rng(time), 1, time)
+    row, mask = padded(tokens[0], left, right, content)
+    same(run(model, row, mask)[:, left : left + time], run(model, tokens))
+
+
+@settings(max_examples=20, deadline=None)
+@given(directions, conv_modes, st.lists(st.integers(0, 6), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_a_text_is_the_same_in_any_batch_at_any_place(direction, conv, lengths, random):
+    model = build(MaBertModel, config(ssm_direction=direction, ssm_conv_mode=conv))
+    rng = np.random.default_rng(0)
+    texts = [ids(rng, 1, length)[0] for length in lengths]
+    widest = max(max(lengths), 1)
+    rows, masks, starts = [], [], []
+    for text in texts:
+        left = random.randint(0, widest - len(text))
+        row, mask = padded(text, left, widest - len(text) - left, 0)
+        rows.append(row), masks.append(mask), starts.append(left)
+    together = run(model, np.concatenate(rows), np.concatenate(masks))
+    for place, (text, left) in enumerate(zip(texts, starts, strict=True)):
+        if len(text):
+            same(together[place, left : left + len(text)], run(model, text[None])[0])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 7), directions)
+def test_a_mamba_only_model_is_causal_in_its_direction(time, changed, direction):
+    if changed >= time or direction == "bidirectional":
+        return
+    model = build(MaBertModel, config(layer_pattern="MM", ssm_direction=direction, position_embedding="none"))
+    tokens = ids(np.random.default_rng(1), 1, time)
+    other = tokens.copy()
+    other[0, changed] = other[0, changed] % (VOCAB - 1) + 1
+    before, after = run(model, tokens), run(model, other)
+    untouched = slice(0, changed) if direction == "forward" else slice(changed + 1, time)
+    same(before[:, untouched], after[:, untouched])
+    assert not torch.allclose(before[:, changed], after[:, changed])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 8), st.sampled_from([1, 3, 5]), conv_modes)
+def test_backward_is_forward_on_the_flipped_text(time, width, conv):
+    fields = {"layer_pattern": "MM", "position_embedding": "none", "ssm_conv_kernel": width, "ssm_conv_mode": conv}
+    forward = build(MaBertModel, config(**fields))
+    backward = build(MaBertModel, config(**fields, ssm_direction="backward"))
+    backward.load_state_dict(forward.state_dict())
+    tokens = ids(np.random.default_rng(2), 2, time)
+    same(run(backward, tokens), run(forward, tokens[:, ::-1].copy()).flip(1))
+
+
+@pytest.mark.parametrize("pooling", ["map", "cls", "mean"])
+@pytest.mark.parametrize("kind", [MaBertForSequenceClassification, MaBertForMaskedLM])
+def test_heads_do_not_see_padding(kind, pooling):
+    model = build(kind, config(pooling=pooling))
+    tokens = ids(np.random.default_rng(3), 1, 5)
+    alone = run(model, tokens)
+    for left, right in ((0, 4), (4, 0), (2, 3)):
+        row, mask = padded(tokens[0], left, right, 7)
+        out = run(model, row, mask)
+        same(out[:, left : left + 5] if kind is MaBertForMaskedLM else out, alone)
+
+
+@pytest.mark.parametrize("pooling", ["map", "cls", "mean"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_row_of_padding_gives_zeros_and_harms_no_gradient(pooling, attention):
+    settings_ = config(pooling=pooling)
+    settings_._attn_implementation = attention
+    model = build(MaBertForSequenceClassification, settings_)
+    tokens = ids(np.random.default_rng(4), 2, 4)
+    mask = [[1, 1, 1, 0], [0, 0, 0, 0]]
+    assert torch.equal(run(model.mabert, tokens, mask)[1], torch.zeros(4, 8, dtype=torch.float64))
+    logits = run(model, tokens, mask)
+    same(logits[1], model.classifier.bias)
+    logits.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("regime", ["none", "pre", "pre+post"])
+def test_the_papers_masks_leak_under_left_padding_and_exact_does_not(regime):
+    tokens = ids(np.random.default_rng(5), 1, 6)
+    row, mask = padded(tokens[0], 3, 0, 0)
+    shifts = {}
+    for name in (regime, "exact"):
+        model = build(MaBertModel, config(padding_safe_masking=name, layer_pattern="M"))
+        shifts[name] = (run(model, row, mask)[:, 3:] - run(model, tokens)).abs().max().item()
+    assert shifts[regime] > 1e-5
+    assert shifts["exact"] < 1e-12
