@@ -1,6 +1,7 @@
 """Which backend serves a call: the automatic choice, the explicit request, and the reason for either."""
 
 import contextlib
+import functools
 import importlib.util
 import warnings
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def _choose_automatically(tensors: list[torch.Tensor]) -> Choice:
     missing = _what_cpu_lacks(tensors)
     if not missing:
         return Choice("cpu", "tensors lie on the CPU in float32 or bfloat16")
-    return Choice("reference", missing, slow=importlib.util.find_spec("mabert.ops.cpu") is not None)
+    return Choice("reference", missing, slow=True)
 
 
 def _what_cpu_lacks(tensors: list[torch.Tensor]) -> str:
@@ -109,11 +110,14 @@ def _what_cpu_lacks(tensors: list[torch.Tensor]) -> str:
             return f"the compiled kernels run on the CPU and a tensor lies on {tensor.device}"
         if tensor.is_floating_point() and tensor.dtype not in CPU_DTYPES:
             return f"the compiled kernels take float32 and bfloat16, and a tensor is {tensor.dtype}"
-    if importlib.util.find_spec("mabert.ops.cpu") is None:
-        return "the compiled kernels are not part of this build"
-    if importlib.util.find_spec("numba") is None:
+    if not _has_numba():
         return "numba, which compiles the kernels, is not installed"
     return ""
+
+
+@functools.cache
+def _has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
 
 
 def warn_if_slow(choice: Choice) -> None:

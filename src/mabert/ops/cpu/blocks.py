@@ -1,0 +1,75 @@
+"""One block of channels in a job's own buffers: ``BLOCK`` float32 numbers a step, whole vectors at a time.
+
+What has a state dimension (A, the state, its gradients) lies as vector, state, lane: the inner loop over the state then
+walks through memory in order.
+"""
+
+from typing import Any
+
+from numba import float32, njit
+
+from mabert.ops.cpu.functions import LOG2_E
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, fetch
+from mabert.ops.cpu.simd import LANES, load, load_one, load_one_bf16, splat, store, store_one
+from mabert.ops.layout import BLOCK
+
+BLOCK_BYTES = 4 * BLOCK
+VECTOR_BYTES = 4 * LANES
+
+
+@njit
+def clear(target: int, size: int) -> None:
+    """Fill ``size`` bytes, a multiple of a vector's, with zeros."""
+    for i in range(0, size, VECTOR_BYTES):
+        store(target + i, splat(float32(0.0)))
+
+
+@njit
+def copy(source: int, target: int, size: int) -> None:
+    """Copy ``size`` bytes, a multiple of a vector's."""
+    for i in range(0, size, VECTOR_BYTES):
+        store(target + i, load(source + i))
+
+
+@njit
+def add(source: int, target: int, size: int) -> None:
+    """Add ``size`` bytes of numbers, a multiple of a vector's, to those at ``target``."""
+    for i in range(0, size, VECTOR_BYTES):
+        store(target + i, load(target + i) + load(source + i))
+
+
+@njit
+def multiply(source: int, target: int, size: int) -> None:
+    """Multiply those at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
+    for i in range(0, size, VECTOR_BYTES):
+        store(target + i, load(target + i) * load(source + i))
+
+
+@njit
+def fetch_block(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
+    """Read one step of a block, with zeros past the last channel, so that sums over the block are sums of channels."""
+    if count < BLOCK:
+        clear(target, BLOCK_BYTES)
+    fetch(tensor, row, step, first, count, target)
+
+
+@njit
+def step_at(i: int, start: int, end: int, reverse: bool) -> int:
+    """Return the time of the i-th step of a sequence, in the order of the scan."""
+    return end - 1 - i if reverse else start + i
+
+
+@njit
+def within(c: int, n: int, N: int) -> int:
+    """Return the byte offset of channel c, state n inside a block laid out as vector, state, lane."""
+    return 4 * (((c // LANES) * N + n) * LANES + c % LANES)
+
+
+@njit
+def fetch_decays(tensor: Any, first: int, count: int, N: int, target: int) -> None:
+    """Read A for one block, times log2(e), so that exp(ΔA) is a power of two."""
+    for c in range(count):
+        row = tensor[ADDRESS] + (first + c) * tensor[ROW]
+        for n in range(N):
+            value = load_one_bf16(row + 2 * n) if tensor[BF16] else load_one(row + 4 * n)
+            store_one(target + within(c, n, N), value * float32(LOG2_E))

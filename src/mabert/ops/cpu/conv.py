@@ -1,0 +1,298 @@
+"""The depth-wise convolution, forward and backward, in one pass over memory each.
+
+A job takes a stripe of channels through a few hundred steps. Tile by tile, the steps it needs and their neighbours are
+copied into a small float32 buffer, with zeros where a step is masked or lies outside its sequence; every window then
+reads that buffer. Scanning in reverse is the same convolution with the taps and the window's two sides exchanged.
+"""
+
+from typing import Any
+
+import torch
+from numba import float32, njit
+from torch import Tensor
+
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block
+from mabert.ops.cpu.functions import sigmoid
+from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
+from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.reduce import sum_parts
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
+from mabert.ops.layout import BLOCK, padded_channels
+
+TILE = 32
+_U, _WEIGHT, _BIAS, _MASK, _Y = range(5)
+_GRAD, _DU, _PARAMETERS = range(4, 7)
+
+
+@njit
+def _fetch_taps(weight: Any, first: int, count: int, width: int, reverse: bool, taps: int) -> None:
+    """Read the filters of one block as tap, channel, in the order in which they meet the steps."""
+    clear(taps, width * BLOCK_BYTES)
+    for c in range(count):
+        row = weight[ADDRESS] + (first + c) * weight[ROW]
+        for k in range(width):
+            value = load_one_bf16(row + 2 * k) if weight[BF16] else load_one(row + 4 * k)
+            tap = width - 1 - k if reverse else k
+            store_one(taps + tap * BLOCK_BYTES + 4 * c, value)
+
+
+@njit
+def _fetch_steps(
+    tensors: Any, which: int, piece: Any, begin: int, stop: int, first: int, count: int, target: int
+) -> None:
+    """Read steps ``begin`` to ``stop`` of one block; masked ones and those outside the sequence are zero."""
+    row = piece[PIECE_ROW]
+    for t in range(begin, stop):
+        at = target + (t - begin) * BLOCK_BYTES
+        if piece[PIECE_START] <= t < piece[PIECE_END] and is_valid(tensors[_MASK], row, t):
+            fetch_block(tensors[which], row, t, first, count, at)
+        else:
+            clear(at, BLOCK_BYTES)
+
+
+@njit
+def _window(rows: int, taps: int, width: int, bias: Any) -> Any:
+    """Convolve one vector of channels at one step: ``rows`` is the first step of the window."""
+    y = bias
+    for k in range(width):
+        y = y + load(taps + k * BLOCK_BYTES) * load(rows + k * BLOCK_BYTES)
+    return y
+
+
+def _conv_forward(
+    job: int,
+    scratch: int,
+    tensors: Any,
+    pieces: Any,
+    groups: Any,
+    channels: int,
+    stripe: int,
+    width: int,
+    before: int,
+    silu: bool,
+    reverse: bool,
+    build: int = BUILD,
+) -> None:
+    if job < 0:
+        return
+    blocks = -(-channels // BLOCK)
+    stripes = -(-blocks // stripe)
+    group, first_block = job // stripes, job % stripes * stripe
+    last_block = min(first_block + stripe, blocks)
+    rows = scratch
+    y = rows + (TILE + width - 1) * BLOCK_BYTES
+    zeros = y + BLOCK_BYTES
+    bias = zeros + BLOCK_BYTES
+    taps = bias + stripe * BLOCK_BYTES
+    clear(zeros, (1 + stripe) * BLOCK_BYTES)
+    for block in range(first_block, last_block):
+        i, first = block - first_block, block * BLOCK
+        count = min(BLOCK, channels - first)
+        _fetch_taps(tensors[_WEIGHT], first, count, width, reverse, taps + i * width * BLOCK_BYTES)
+        if tensors[_BIAS, ADDRESS]:
+            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+
+    for p in range(groups[group], groups[group + 1]):
+        piece = pieces[p]
+        row = piece[PIECE_ROW]
+        for begin in range(piece[PIECE_FIRST], piece[PIECE_LAST], TILE):
+            stop = min(begin + TILE, piece[PIECE_LAST])
+            for block in range(first_block, last_block):
+                i, first = block - first_block, block * BLOCK
+                count = min(BLOCK, channels - first)
+                _fetch_steps(tensors, _U, piece, begin - before, stop - before + width - 1, first, count, rows)
+                for t in range(begin, stop):
+                    if not is_valid(tensors[_MASK], row, t):
+                        emit(zeros, count, tensors[_Y], row, t, first)
+                        continue
+                    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+                        bias_v = load(bias + i * BLOCK_BYTES + v)
+                        at = rows + (t - begin) * BLOCK_BYTES + v
+                        y_v = _window(at, taps + i * width * BLOCK_BYTES + v, width, bias_v)
+                        if silu:
+                            y_v = y_v * sigmoid(y_v)
+                        store(y + v, y_v)
+                    emit(y, count, tensors[_Y], row, t, first)
+
+
+@njit
+def _through_silu(grad: int, rows: int, taps: int, width: int, bias: int) -> None:
+    """Multiply the gradient of one step by SiLU's slope at the convolution, computed anew."""
+    one = splat(float32(1.0))
+    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+        x = _window(rows + v, taps + v, width, load(bias + v))
+        s = sigmoid(x)
+        store(grad + v, load(grad + v) * s * (one + x * (one - s)))
+
+
+def _conv_backward(
+    job: int,
+    scratch: int,
+    tensors: Any,
+    pieces: Any,
+    groups: Any,
+    channels: int,
+    stripe: int,
+    width: int,
+    before: int,
+    silu: bool,
+    reverse: bool,
+    build: int = BUILD,
+) -> None:
+    if job < 0:
+        return
+    blocks = -(-channels // BLOCK)
+    stripes = -(-blocks // stripe)
+    group, first_block = job // stripes, job % stripes * stripe
+    last_block = min(first_block + stripe, blocks)
+    after = width - 1 - before
+    sum_bytes = (width + 1) * BLOCK_BYTES
+    rows = scratch
+    grads = rows + (TILE + 2 * (width - 1)) * BLOCK_BYTES
+    du = grads + (TILE + width - 1) * BLOCK_BYTES
+    sums = du + BLOCK_BYTES
+    bias = sums + stripe * sum_bytes
+    taps = bias + stripe * BLOCK_BYTES
+    clear(sums, stripe * (sum_bytes + BLOCK_BYTES))
+    for block in range(first_block, last_block):
+        i, first = block - first_block, block * BLOCK
+        count = min(BLOCK, channels - first)
+        _fetch_taps(tensors[_WEIGHT], first, count, width, reverse, taps + i * width * BLOCK_BYTES)
+        if tensors[_BIAS, ADDRESS]:
+            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+
+    for p in range(groups[group], groups[group + 1]):
+        piece = pieces[p]
+        row = piece[PIECE_ROW]
+        for begin in range(piece[PIECE_FIRST], piece[PIECE_LAST], TILE):
+            stop = min(begin + TILE, piece[PIECE_LAST])
+            for block in range(first_block, last_block):
+                i, first = block - first_block, block * BLOCK
+                count = min(BLOCK, channels - first)
+                taps_i, sums_i = taps + i * width * BLOCK_BYTES, sums + i * sum_bytes
+                # The gradient at step t reaches back to u at t - before and on to t + after, and needs the same window.
+                _fetch_steps(tensors, _U, piece, begin - width + 1, stop + width - 1, first, count, rows)
+                _fetch_steps(tensors, _GRAD, piece, begin - after, stop + before, first, count, grads)
+                if silu:
+                    for k in range(stop - begin + width - 1):
+                        at = k * BLOCK_BYTES
+                        _through_silu(grads + at, rows + at, taps_i, width, bias + i * BLOCK_BYTES)
+                for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+                    _sum_parameters(
+                        stop - begin, width, grads + after * BLOCK_BYTES + v, rows + after * BLOCK_BYTES + v, sums_i + v
+                    )
+                for t in range(begin, stop):
+                    valid = is_valid(tensors[_MASK], row, t)
+                    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+                        total = splat(float32(0.0))
+                        if valid:
+                            for k in range(width):
+                                at = (t - begin + width - 1 - k) * BLOCK_BYTES
+                                total = total + load(taps_i + k * BLOCK_BYTES + v) * load(grads + at + v)
+                        store(du + v, total)
+                    emit(du, count, tensors[_DU], row, t, first)
+    for block in range(first_block, last_block):
+        part = (group * blocks + block) * sum_bytes
+        copy(sums + (block - first_block) * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
+
+
+@njit
+def _sum_parameters(steps: int, width: int, grads: int, rows: int, sums: int) -> None:
+    """Add one tile's gradients of the taps and, after them, of the bias."""
+    for k in range(width + 1):
+        tile = splat(float32(0.0))
+        for step in range(steps):
+            grad = load(grads + step * BLOCK_BYTES)
+            if k < width:
+                grad = grad * load(rows + (step + k) * BLOCK_BYTES)
+            tile = tile + grad
+        store(sums + k * BLOCK_BYTES, load(sums + k * BLOCK_BYTES) + tile)
+
+
+_forward_kernel = Kernel(_conv_forward)
+_backward_kernel = Kernel(_conv_backward)
+
+
+def _steps_before(width: int, mode: str, reverse: bool) -> int:
+    before = width - 1 if mode == "causal" else (width - 1) // 2
+    return width - 1 - before if reverse else before
+
+
+def conv_forward(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+) -> Tensor:
+    """Return the convolution of ``u``."""
+    rows, time, channels = u.shape
+    width = weight.shape[1]
+    y = fresh(u.shape, u.dtype)
+    pieces, groups = plan_pieces(cu_seqlens, rows, time)
+    blocks = padded_channels(channels) // BLOCK
+    stripe = stripe_width(len(groups) - 1, blocks)
+    alive = [readable(tensor) for tensor in (u, weight, bias, mask)]
+    run(
+        _forward_kernel,
+        (len(groups) - 1) * -(-blocks // stripe),
+        (TILE + width + 1 + stripe * (width + 1)) * BLOCK_BYTES,
+        describe(*alive, y),
+        pieces,
+        groups,
+        channels,
+        stripe,
+        width,
+        _steps_before(width, mode, reverse),
+        silu,
+        reverse,
+    )
+    return y
+
+
+def conv_backward(
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+) -> list[Tensor]:
+    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    rows, time, channels = u.shape
+    width = weight.shape[1]
+    du = fresh(u.shape, u.dtype)
+    pieces, groups = plan_pieces(cu_seqlens, rows, time)
+    blocks = padded_channels(channels) // BLOCK
+    stripe = stripe_width(len(groups) - 1, blocks)
+    parameters = torch.zeros(max(len(groups) - 1, 1), blocks, width + 1, BLOCK)
+    alive = [readable(tensor) for tensor in (u, weight, bias, mask, grad)]
+    run(
+        _backward_kernel,
+        (len(groups) - 1) * -(-blocks // stripe),
+        (2 * TILE + 3 * width - 2 + stripe * (2 * width + 2)) * BLOCK_BYTES,
+        describe(*alive, du, parameters),
+        pieces,
+        groups,
+        channels,
+        stripe,
+        width,
+        _steps_before(width, mode, reverse),
+        silu,
+        reverse,
+    )
+    sums = sum_parts(parameters).transpose(1, 2).reshape(blocks * BLOCK, width + 1)[:channels]
+    dweight = sums[:, :width].flip(1) if reverse else sums[:, :width].clone()
+    gradients = [du, dweight.to(weight.dtype)]
+    if bias is not None:
+        gradients.append(sums[:, width].to(bias.dtype, copy=True))
+    return gradients

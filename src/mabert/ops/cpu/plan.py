@@ -1,0 +1,89 @@
+"""How a call is cut into jobs: by sequences and by blocks of channels, never by the number of threads."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mabert.ops.layout import CHUNK
+from mabert.ops.sequences import spans
+
+SPAN_ROW, SPAN_START, SPAN_END, SPAN_SLOT = range(4)
+PIECE_ROW, PIECE_START, PIECE_END, PIECE_FIRST, PIECE_LAST = range(5)
+
+_GROUP_STEPS = 256  # short sequences are done several in a job, so that jobs stay longer than handing them out
+_STRIPE_BLOCKS = 8
+_JOBS_PER_THREAD = 4
+
+
+class Plan(NamedTuple):
+    """The sequences of a call, or pieces of them, and their grouping into jobs.
+
+    Attributes:
+        parts: int64, a row for each sequence or piece.
+        groups: int64 ``(groups + 1,)``: offsets into ``parts``.
+    """
+
+    parts: np.ndarray
+    groups: np.ndarray
+
+
+def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
+    """Plan jobs that each carry something along whole sequences.
+
+    Args:
+        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None where each row is a sequence.
+        rows: Number of rows of the batch.
+        time: Number of steps of a row.
+
+    Returns:
+        The plan; its parts are row, start, end, and slot of the first saved state. Sequences of zero length are left
+        out, for nothing is computed or saved for them.
+
+    Raises:
+        ValueError: The offsets do not rise from 0 to ``time``.
+    """
+    parts, lengths, slot = [], [], 0
+    for row, start, end in spans(cu_seqlens, rows, time):
+        if end > start:
+            parts.append((row, start, end, slot))
+            lengths.append(end - start)
+            slot += (end - start - 1) // CHUNK
+    return Plan(np.array(parts, dtype=np.int64).reshape(-1, 4), _group(lengths))
+
+
+def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
+    """Plan jobs that need no more than a sequence's few neighbouring steps: long sequences are cut as well.
+
+    Returns:
+        The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
+    """
+    parts, lengths = [], []
+    for row, start, end in spans(cu_seqlens, rows, time):
+        for first in range(start, end, _GROUP_STEPS):
+            last = min(first + _GROUP_STEPS, end)
+            parts.append((row, start, end, first, last))
+            lengths.append(last - first)
+    return Plan(np.array(parts, dtype=np.int64).reshape(-1, 5), _group(lengths))
+
+
+def _group(lengths: list[int]) -> np.ndarray:
+    """Close a group before it would grow past the size of a job."""
+    groups, steps = [0], 0
+    for index, length in enumerate(lengths):
+        if steps and steps + length > _GROUP_STEPS:
+            groups.append(index)
+            steps = 0
+        steps += length
+    if lengths:
+        groups.append(len(lengths))
+    return np.array(groups, dtype=np.int64)
+
+
+def stripe_width(groups: int, blocks: int) -> int:
+    """Choose how many neighbouring blocks of channels one job carries, for kernels where that changes no result.
+
+    Wide stripes read longer runs of each row; a few jobs for each thread keep the threads evenly busy.
+    """
+    wanted = groups * blocks // (_JOBS_PER_THREAD * torch.get_num_threads())
+    return max(1, min(_STRIPE_BLOCKS, blocks, wanted))

@@ -1,0 +1,110 @@
+"""Running the jobs of one call on as many threads as torch uses, without a second OpenMP.
+
+Kernels release the interpreter lock. The calling thread works too, so a call never waits for a thread that is busy with
+another one, and several Python threads may call at once. Which thread does which job decides nothing: jobs write to
+places of their own.
+"""
+
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mabert.ops.cpu.kernel import Kernel
+
+_ALIGNMENT = 64
+
+
+class _Call:
+    """The jobs of one call, handed out one by one."""
+
+    def __init__(self, kernel: Callable[..., None], jobs: int, scratch: int, args: tuple[Any, ...]) -> None:
+        self._kernel, self._jobs, self._scratch, self._args = kernel, jobs, scratch, args
+        self._next = itertools.count()
+        self._finished = itertools.count(1)
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def work(self) -> None:
+        address = None
+        while (job := next(self._next)) < self._jobs:
+            try:
+                address = address or _scratch_address(self._scratch)
+                self._kernel(job, address, *self._args)
+            except BaseException as error:
+                self._error = error
+            if next(self._finished) == self._jobs:
+                self._done.set()
+
+    def wait(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class _Pool:
+    """Daemon threads waiting for calls; grows to the number asked for and never shrinks."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def help_with(self, call: _Call, helpers: int) -> None:
+        with self._lock:
+            for number in range(self._threads, helpers):
+                threading.Thread(target=self._serve, name=f"mabert-{number}", daemon=True).start()
+            self._threads = max(self._threads, helpers)
+        for _ in range(helpers):
+            self._calls.put(call)
+
+    def _serve(self) -> None:
+        while True:
+            self._calls.get().work()
+
+
+_pool = _Pool()
+_local = threading.local()
+
+
+def _start_afresh() -> None:
+    """Forget the parent's threads: they do not exist in a forked child."""
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _scratch_address(size: int) -> int:
+    """Return the address of at least ``size`` bytes of this thread's own, on a cache line."""
+    buffer = getattr(_local, "buffer", None)
+    if buffer is None or buffer.nbytes < size + _ALIGNMENT:
+        buffer = _local.buffer = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+    return -(-buffer.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+
+
+def run(kernel: Kernel, jobs: int, scratch: int, *args: Any) -> None:
+    """Run ``kernel(job, scratch_address, *args)`` for every job below ``jobs`` and wait for all.
+
+    Args:
+        kernel: The kernel; job -1 must do nothing (it stands for "only compile").
+        jobs: How many jobs there are.
+        scratch: Bytes of working memory that each thread needs.
+        *args: Passed on to every job; what they point to must stay alive until this returns.
+    """
+    compiled = kernel.prepared(*args)
+    if jobs == 0:
+        return
+    call = _Call(compiled, jobs, scratch, args)
+    helpers = min(torch.get_num_threads(), jobs) - 1
+    if helpers > 0:
+        _pool.help_with(call, helpers)
+    call.work()
+    call.wait()

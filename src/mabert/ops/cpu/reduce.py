@@ -1,0 +1,44 @@
+"""Adding up partial results in a fixed order, so that sums over jobs depend neither on threads nor on chance."""
+
+from typing import Any
+
+import torch
+from numba import float32
+from torch import Tensor
+
+from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one
+
+_SLICE = 1024
+
+
+def _sum_parts(job: int, scratch: int, source: int, parts: int, size: int, target: int, build: Any = BUILD) -> None:
+    if job < 0:
+        return
+    first = job * _SLICE
+    last = min(first + _SLICE, size)
+    whole = first + (last - first) // LANES * LANES
+    for i in range(first, whole, LANES):
+        total = splat(float32(0.0))
+        for part in range(parts):
+            total = total + load(source + 4 * (part * size + i))
+        store(target + 4 * i, total)
+    for i in range(whole, last):
+        one = float32(0.0)
+        for part in range(parts):
+            one += load_one(source + 4 * (part * size + i))
+        store_one(target + 4 * i, one)
+
+
+_kernel = Kernel(_sum_parts)
+
+
+def sum_parts(parts: Tensor) -> Tensor:
+    """Sum a contiguous float32 tensor over its first dimension, from first to last."""
+    if parts.shape[0] == 1:
+        return parts[0]
+    result = torch.empty(parts.shape[1:], dtype=torch.float32)
+    size = result.numel()
+    run(_kernel, -(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
+    return result

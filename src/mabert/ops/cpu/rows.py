@@ -1,0 +1,103 @@
+"""Moving one run of channels between a tensor's memory, float32 or bfloat16, and a float32 buffer in cache.
+
+All addresses and strides are in bytes. A tensor is described by one row of an int64 array: `ADDRESS` (0 where the
+tensor is absent), `BF16` (0 or 1), `ROW` and `STEP` (distance of two batch rows and of two time steps).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+
+from mabert.ops.cpu.simd import (
+    LANES,
+    load,
+    load_bf16,
+    load_byte,
+    load_one,
+    load_one_bf16,
+    prefetch,
+    store,
+    store_bf16,
+    store_one,
+    store_one_bf16,
+)
+
+ADDRESS, BF16, ROW, STEP = range(4)
+ABSENT = (0, 0, 0, 0)
+LINE = 64
+
+
+def readable(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the tensor itself where its last dimension has stride 1, otherwise a contiguous copy."""
+    return tensor if tensor is None or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def describe(*tensors: torch.Tensor | None) -> np.ndarray:
+    """Describe tensors (or None) to a kernel; the caller keeps them alive.
+
+    ``(batch, time, channel)`` tensors and masks ``(batch, time)`` have both distances, matrices ``(channel, column)``
+    have that of two channels as `ROW`, and vectors have neither.
+    """
+    rows: list[tuple[int, ...]] = []
+    for tensor in tensors:
+        if tensor is None:
+            rows.append(ABSENT)
+            continue
+        distances = [stride * tensor.element_size() for stride in tensor.stride()[:2]] if tensor.dim() > 1 else []
+        rows.append((tensor.data_ptr(), int(tensor.dtype == torch.bfloat16), *distances, 0, 0)[:4])
+    return np.array(rows, dtype=np.int64)
+
+
+@njit
+def is_valid(mask: Any, row: int, step: int) -> bool:
+    """Tell whether a step counts; all do where there is no mask."""
+    return mask[ADDRESS] == 0 or load_byte(mask[ADDRESS] + row * mask[ROW] + step * mask[STEP]) != 0
+
+
+@njit
+def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
+    """Read ``count`` channels from ``first`` on at one step into float32 at ``target``."""
+    source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
+    whole = count - count % LANES
+    if tensor[BF16]:
+        source += 2 * first
+        for c in range(0, whole, LANES):
+            store(target + 4 * c, load_bf16(source + 2 * c))
+        for c in range(whole, count):
+            store_one(target + 4 * c, load_one_bf16(source + 2 * c))
+    else:
+        source += 4 * first
+        for c in range(0, whole, LANES):
+            store(target + 4 * c, load(source + 4 * c))
+        for c in range(whole, count):
+            store_one(target + 4 * c, load_one(source + 4 * c))
+
+
+@njit
+def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) -> None:
+    """Write ``count`` float32 numbers at ``source`` to the channels from ``first`` on at one step."""
+    target = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
+    whole = count - count % LANES
+    if tensor[BF16]:
+        target += 2 * first
+        for c in range(0, whole, LANES):
+            store_bf16(target + 2 * c, load(source + 4 * c))
+        for c in range(whole, count):
+            store_one_bf16(target + 2 * c, load_one(source + 4 * c))
+    else:
+        target += 4 * first
+        for c in range(0, whole, LANES):
+            store(target + 4 * c, load(source + 4 * c))
+        for c in range(whole, count):
+            store_one(target + 4 * c, load_one(source + 4 * c))
+
+
+@njit
+def announce(tensor: Any, row: int, step: int, first: int, count: int) -> None:
+    """Have the channels that a later `fetch` will read brought to the second-level cache."""
+    size = 4 - 2 * tensor[BF16]
+    source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first
+    for i in range(0, size * count, LINE):
+        prefetch(source + i)

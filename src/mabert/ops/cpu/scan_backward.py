@@ -1,0 +1,361 @@
+"""The scan's backward kernel: chunks are visited from last to first, and the states inside a chunk are recomputed.
+
+With g the gradient of y before the gate, and dh that of the state, going back in time::
+
+    dh_t = C_t g_t + a_{t+1} dh_{t+1}                      a_t = exp(Δ_t A)
+    dC_t = Σ_channels h_t g_t       dB_t = Σ_channels dh_t Δ_t u_t
+    dΔ_t = u_t Σ_states dh_t B_t + Σ_states dh_t a_t h_{t-1} A
+    du_t = Δ_t Σ_states dh_t B_t + D g_t                   dA = Σ_t dh_t a_t h_{t-1} Δ_t
+
+One job carries one stripe of channels through the sequences of one group. It keeps the states and decays of one chunk
+of one block, which fit the second-level cache. Sums over channels and over sequences are left in parts, one for each
+stripe and group, that `sum_parts` adds in a fixed order.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import float32, njit
+from torch import Tensor
+
+from mabert.ops.cpu.blocks import (
+    BLOCK_BYTES,
+    VECTOR_BYTES,
+    add,
+    clear,
+    copy,
+    fetch_block,
+    fetch_decays,
+    multiply,
+    step_at,
+)
+from mabert.ops.cpu.functions import LN_2, exp2, sigmoid, softplus
+from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
+from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.reduce import sum_parts
+from mabert.ops.cpu.rows import ADDRESS, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one, total
+from mabert.ops.layout import BLOCK, CHUNK, padded_channels
+
+STRIPE = 2
+"""Blocks of a job. Fixed, because the sums over its channels belong together."""
+
+(
+    _U,
+    _DELTA,
+    _A,
+    _B,
+    _C,
+    _D,
+    _Z,
+    _BIAS,
+    _MASK,
+    _GRAD,
+    _STATES,
+    _DU,
+    _DDELTA,
+    _DZ,
+    _DB_PARTS,
+    _DC_PARTS,
+    _PARAMETERS,
+) = range(17)
+
+
+@njit
+def _prepare(raw: int, z: int, grad: int, bias: int, slope: int, softplus_delta: bool, gated: bool) -> None:
+    """Turn one step's raw delta into Δ and its slope, dy into g, and z into what dz is, but for the factor y."""
+    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+        step_size = load(raw + v) + load(bias + v)
+        if softplus_delta:
+            store(slope + v, sigmoid(step_size))
+            step_size = softplus(step_size)
+        else:
+            store(slope + v, splat(float32(1.0)))
+        store(raw + v, step_size)
+        if gated:
+            z_v, grad_v, one = load(z + v), load(grad + v), splat(float32(1.0))
+            s = sigmoid(z_v)
+            store(grad + v, grad_v * z_v * s)
+            store(z + v, grad_v * s * (one + z_v * (one - s)))
+
+
+@njit
+def _replay(
+    steps: int,
+    N: int,
+    A: int,
+    delta: int,
+    u: int,
+    D: int,
+    B: int,
+    C: int,
+    g: int,
+    y: int,
+    states: int,
+    decays: int,
+    lanes: int,
+    dC: int,
+) -> None:
+    """Recompute decays, states and y of a chunk from the state before it; add to dC."""
+    state_bytes = N * BLOCK_BYTES
+    for k in range(steps):
+        clear(lanes, N * VECTOR_BYTES)
+        for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+            at = v + k * BLOCK_BYTES
+            delta_k, u_k, g_k = load(delta + at), load(u + at), load(g + at)
+            x_k = delta_k * u_k
+            y_k = load(D + v) * u_k
+            before = states + k * state_bytes + v * N
+            decay_k = decays + k * state_bytes + v * N
+            for n in range(N):
+                i = n * VECTOR_BYTES
+                a = exp2(delta_k * load(A + v * N + i))
+                h = a * load(before + i) + x_k * splat(load_one(B + 4 * (k * N + n)))
+                store(decay_k + i, a)
+                store(before + state_bytes + i, h)
+                store(lanes + i, load(lanes + i) + h * g_k)
+                y_k = y_k + h * splat(load_one(C + 4 * (k * N + n)))
+            store(y + at, y_k)
+        for n in range(N):
+            store_one(dC + 4 * (k * N + n), load_one(dC + 4 * (k * N + n)) + total(load(lanes + n * VECTOR_BYTES)))
+
+
+@njit
+def _go_back(
+    steps: int,
+    N: int,
+    A: int,
+    delta: int,
+    u: int,
+    D: int,
+    B: int,
+    C: int,
+    g: int,
+    slope: int,
+    states: int,
+    decays: int,
+    lanes: int,
+    carry: int,
+    sums: int,
+    dB: int,
+) -> None:
+    """Take the gradient of the state back through a chunk; du and ddelta replace u and Δ in their buffers."""
+    state_bytes = N * BLOCK_BYTES
+    dD, dbias = sums + state_bytes, sums + state_bytes + BLOCK_BYTES
+    for k in range(steps - 1, -1, -1):
+        clear(lanes, N * VECTOR_BYTES)
+        for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+            at = v + k * BLOCK_BYTES
+            delta_k, u_k, g_k = load(delta + at), load(u + at), load(g + at)
+            x_k = delta_k * u_k
+            dx, through_decay = splat(float32(0.0)), splat(float32(0.0))
+            before = states + k * state_bytes + v * N
+            decay_k = decays + k * state_bytes + v * N
+            for n in range(N):
+                i = n * VECTOR_BYTES
+                dh = load(carry + v * N + i) + g_k * splat(load_one(C + 4 * (k * N + n)))
+                store(lanes + i, load(lanes + i) + dh * x_k)
+                dx = dx + dh * splat(load_one(B + 4 * (k * N + n)))
+                into_previous = dh * load(decay_k + i)
+                store(carry + v * N + i, into_previous)
+                of_exponent = into_previous * load(before + i)
+                through_decay = through_decay + of_exponent * load(A + v * N + i)
+                store(sums + v * N + i, load(sums + v * N + i) + of_exponent * delta_k)
+            ddelta = (dx * u_k + through_decay * splat(float32(LN_2))) * load(slope + at)
+            store(u + at, dx * delta_k + load(D + v) * g_k)
+            store(delta + at, ddelta)
+            store(dD + v, load(dD + v) + g_k * u_k)
+            store(dbias + v, load(dbias + v) + ddelta)
+        for n in range(N):
+            store_one(dB + 4 * (k * N + n), load_one(dB + 4 * (k * N + n)) + total(load(lanes + n * VECTOR_BYTES)))
+
+
+def _scan_backward(
+    job: int,
+    scratch: int,
+    tensors: Any,
+    sequences: Any,
+    groups: Any,
+    rows: int,
+    channels: int,
+    N: int,
+    delta_softplus: bool,
+    reverse: bool,
+    build: int = BUILD,
+) -> None:
+    if job < 0:
+        return
+    blocks = -(-channels // BLOCK)
+    stripes = -(-blocks // STRIPE)
+    group, stripe = job // stripes, job % stripes
+    first_block = stripe * STRIPE
+    width = min(STRIPE, blocks - first_block)
+    state_bytes = N * BLOCK_BYTES
+    sum_bytes = state_bytes + 2 * BLOCK_BYTES
+    chunk_bytes = CHUNK * BLOCK_BYTES
+    gated = tensors[_Z, ADDRESS] != 0
+
+    u = scratch
+    delta = u + chunk_bytes
+    slope = delta + chunk_bytes
+    g = slope + chunk_bytes
+    z = g + chunk_bytes
+    y = z + chunk_bytes
+    decays = y + chunk_bytes
+    states = decays + CHUNK * state_bytes
+    A = states + (CHUNK + 1) * state_bytes
+    carry = A + STRIPE * state_bytes
+    D = carry + STRIPE * state_bytes
+    bias = D + STRIPE * BLOCK_BYTES
+    totals = bias + STRIPE * BLOCK_BYTES
+    sums = totals + STRIPE * sum_bytes
+    lanes = sums + sum_bytes
+    zeros = lanes + N * VECTOR_BYTES
+    B = zeros + max(BLOCK_BYTES, N * VECTOR_BYTES)
+    C = B + CHUNK * 4 * N
+    dB = C + CHUNK * 4 * N
+    dC = dB + CHUNK * 4 * N
+    clear(scratch, B - scratch)
+    for i in range(width):
+        first = (first_block + i) * BLOCK
+        count = min(BLOCK, channels - first)
+        fetch_decays(tensors[_A], first, count, N, A + i * state_bytes)
+        if tensors[_D, ADDRESS]:
+            fetch(tensors[_D], 0, 0, first, count, D + i * BLOCK_BYTES)
+        if tensors[_BIAS, ADDRESS]:
+            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+    times = np.empty(CHUNK, np.int64)
+    masked = np.empty(CHUNK, np.int64)
+
+    for s in range(groups[group], groups[group + 1]):
+        row, start, end = sequences[s, SPAN_ROW], sequences[s, SPAN_START], sequences[s, SPAN_END]
+        clear(carry, STRIPE * state_bytes)
+        for chunk in range((end - start - 1) // CHUNK, -1, -1):
+            steps, holes = 0, 0
+            for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, end - start)):
+                t = step_at(i, start, end, reverse)
+                if is_valid(tensors[_MASK], row, t):
+                    times[steps] = t
+                    fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
+                    fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
+                    steps += 1
+                else:
+                    masked[holes] = t
+                    holes += 1
+                    emit(zeros, N, tensors[_DB_PARTS], stripe * rows + row, t, 0)
+                    emit(zeros, N, tensors[_DC_PARTS], stripe * rows + row, t, 0)
+            clear(dB, 2 * CHUNK * 4 * N)
+            for i in range(width):
+                first = (first_block + i) * BLOCK
+                count = min(BLOCK, channels - first)
+                if chunk == 0:
+                    clear(states, state_bytes)
+                else:
+                    slot = (sequences[s, SPAN_SLOT] + chunk - 1) * blocks + first_block + i
+                    copy(tensors[_STATES, ADDRESS] + slot * state_bytes, states, state_bytes)
+                for k in range(steps):
+                    t, at = times[k], k * BLOCK_BYTES
+                    fetch_block(tensors[_U], row, t, first, count, u + at)
+                    fetch_block(tensors[_DELTA], row, t, first, count, delta + at)
+                    fetch_block(tensors[_GRAD], row, t, first, count, g + at)
+                    if gated:
+                        fetch_block(tensors[_Z], row, t, first, count, z + at)
+                    _prepare(delta + at, z + at, g + at, bias + i * BLOCK_BYTES, slope + at, delta_softplus, gated)
+                A_i, D_i = A + i * state_bytes, D + i * BLOCK_BYTES
+                _replay(steps, N, A_i, delta, u, D_i, B, C, g, y, states, decays, lanes, dC)
+                clear(sums, sum_bytes)
+                carry_i = carry + i * state_bytes
+                _go_back(steps, N, A_i, delta, u, D_i, B, C, g, slope, states, decays, lanes, carry_i, sums, dB)
+                add(sums, totals + i * sum_bytes, sum_bytes)
+                for k in range(steps):
+                    t, at = times[k], k * BLOCK_BYTES
+                    emit(u + at, count, tensors[_DU], row, t, first)
+                    emit(delta + at, count, tensors[_DDELTA], row, t, first)
+                    if gated:
+                        multiply(y + at, z + at, BLOCK_BYTES)
+                        emit(z + at, count, tensors[_DZ], row, t, first)
+                for k in range(holes):
+                    emit(zeros, count, tensors[_DU], row, masked[k], first)
+                    emit(zeros, count, tensors[_DDELTA], row, masked[k], first)
+                    if gated:
+                        emit(zeros, count, tensors[_DZ], row, masked[k], first)
+            for k in range(steps):
+                emit(dB + k * 4 * N, N, tensors[_DB_PARTS], stripe * rows + row, times[k], 0)
+                emit(dC + k * 4 * N, N, tensors[_DC_PARTS], stripe * rows + row, times[k], 0)
+    for i in range(width):
+        part = (group * blocks + first_block + i) * sum_bytes
+        copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
+
+
+_kernel = Kernel(_scan_backward)
+
+
+def _scratch_size(N: int) -> int:
+    per_state = 2 * CHUNK + 1 + 3 * STRIPE + 1
+    per_step = 6 * CHUNK + 4 * STRIPE + 2 + 1
+    return (per_state * N + per_step) * BLOCK_BYTES + 2 * N * VECTOR_BYTES + 4 * CHUNK * 4 * N
+
+
+def scan_backward(
+    grad: Tensor,
+    states: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> list[Tensor]:
+    """Return the gradients of the floating inputs that were given, in the order of the arguments."""
+    rows, time, channels = u.shape
+    N = A.shape[1]
+    blocks = padded_channels(channels) // BLOCK
+    stripes = -(-blocks // STRIPE)
+    sequences, groups = plan_sequences(cu_seqlens, rows, time)
+    du, ddelta = fresh(u.shape, u.dtype), fresh(delta.shape, delta.dtype)
+    dz = None if z is None else fresh(z.shape, z.dtype)
+    dB_parts = fresh((stripes * rows, time, N), torch.float32)
+    dC_parts = fresh((stripes * rows, time, N), torch.float32)
+    parameters = torch.zeros(max(len(groups) - 1, 1), blocks, (N + 2) * BLOCK)
+    alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask, grad)]
+    run(
+        _kernel,
+        (len(groups) - 1) * stripes,
+        _scratch_size(N),
+        describe(*alive, states, du, ddelta, dz, dB_parts, dC_parts, parameters),
+        sequences,
+        groups,
+        rows,
+        channels,
+        N,
+        delta_softplus,
+        reverse,
+    )
+    dA, dD, dbias = _unpack(sum_parts(parameters), channels, N)
+    dB = sum_parts(dB_parts.view(stripes, rows, time, N)).to(B.dtype)
+    dC = sum_parts(dC_parts.view(stripes, rows, time, N)).to(C.dtype)
+    gradients = [du, ddelta, dA.to(A.dtype), dB, dC]
+    if D is not None:
+        gradients.append(dD.to(D.dtype))
+    if dz is not None:
+        gradients.append(dz)
+    if delta_bias is not None:
+        gradients.append(dbias.to(delta_bias.dtype))
+    return gradients
+
+
+def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take dA, dD and the gradient of delta_bias out of their blocks, each in memory of its own."""
+    blocks = parameters.shape[0]
+    of_state, dD, dbias = parameters.split([N * BLOCK, BLOCK, BLOCK], dim=1)
+    dA = of_state.reshape(blocks, BLOCK // LANES, N, LANES).transpose(2, 3).reshape(blocks * BLOCK, N)
+    return dA[:channels].clone(), dD.reshape(-1)[:channels].clone(), dbias.reshape(-1)[:channels].clone()

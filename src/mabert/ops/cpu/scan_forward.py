@@ -1,0 +1,200 @@
+"""The scan's forward kernel: one job carries one block of channels through the sequences of one group.
+
+A tile of steps is copied into small float32 buffers, where softplus, Δu and Du are computed; then each vector of
+channels steps through the tile with its state in first-level cache; then the gate is applied and the tile written out.
+Masked steps are never copied in, so they cost nothing and nothing in them can matter.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_decays, step_at
+from mabert.ops.cpu.functions import exp2, sigmoid, softplus
+from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
+from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.simd import load, load_one, splat, store
+from mabert.ops.layout import BLOCK, CHUNK, padded_channels, saved_states_shape
+
+TILE = 16
+_U, _DELTA, _A, _B, _C, _D, _Z, _BIAS, _MASK, _Y, _STATES = range(11)
+
+
+@njit
+def _advance(steps: int, N: int, A: int, delta: int, x: int, B: int, C: int, y: int, state: int) -> None:
+    """Do ``steps`` steps of the recurrence from the buffers; x is Δu, and y is added to."""
+    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+        for k in range(steps):
+            at = v + k * BLOCK_BYTES
+            delta_k, x_k, y_k = load(delta + at), load(x + at), load(y + at)
+            for n in range(N):
+                of_n = v * N + n * VECTOR_BYTES
+                h = exp2(delta_k * load(A + of_n)) * load(state + of_n) + x_k * splat(load_one(B + 4 * (k * N + n)))
+                store(state + of_n, h)
+                y_k = y_k + h * splat(load_one(C + 4 * (k * N + n)))
+            store(y + at, y_k)
+
+
+@njit
+def _prepare(step: int, softplus_delta: bool, delta: int, x: int, y: int, D: int, bias: int) -> None:
+    """Turn one step's raw delta (in ``delta``) and u (in ``x``) into Δ, Δu and, in ``y``, Du."""
+    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+        at = v + step * BLOCK_BYTES
+        step_size = load(delta + at) + load(bias + v)
+        if softplus_delta:
+            step_size = softplus(step_size)
+        u = load(x + at)
+        store(delta + at, step_size)
+        store(x + at, step_size * u)
+        store(y + at, load(D + v) * u)
+
+
+@njit
+def _gate(z: int, y: int) -> None:
+    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+        z_v = load(z + v)
+        store(y + v, load(y + v) * z_v * sigmoid(z_v))
+
+
+@njit
+def _load_parameters(tensors: Any, first: int, count: int, N: int, A: int, D: int, bias: int) -> None:
+    fetch_decays(tensors[_A], first, count, N, A)
+    if tensors[_D, ADDRESS]:
+        fetch(tensors[_D], 0, 0, first, count, D)
+    if tensors[_BIAS, ADDRESS]:
+        fetch(tensors[_BIAS], 0, 0, first, count, bias)
+
+
+def _scan_forward(
+    job: int,
+    scratch: int,
+    tensors: Any,
+    sequences: Any,
+    groups: Any,
+    channels: int,
+    stripe: int,
+    N: int,
+    delta_softplus: bool,
+    reverse: bool,
+    build: int = BUILD,
+) -> None:
+    if job < 0:
+        return
+    blocks = -(-channels // BLOCK)
+    stripes = -(-blocks // stripe)
+    group = job // stripes
+    first_block = job % stripes * stripe
+    last_block = min(first_block + stripe, blocks)
+    state_bytes = N * BLOCK_BYTES
+
+    x = scratch
+    delta = x + TILE * BLOCK_BYTES
+    y = delta + TILE * BLOCK_BYTES
+    A = y + TILE * BLOCK_BYTES
+    state = A + stripe * state_bytes
+    D = state + stripe * state_bytes
+    bias = D + stripe * BLOCK_BYTES
+    zeros = bias + stripe * BLOCK_BYTES
+    B = zeros + BLOCK_BYTES
+    C = B + TILE * 4 * N
+    clear(scratch, B - scratch)
+    for block in range(first_block, last_block):
+        i = block - first_block
+        first = block * BLOCK
+        count = min(BLOCK, channels - first)
+        _load_parameters(tensors, first, count, N, A + i * state_bytes, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+    times = np.empty(TILE, np.int64)
+    masked = np.empty(TILE, np.int64)
+
+    for s in range(groups[group], groups[group + 1]):
+        row, start, end = sequences[s, SPAN_ROW], sequences[s, SPAN_START], sequences[s, SPAN_END]
+        slot = sequences[s, SPAN_SLOT]
+        clear(state, stripe * state_bytes)
+        for position in range(0, end - start, TILE):
+            if tensors[_STATES, ADDRESS] and position > 0 and position % CHUNK == 0:
+                saved = tensors[_STATES, ADDRESS] + (slot * blocks + first_block) * state_bytes
+                copy(state, saved, (last_block - first_block) * state_bytes)
+                slot += 1
+            steps, holes = 0, 0
+            for i in range(position, min(position + TILE, end - start)):
+                t = step_at(i, start, end, reverse)
+                if is_valid(tensors[_MASK], row, t):
+                    times[steps] = t
+                    fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
+                    fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
+                    steps += 1
+                else:
+                    masked[holes] = t
+                    holes += 1
+            for block in range(first_block, last_block):
+                i = block - first_block
+                first = block * BLOCK
+                count = min(BLOCK, channels - first)
+                for k in range(steps):
+                    t = times[k]
+                    fetch(tensors[_U], row, t, first, count, x + k * BLOCK_BYTES)
+                    fetch(tensors[_DELTA], row, t, first, count, delta + k * BLOCK_BYTES)
+                    _prepare(k, delta_softplus, delta, x, y, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+                    if tensors[_Z, ADDRESS]:
+                        announce(tensors[_Z], row, t, first, count)
+                    ahead = t - TILE if reverse else t + TILE
+                    if start <= ahead < end:
+                        announce(tensors[_U], row, ahead, first, count)
+                        announce(tensors[_DELTA], row, ahead, first, count)
+                _advance(steps, N, A + i * state_bytes, delta, x, B, C, y, state + i * state_bytes)
+                for k in range(steps):
+                    if tensors[_Z, ADDRESS]:
+                        fetch(tensors[_Z], row, times[k], first, count, x)
+                        _gate(x, y + k * BLOCK_BYTES)
+                    emit(y + k * BLOCK_BYTES, count, tensors[_Y], row, times[k], first)
+                for k in range(holes):
+                    emit(zeros, count, tensors[_Y], row, masked[k], first)
+
+
+_kernel = Kernel(_scan_forward)
+
+
+def scan_forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+    keep_states: bool,
+) -> tuple[Tensor, Tensor]:
+    """Run the scan; return y and, where asked to keep them, the states at chunk boundaries."""
+    rows, time, channels = u.shape
+    N = A.shape[1]
+    y = fresh(u.shape, u.dtype)
+    states = fresh(saved_states_shape(u, A, cu_seqlens) if keep_states else (0,), torch.float32)
+    sequences, groups = plan_sequences(cu_seqlens, rows, time)
+    alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask)]
+    blocks = padded_channels(channels) // BLOCK
+    stripe = stripe_width(len(groups) - 1, blocks)
+    run(
+        _kernel,
+        (len(groups) - 1) * -(-blocks // stripe),
+        (3 * TILE + 2 * stripe * (N + 1) + 1) * BLOCK_BYTES + 2 * TILE * 4 * N,
+        describe(*alive, y, states),
+        sequences,
+        groups,
+        channels,
+        stripe,
+        N,
+        delta_softplus,
+        reverse,
+    )
+    return y, states

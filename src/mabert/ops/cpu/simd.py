@@ -1,0 +1,217 @@
+"""A vector of float32 as a Numba type, so that the kernels say themselves what is done in one instruction.
+
+Loops over arrays would leave it to LLVM to prove that nothing overlaps and to choose a vector width; kernels written on
+this type need neither proof nor choice. Addresses are plain integers, which makes one compiled kernel serve every
+combination of strides and of float32 with bfloat16. LLVM splits the vectors to whatever the processor has.
+
+Products and sums may be contracted to fused multiply-adds; nothing else is relaxed, so NaN and infinity travel.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+
+LANES = 16
+"""Numbers in one vector: one AVX-512 register, two of AVX2, four of NEON."""
+
+_FLOAT = ir.FloatType()
+_INT16 = ir.IntType(16)
+_INT32 = ir.IntType(32)
+_CONTRACT = ("contract",)
+
+
+class VectorType(types.Type):
+    """The Numba type of ``LANES`` float32 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name=f"float32x{LANES}")
+
+
+@register_model(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, numba_type: VectorType) -> None:
+        super().__init__(manager, numba_type, ir.VectorType(_FLOAT, LANES))
+
+
+vector = VectorType()
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_INTS = ir.VectorType(_INT32, LANES)
+
+
+def _all(kind: ir.VectorType, value: float) -> ir.Constant:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _register_operator(function: Callable, method: str) -> None:
+    @type_callable(function)
+    def _(context: Any) -> Callable:
+        def typer(left: Any, right: Any) -> Any:
+            return vector if left == vector and right == vector else None
+
+        return typer
+
+    @lower_builtin(function, vector, vector)
+    def _(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return getattr(builder, method)(*args, flags=_CONTRACT)
+
+
+_register_operator(operator.add, "fadd")
+_register_operator(operator.sub, "fsub")
+_register_operator(operator.mul, "fmul")
+_register_operator(operator.truediv, "fdiv")
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _widen(builder: Any, halves: Any, ints: Any, floats: Any) -> Any:
+    """Turn bfloat16 bits to float32: they are its upper half."""
+    return builder.bitcast(builder.shl(builder.zext(halves, ints), _constant(ints, 16)), floats)
+
+
+def _constant(kind: Any, value: int) -> ir.Constant:
+    return _all(kind, value) if isinstance(kind, ir.VectorType) else ir.Constant(kind, value)
+
+
+def _narrow(builder: Any, floats: Any, ints: Any, halves: Any) -> Any:
+    """Round float32 to bfloat16 bits, to nearest and ties to even; a NaN stays a NaN."""
+    bits = builder.bitcast(floats, ints)
+    odd = builder.and_(builder.lshr(bits, _constant(ints, 16)), _constant(ints, 1))
+    rounded = builder.add(bits, builder.add(odd, _constant(ints, 0x7FFF)))
+    quiet = builder.or_(bits, _constant(ints, 0x00400000))
+    chosen = builder.select(builder.fcmp_unordered("uno", floats, floats), quiet, rounded)
+    return builder.trunc(builder.lshr(chosen, _constant(ints, 16)), halves)
+
+
+def _loader(numba_type: Any, floats: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
+    def load_(typingctx: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            if bf16:
+                return _widen(builder, builder.load(_pointer(builder, args[0], halves), align=2), ints, floats)
+            return builder.load(_pointer(builder, args[0], floats), align=4)
+
+        return numba_type(types.int64), emit
+
+    return load_
+
+
+def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
+    def store_(typingctx: Any, address: Any, value: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            address, value = args
+            if bf16:
+                value = _narrow(builder, value, ints, halves)
+            builder.store(value, _pointer(builder, address, value.type), align=2 if bf16 else 4)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, numba_type), emit
+
+    return store_
+
+
+_HALVES = ir.VectorType(_INT16, LANES)
+load = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=False))
+load_bf16 = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=True))
+store = intrinsic(_storer(vector, _INTS, _HALVES, bf16=False))
+store_bf16 = intrinsic(_storer(vector, _INTS, _HALVES, bf16=True))
+load_one = intrinsic(_loader(types.float32, _FLOAT, _INT32, _INT16, bf16=False))
+load_one_bf16 = intrinsic(_loader(types.float32, _FLOAT, _INT32, _INT16, bf16=True))
+store_one = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=False))
+store_one_bf16 = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=True))
+
+
+@intrinsic
+def load_byte(typingctx: Any, address: Any) -> Any:
+    """Read one unsigned byte."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = builder.load(_pointer(builder, args[0], ir.IntType(8)), align=1)
+        return builder.zext(byte, ir.IntType(64))
+
+    return types.int64(types.int64), emit
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, which need not be readable."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT32, _INT32, _INT32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        options = [ir.Constant(_INT32, value) for value in (0, 2, 1)]  # to read, into the second level, data
+        builder.call(function, [builder.inttoptr(args[0], ir.PointerType()), *options])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@intrinsic
+def splat(typingctx: Any, value: Any) -> Any:
+    """Repeat one number in all lanes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(_INT32, 0))
+        return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _all(_INTS, 0))
+
+    return vector(types.float32), emit
+
+
+@intrinsic
+def total(typingctx: Any, value: Any) -> Any:
+    """Add up all lanes, halves onto halves: a fixed order."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value, count = args[0], LANES
+        while count > 1:
+            count //= 2
+            low, high = (
+                builder.shuffle_vector(
+                    value, value, ir.Constant(ir.VectorType(_INT32, count), list(range(first, first + count)))
+                )
+                for first in (0, count)
+            )
+            value = builder.fadd(low, high)
+        return builder.extract_element(value, ir.Constant(_INT32, 0))
+
+    return types.float32(vector), emit
+
+
+def _chooser(comparison: str) -> Callable:
+    def choose(typingctx: Any, value: Any, limit: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(comparison, *args), args[1], args[0])
+
+        return vector(vector, vector), emit
+
+    return choose
+
+
+at_least = intrinsic(_chooser("<"))
+at_most = intrinsic(_chooser(">"))
+
+
+@intrinsic
+def magnitude(typingctx: Any, value: Any) -> Any:
+    """Drop the sign."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = builder.and_(builder.bitcast(args[0], _INTS), _all(_INTS, 0x7FFFFFFF))
+        return builder.bitcast(bits, _VECTOR)
+
+    return vector(vector), emit
+
+
+@intrinsic
+def power_of_two(typingctx: Any, shifted: Any) -> Any:
+    """Read the integer in the lowest bits of the mantissa as a biased exponent: 2**(integer - 127)."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.shl(builder.bitcast(args[0], _INTS), _all(_INTS, 23)), _VECTOR)
+
+    return vector(vector), emit
