@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
 
     Args:
-        texts: documents, read once.
+        texts: documents; all are held in memory while training.
         vocab_size: tokens at most, the five special ones included ([PAD] is 0).
         lowercase: lower-case the text and strip accents.
 
@@ -67,19 +68,23 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    texts = list(texts)
+    alphabet = _alphabet(tokenizer.normalizer, texts, min(_ALPHABET, vocab_size // 4))
+    if not alphabet:
+        raise ValueError("cannot train a tokenizer: the texts hold no words")
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=_MINIMUM_FREQUENCY,
-        limit_alphabet=min(_ALPHABET, max(1, vocab_size // 4)),
-        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        # The trainer numbers the continuing letters in the order of a randomised hash table and breaks ties by number,
+        # so that no two runs give the same vocabulary; what stands here is numbered first, in this order.
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *(f"##{letter}" for letter in alphabet)],
         continuing_subword_prefix="##",
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    vocabulary = tokenizer.get_vocab()
-    if len(vocabulary) <= len(SPECIAL_TOKENS):
-        raise ValueError("cannot train a tokenizer: the texts hold no words")
-    return BertTokenizer(vocab=vocabulary, do_lower_case=lowercase)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -93,6 +98,17 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     """The ids of the five special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
     return {role.removesuffix("_token"): getattr(tokenizer, f"{role}_id") for role in _ROLES}
+
+
+def _alphabet(normalizer: normalizers.Normalizer, texts: Iterable[str], size: int) -> list[str]:
+    """The most frequent characters after normalisation, white space aside, in the order of their code points."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    letters = sorted(
+        (letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter)
+    )
+    return sorted(letters[:size])
 
 
 def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerFast:
@@ -121,7 +137,10 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
     for role, token in zip(_ROLES, SPECIAL_TOKENS, strict=True):
         angled = {"cls_token": "<s>", "sep_token": "</s>"}.get(role, f"<{role.removesuffix('_token')}>")
         roles[role] = next((known for known in (token, angled) if backend.token_to_id(known) is not None), None)
-    return _checked(PreTrainedTokenizerFast(tokenizer_object=backend, **roles), path)
+    inputs = ["input_ids", "attention_mask"]
+    if 1 in backend.encode("a", "b").type_ids:
+        inputs.insert(1, "token_type_ids")
+    return _checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
 
 
 def _from_pretrained(source: str) -> Any:
@@ -131,9 +150,7 @@ def _from_pretrained(source: str) -> Any:
         reason = str(error).strip().splitlines()[0]
         if Path(source).is_dir():
             raise ValueError(f"{source}: not a readable tokenizer: {reason}") from error
-        raise FileNotFoundError(
-            f"{source}: no such tokenizer, as a file, as a folder or on the hub: {reason}"
-        ) from error
+        raise FileNotFoundError(f"{source}: no such tokenizer, here or on the hub: {reason}") from error
 
 
 def _checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:

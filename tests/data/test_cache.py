@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data import build
+from mabert.data.build import build_cache
+from mabert.data.cache import TokenCache
+from mabert.data.npy import NpyWriter
+from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+
+
+@pytest.fixture
+def make(tokenizer, tmp_path):
+    def make(source, **options):
+        return build_cache(source, options.pop("tokenizer", tokenizer), tmp_path / "caches", progress=False, **options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def cache(text_file, tokenizer, tmp_path_factory):
+    return build_cache(text_file, tokenizer, tmp_path_factory.mktemp("caches"), progress=False)
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_documents_are_those_of_the_tokenizer(cache, documents, tokenizer):
+    expected = [tokenizer(document, add_special_tokens=False)["input_ids"] for document in documents]
+    assert [document.tolist() for document in cache.documents()] == expected
+    assert cache.ids.dtype == np.uint16
+    assert cache.manifest["tokens"] == cache.documents().tokens == sum(map(len, expected))
+    assert isinstance(cache.ids, np.memmap)
+
+
+@settings(deadline=None, max_examples=20)
+@given(texts=st.lists(st.text("ab .\n\t\u00e9[MASK]", max_size=300), min_size=1, max_size=4), piece=st.integers(1, 40))
+def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
+    before = build._PIECE_CHARACTERS
+    build._PIECE_CHARACTERS = piece
+    try:
+        batch = build._Batch()
+        for text in texts:
+            batch.add(text, 0)
+    finally:
+        build._PIECE_CHARACTERS = before
+    assert "".join(batch.pieces) == "".join(texts)
+    encoder = build._encoder(tokenizer)
+    ids, lengths = build._encode(encoder, batch, np.dtype(np.uint16))
+    whole = [encoder.encode(text, add_special_tokens=False).ids for text in texts]
+    assert ids.tolist() == [index for document in whole for index in document]
+    assert lengths == [len(document) for document in whole if document]
+
+
+def test_names_of_special_tokens_in_a_text_are_text(make, tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("the castle [SEP] the [MASK] river\n")
+    assert not set(make(tmp_path / "a.txt").ids.tolist()) & {tokenizer.sep_token_id, tokenizer.mask_token_id}
+
+
+def test_a_large_vocabulary_gets_wider_ids(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(70000))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "a.txt").write_text("w1 w69999\n")
+    cache = build_cache(tmp_path / "a.txt", load_tokenizer(tmp_path / "vocab.txt"), tmp_path / "caches", progress=False)
+    assert cache.ids.dtype == np.uint32
+    assert cache.ids.tolist() == [6, 70004]
+
+
+def test_an_unchanged_corpus_is_not_built_again(make, text_file, monkeypatch):
+    first = make(text_file)
+    monkeypatch.setattr(build, "_build", None)
+    assert make([str(text_file)]).folder == first.folder
+
+
+@pytest.mark.parametrize("change", ["content", "mtime", "tokenizer", "limit", "format", "path"])
+def test_any_change_builds_another_cache(make, documents, tmp_path, monkeypatch, change):
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(documents))
+    status = path.stat()
+    first, options = make(path), {}
+    if change == "content":
+        path.write_text("\n\n".join(documents).replace("river", "rover", 1))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert path.stat().st_mtime_ns == status.st_mtime_ns
+    elif change == "mtime":
+        os.utime(path, (1, 1))
+    elif change == "tokenizer":
+        options["tokenizer"] = train_wordpiece(documents, 100)
+    elif change == "limit":
+        options["max_documents"] = 1000
+    elif change == "format":
+        monkeypatch.setattr(build, "FORMAT", build.FORMAT + 1)
+    else:
+        path = path.rename(tmp_path / "b.txt")
+    second = make(path, **options)
+    assert second.folder != first.folder
+    assert TokenCache(first.folder).manifest == first.manifest
+
+
+@settings(deadline=None, max_examples=20)
+@given(limit=st.integers(1, 400))
+def test_a_limit_of_tokens_is_exact(tokenizer, cache, text_file, tmp_path_factory, limit):
+    part = build_cache(text_file, tokenizer, tmp_path_factory.mktemp("c"), max_tokens=limit, progress=False)
+    assert part.ids.tolist() == cache.ids[:limit].tolist()
+    assert part.offsets[:-1].tolist() == [offset for offset in cache.offsets[:-1] if offset < limit]
+
+
+def test_limits_across_batches_and_of_documents(make, cache, text_file, monkeypatch):
+    monkeypatch.setattr(build, "_BATCH_CHARACTERS", 500)
+    assert make(text_file).ids.tolist() == cache.ids.tolist()
+    part = make(text_file, max_documents=17)
+    assert part.offsets.tolist() == cache.offsets[:18].tolist()
+    part = make(text_file, max_documents=17, max_tokens=100)
+    assert len(part.ids) == 100
+    for name in ("max_tokens", "max_documents"):
+        with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+            make(text_file, **{name: 0})
+
+
+@settings(deadline=None)
+@given(fraction=st.floats(0.001, 0.9), seed=st.integers(0, 2**40))
+def test_a_split_is_exact_disjoint_and_complete(cache, fraction, seed):
+    training, held_out = cache.split(fraction, seed)
+    assert held_out.tokens == max(1, round(fraction * len(cache.ids)))
+    parts = [
+        (int(start), int(stop))
+        for part in (training, held_out)
+        for start, stop in zip(part.starts, part.stops, strict=True)
+    ]
+    assert all(start < stop for start, stop in parts)
+    covered = np.zeros(len(cache.ids), dtype=int)
+    for start, stop in parts:
+        covered[start:stop] += 1
+    assert (covered == 1).all()
+    # Whole documents but one.
+    assert len(training) + len(held_out) <= len(cache.documents()) + 1
+    again = cache.split(fraction, seed)
+    assert np.array_equal(again[1].starts, held_out.starts)
+    assert (np.diff(training.starts) > 0).all()
+
+
+def test_a_split_of_one_document_holds_out_its_end(make, tmp_path, cache):
+    (tmp_path / "a.txt").write_text("the quiet river " * 100)
+    one = make(tmp_path / "a.txt")
+    training, held_out = one.split(0.1)
+    assert training[0].tolist() + held_out[0].tolist() == one.ids.tolist()
+    with pytest.raises(ValueError, match="the held-out fraction is 1; it must lie between 0 and 1"):
+        cache.split(1)
+    (tmp_path / "b.txt").write_text("the")
+    with pytest.raises(ValueError, match=r"cannot hold out 0\.5 of a corpus of 1 tokens"):
+        make(tmp_path / "b.txt").split(0.5)
+
+
+def test_seeds_choose_other_documents(cache):
+    assert len({tuple(cache.split(0.1, seed)[1].starts) for seed in range(5)}) == 5
+
+
+def test_a_cache_travels_by_its_folder(cache):
+    state = pickle.dumps(cache)
+    assert len(state) < 3000
+    assert pickle.loads(state).ids.tolist() == cache.ids.tolist()
+
+
+def test_a_failing_source_leaves_nothing(make, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"fine words\n\n" * 10 + b"\xff")
+    with pytest.raises(ValueError, match="byte 0xff at offset 120"):
+        make(tmp_path / "a.txt")
+    assert visible(tmp_path / "caches") == []
+    (tmp_path / "b.jsonl").write_text('{"text": "\\u0000"}\n')
+    with pytest.raises(ValueError, match="no text"):
+        make(tmp_path / "b.jsonl")
+    assert visible(tmp_path / "caches") == []
+
+
+@pytest.mark.parametrize("where", [(NpyWriter, "write"), (os, "fsync"), (json, "dump")], ids=lambda where: where[1])
+def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp_path, monkeypatch, where):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(*where, full)
+    with pytest.raises(OSError, match=r"no space left while writing the token cache in .*caches; nothing") as error:
+        make(text_file)
+    assert error.value.errno == errno.ENOSPC
+    assert visible(tmp_path / "caches") == []
+    monkeypatch.undo()
+    assert len(make(text_file).ids)
+
+
+KILLED = """
+import sys, time
+from mabert.data import build
+from mabert.data.npy import NpyWriter
+from mabert.data.tokenizer import load_tokenizer
+write = NpyWriter.write
+def slow(self, values):
+    write(self, values)
+    print("writing", flush=True)
+    time.sleep(60)
+NpyWriter.write = slow
+build.build_cache(sys.argv[1], load_tokenizer(sys.argv[2]), sys.argv[3], progress=False)
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_looks_finished(make, tokenizer, text_file, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    command = [sys.executable, "-c", KILLED, text_file, tmp_path / "tokenizer", tmp_path / "caches"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"writing\n"
+        process.send_signal(signal.SIGKILL)
+    left = visible(tmp_path / "caches")
+    assert len(left) == 1
+    assert left[0].endswith(".building")
+    cache = make(text_file)
+    assert visible(tmp_path / "caches") == [cache.folder.name] == [left[0][1:].removesuffix(".building")]
+
+
+def test_of_two_builders_one_waits_for_the_other(make, text_file, monkeypatch):
+    builds, real = [], build._build
+
+    def slow(*arguments):
+        builds.append(arguments)
+        time.sleep(0.3)
+        real(*arguments)
+
+    monkeypatch.setattr(build, "_build", slow)
+    threads = [threading.Thread(target=make, args=[text_file]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+
+
+def test_damaged_caches_are_named(make, text_file, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"not a token cache \(it has no manifest\.json\)"):
+        TokenCache(tmp_path)
+    folder = make(text_file).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"tokens": 5}))
+    with pytest.raises(ValueError, match="the manifest says 5 and 60; delete this folder and build it again"):
+        make(text_file)
+    (folder / "ids.npy").write_bytes((folder / "ids.npy").read_bytes()[:-10])
+    with pytest.raises(ValueError, match="damaged token cache"):
+        TokenCache(folder)
+
+
+def test_progress_shows_rate_and_tokens(text_file, tokenizer, tmp_path, capfd):
+    build_cache(text_file, tokenizer, tmp_path)
+    shown = capfd.readouterr()
+    assert "tokenising" in shown.err
+    assert shown.out == ""

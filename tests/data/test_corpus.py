@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data.corpus import parse_sources, read_documents
+
+PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
+DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=5)
+
+
+def write(path, documents):
+    if ".txt" in path.suffixes:
+        data = ("\n\n\n".join(documents) + "\n").encode()
+    elif ".jsonl" in path.suffixes:
+        data = "".join(json.dumps({"id": 1, "text": document}) + "\n" for document in documents).encode()
+    else:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"text": documents, "id": range(len(documents))}), sink)
+        data = sink.getvalue().to_pybytes()
+    pack = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+    path.write_bytes(pack.get(path.suffix, bytes)(data))
+    return path
+
+
+@settings(deadline=None, max_examples=30)
+@given(documents=DOCUMENTS)
+@pytest.mark.parametrize("compression", ["", ".xz", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".parquet"])
+def test_every_format_gives_the_documents_back(tmp_path_factory, kind, compression, documents):
+    path = write(tmp_path_factory.mktemp("corpus") / f"a{kind}{compression}", documents)
+    assert list(read_documents(path)) == documents
+
+
+def test_a_folder_is_its_files_in_order_and_sources_follow_each_other(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "deep" / "er" / "a.txt", ["one"])
+    write(tmp_path / "deep" / "b.jsonl.gz", ["two", "three"])
+    (tmp_path / "deep" / "README.pdf").write_text("not text")
+    write(tmp_path / "c.parquet", ["four"])
+    assert list(read_documents([tmp_path / "c.parquet", tmp_path / "deep"])) == ["four", "two", "three", "one"]
+
+
+def test_the_bytes_read_grow_to_the_size(tmp_path):
+    path = write(tmp_path / "a.txt", ["words " * 3000] * 200)
+    (source,) = parse_sources(path)
+    positions = [position for _, position in source.read()]
+    assert positions == sorted(positions)
+    assert positions[0] < positions[-1] == source.size() == path.stat().st_size
+
+
+def test_text_column_by_name(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "hello"}\n\n{"body": "there"}\n')
+    assert list(read_documents(tmp_path / "a.jsonl", "body")) == ["hello", "there"]
+
+
+def test_identity_follows_content_and_column(tmp_path):
+    path = write(tmp_path / "a.txt", ["one"])
+    (source,), (other,) = parse_sources(path), parse_sources(path, "body")
+    before = source.identity()
+    assert json.loads(json.dumps(before)) == before
+    assert other.identity() != before
+    write(path, ["two"])
+    assert source.identity()["sha256"] != before["sha256"]
+
+
+def bad(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", r"a\.txt: empty \(0 bytes\)"),
+        ("a.txt", " \n\n", r"a\.txt: holds no text"),
+        ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
+        ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no key 'text'; there is \['title'\]"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: no key 'text'; there is list"),
+        ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),
+        ("a.parquet", "no parquet at all", r"a\.parquet: not a readable Parquet file"),
+        ("a.pdf", "%PDF", r"a\.pdf: unknown kind of file '\.pdf'; known are \.txt, \.jsonl and \.parquet"),
+        ("a.txt.xz", lzma.compress(b"abc\n" * 9999)[:60], r"a\.txt\.xz: truncated"),
+    ],
+)
+def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_documents(bad(tmp_path / name, content)))
+    assert "\n" not in str(error.value)
+
+
+def test_bad_parquet_columns(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"title": ["a"], "text": [1]}), path)
+    with pytest.raises(ValueError, match=r"no column 'body'; there is \['title', 'text'\]"):
+        list(read_documents(path, "body"))
+    with pytest.raises(ValueError, match="column 'text' holds int64, not text"):
+        list(read_documents(path))
+
+
+def test_bad_places(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such file or folder \(a hub data set is written hub:NAME\)"):
+        parse_sources(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"no \.txt, \.jsonl or \.parquet file .* in this folder"):
+        parse_sources(tmp_path)
+    with pytest.raises(ValueError, match="no source of documents given"):
+        parse_sources([])

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mabert.data.corpus import parse_sources, read_documents
+from mabert.data.hub import HubSource
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A data set in a folder, read by the library as one of the hub is: two configurations, one with two splits."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    folder = tmp_path / "set"
+    for place, texts in {
+        "en/train": ["first", "second", "", "fourth", "fifth"],
+        "en/test": ["held out"],
+        "de/train": ["erster"],
+    }.items():
+        path = folder / f"{place}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": texts, "title": [f"T{i}" for i in range(len(texts))]}), path)
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n"
+        "- config_name: en\n  data_files:\n  - {split: train, path: en/train.parquet}\n"
+        "  - {split: test, path: en/test.parquet}\n"
+        "- config_name: de\n  data_files:\n  - {split: train, path: de/train.parquet}\n---\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("streaming", ["", "&streaming=true"])
+def test_config_split_column_and_rows(hub, streaming):
+    def read(options):
+        return list(read_documents(f"hub:{hub}:{options}{streaming}"))
+
+    assert read("en?split=train") == ["first", "second", "fourth", "fifth"]
+    assert read("en?split=test") == ["held out"]
+    assert read("de?split=train") == ["erster"]
+    assert read("en?split=test&text=title") == ["T0"]
+    assert read("en?rows=2") == ["first\nsecond", "fourth", "fifth"]
+
+
+def test_slices_and_progress(hub):
+    (source,) = parse_sources(f"hub:{hub}:en?split=train[:2]")
+    assert [document for document, _ in source.read()] == ["first", "second"]
+    (whole,) = parse_sources(f"hub:{hub}:en")
+    positions = [position for _, position in whole.read()]
+    assert positions == sorted(positions)
+    assert positions[-1] == whole.size()
+
+
+def test_identity_follows_options_and_files(hub):
+    def identity(options=""):
+        return HubSource.parse(f"hub:{hub}:en{options}").identity()
+
+    assert identity() == identity()
+    assert identity() == identity("?streaming=true")
+    assert len({str(identity(options)) for options in ("", "?split=test", "?text=title", "?rows=2")}) == 4
+    before = identity()
+    os.utime(hub / "en" / "train.parquet", (1, 1))
+    assert identity() != before
+
+
+def test_written_form():
+    assert HubSource.parse("hub:wikimedia/wikipedia:20231101.en") == HubSource("wikimedia/wikipedia", "20231101.en")
+    assert HubSource.parse("hub:bookcorpus").rows == 1000
+    assert HubSource.parse("hub:bookcorpus?rows=5&streaming=true&revision=v1") == HubSource(
+        "bookcorpus", streaming=True, revision="v1", rows=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("hub:", "no data set named; write hub:NAME"),
+        ("hub:a?splits=train", "unknown option 'splits'; write hub:NAME"),
+        ("hub:a?streaming=yes", "streaming is true or false, not 'yes'"),
+        ("hub:a?rows=0", "rows is a number of rows from 1 up, not '0'"),
+    ],
+)
+def test_bad_written_forms(source, message):
+    with pytest.raises(ValueError, match=message):
+        HubSource.parse(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("fr", "BuilderConfig 'fr' not found. Available: "),
+        ("en?split=dev", "dev"),
+        ("en?text=body", r"no column 'body'; there is \['text', 'title'\]"),
+    ],
+)
+def test_bad_options_get_one_clear_line(hub, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_documents(f"hub:{hub}:{options}"))
+    assert "\n" not in str(error.value)
+    assert str(hub) in str(error.value)
+
+
+def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
+    import datasets
+
+    load, revisions = datasets.load_dataset_builder, []
+
+    def published_as_a_script(name, config, revision):
+        revisions.append(revision)
+        if revision is None:
+            raise RuntimeError("Dataset scripts are no longer supported, but found bookcorpus.py")
+        return load(str(hub), "de")
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", published_as_a_script)
+    assert list(read_documents("hub:bookcorpus")) == ["erster"]
+    assert revisions == [None, "refs/convert/parquet"]
+
+
+def test_an_unreachable_data_set_is_named(monkeypatch):
+    import datasets
+
+    def unreachable(name, config, revision):
+        raise ConnectionError("Couldn't reach 'a/b' on the Hub\n(timeout)")
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
+    with pytest.raises(ConnectionError, match=r"^hub:a/b: Couldn't reach 'a/b' on the Hub \(timeout\)$"):
+        list(read_documents("hub:a/b"))
