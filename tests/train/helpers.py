@@ -1,0 +1,83 @@
+"""A tiny corpus, tokenizer and recipe for the training tests."""
+
+import random
+
+from mabert.data.tokenizer import train_wordpiece
+from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
+
+WORDS = [
+    "the",
+    "a",
+    "river",
+    "house",
+    "bird",
+    "stone",
+    "light",
+    "wind",
+    "paper",
+    "road",
+    "green",
+    "small",
+    "old",
+    "bright",
+    "cold",
+    "sings",
+    "falls",
+    "opens",
+    "moves",
+    "holds",
+    "under",
+    "over",
+    "near",
+    "beside",
+    "through",
+    "never",
+    "often",
+    "slowly",
+    "again",
+]
+
+
+def corpus(path, documents=60, seed=0):
+    """Writes documents of a few sentences each, in which every word tells its neighbours; returns the path."""
+    draw = random.Random(seed)
+    starts = [draw.randrange(len(WORDS)) for _ in range(documents * 3)]
+    sentences = [" ".join((WORDS * 2)[start : start + 9]) + "." for start in starts]
+    text = "\n\n".join("\n".join(sentences[i : i + 3]) for i in range(0, len(sentences), 3))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def tokenizer():
+    """A WordPiece tokenizer for those words."""
+    return train_wordpiece([" ".join(WORDS) + "."] * 5, 120)
+
+
+def recipe(folder, **training):
+    """Twelve steps through two lengths, with dropout, so that the state of the generators matters."""
+    return PretrainRecipe(
+        model={
+            "layer_pattern": "MT",
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 24,
+            "ssm_state_size": 4,
+            "max_position_embeddings": 24,
+        },
+        data=DataRecipe(sources=[str(corpus(folder / "text.txt"))], cache=str(folder / "cache"), held_out=0.1),
+        stages=[Stage(12, 0.75), Stage(24, 0.25)],
+        training=TrainingRecipe(
+            **{
+                "steps": 12,
+                "batch_size": 8,
+                "micro_batch_size": 4,
+                "learning_rate": 1e-2,
+                "warmup_steps": 2,
+                "log_steps": 2,
+                "eval_windows": 4,
+                "eval_steps": 6,
+                "save_steps": 4,
+                **training,
+            }
+        ),
+    )

@@ -1,0 +1,179 @@
+"""Pretraining runs: they learn, resume to the bit, stop on divergence and on Ctrl-C, and never spoil a folder."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, TrainerCallback
+
+from mabert.train import trainer as trainer_module
+from mabert.train.pretrain import pretrain, training_arguments
+from mabert.train.trainer import TrainingDivergedError
+from tests.train.helpers import recipe, tokenizer
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def go(plan, output, **options):
+    return pretrain(plan, output, tokenizer=tokenizer(), progress=False, **options)
+
+
+class StopAt(TrainerCallback):
+    """Sends what Ctrl-C sends, during one step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def same_weights(a, b):
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+
+def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
+    result = go(
+        recipe(tmp_path, steps=60, warmup_steps=4, eval_steps=60, save_steps=60, eval_windows=64), tmp_path / "run"
+    )
+    outcome = result["outcome"]
+    assert outcome["held_out_loss"] < math.log(len(tokenizer())) - 0.5
+    assert 0.1 < outcome["held_out_accuracy"] <= 1
+    assert outcome["tokens"] == 8 * (45 * 12 + 15 * 24)
+    logged = [entry for entry in outcome["history"] if "loss" in entry]
+    assert all(entry["tokens_per_second"] > 0 for entry in logged[1:])
+    assert json.loads((tmp_path / "run/result.json").read_text())["seed"] == 0
+    assert list((tmp_path / "run/tensorboard").iterdir())
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
+    assert type(model).__name__ == "MaBertForMaskedLM"
+    assert not list((tmp_path / "run").rglob("*.bin"))
+
+
+def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path):
+    plan = recipe(tmp_path)
+    go(plan, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match=r"checkpoint-7.*--resume"):
+        go(plan, tmp_path / "broken", callbacks=[StopAt(6)])
+    assert (tmp_path / "broken/checkpoint-7").is_dir()
+    assert not (tmp_path / "broken/model.safetensors").exists()
+    go(plan, tmp_path / "broken", resume=True)
+    same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+
+
+def test_the_micro_batch_changes_nothing_but_rounding(tmp_path):
+    still = {"model": {**recipe(tmp_path).model, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+    one, two = recipe(tmp_path, micro_batch_size=8), recipe(tmp_path, micro_batch_size=2)
+    one.model, two.model = still["model"], still["model"]
+    go(one, tmp_path / "one")
+    go(two, tmp_path / "two")
+    for name, value in weights(tmp_path / "one").items():
+        torch.testing.assert_close(value, weights(tmp_path / "two")[name], rtol=2e-3, atol=2e-4)
+
+
+def test_a_folder_with_another_run_is_left_alone(tmp_path):
+    go(recipe(tmp_path, steps=2), tmp_path / "run")
+    before = weights(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"already holds files.*--resume"):
+        go(recipe(tmp_path, steps=2), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"another run.*training.steps: 2 there, 4 here"):
+        go(recipe(tmp_path, steps=4), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="no run to resume"):
+        go(recipe(tmp_path, steps=4), tmp_path / "nothing", resume=True)
+    same_weights(before, weights(tmp_path / "run"))
+
+
+def test_divergence_names_step_and_batch_and_keeps_checkpoints(tmp_path):
+    class Poison(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 5:
+                with torch.no_grad():
+                    model.decoder.bias.fill_(float("nan"))
+
+    with pytest.raises(TrainingDivergedError, match=r"the loss is nan at step 6, in the batch of samples 40 to 47"):
+        go(recipe(tmp_path), tmp_path / "run", callbacks=[Poison()])
+    assert all(torch.isfinite(v).all() for v in weights(tmp_path / "run/checkpoint-4").values())
+
+
+def test_an_exploding_loss_counts_as_divergence(tmp_path):
+    class Explode(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 3:
+                with torch.no_grad():
+                    model.decoder.bias.copy_(torch.arange(len(model.decoder.bias)) * 100.0)
+
+    with pytest.raises(TrainingDivergedError, match=r"at step 4"):
+        go(recipe(tmp_path), tmp_path / "run", callbacks=[Explode()])
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    real = trainer_module.publish
+
+    def full(written, place):
+        if place.name == "checkpoint-8":
+            raise OSError(28, "No space left on device")
+        real(written, place)
+
+    monkeypatch.setattr(trainer_module, "publish", full)
+    with pytest.raises(OSError, match=r"cannot save .*checkpoint-8.*No space left.*last whole checkpoint is .*-4"):
+        go(recipe(tmp_path), tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-4"]
+    assert not (tmp_path / "run" / trainer_module.STAGING).exists()
+    monkeypatch.undo()
+    go(recipe(tmp_path), tmp_path / "run", resume=True)
+    go(recipe(tmp_path), tmp_path / "whole")
+    same_weights(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+def test_a_batch_must_be_made_of_whole_micro_batches(tmp_path):
+    with pytest.raises(ValueError, match=r"batch_size 8 is not a multiple of training.micro_batch_size 3 times 1"):
+        training_arguments(recipe(tmp_path, micro_batch_size=3), tmp_path)
+
+
+def test_what_a_run_cannot_start_without(tmp_path):
+    plan = recipe(tmp_path)
+    with pytest.raises(ValueError, match="names no tokenizer"):
+        pretrain(plan, tmp_path / "run")
+    plan.data.sources = []
+    with pytest.raises(ValueError, match="names no text"):
+        go(plan, tmp_path / "run")
+    plan = recipe(tmp_path)
+    plan.stages[1].length = 48
+    with pytest.raises(ValueError, match=r"windows of 48 tokens, model.max_position_embeddings is 24"):
+        go(plan, tmp_path / "run")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from mabert.train.pretrain import pretrain
+from tests.train.helpers import recipe, tokenizer
+folder, output = Path(sys.argv[1]), Path(sys.argv[2])
+plan = recipe(folder, micro_batch_size=4)
+plan.model |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+pretrain(plan, output, tokenizer=tokenizer(), progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_model_of_one(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    for name, processes in (("one", 1), ("two", 2)):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            [*launch, str(program), str(tmp_path), str(tmp_path / name)], check=True, env=environment, timeout=250
+        )
+    for name, value in weights(tmp_path / "one").items():
+        torch.testing.assert_close(value, weights(tmp_path / "two")[name], rtol=2e-3, atol=2e-4)
