@@ -119,7 +119,7 @@ class HubSource:
             raise _one_line(error, f"hub:{self.name}") from error
 
     def _texts(self) -> Iterator[str]:
-        for batch in self._dataset().iter(_BATCH):
+        for batch in self.dataset().iter(_BATCH):
             if self.text not in batch:
                 raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
             for text in batch[self.text]:
@@ -127,7 +127,14 @@ class HubSource:
                     raise ValueError(f"hub:{self.name}: column {self.text!r} holds {text!r}, not text")
                 yield text
 
-    def _dataset(self) -> Any:
+    def dataset(self) -> Any:
+        """The split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming.
+
+        Raises:
+            FileNotFoundError: there is no such data set.
+            ValueError: there is no such configuration or split.
+            ConnectionError: the hub cannot be reached.
+        """
         try:
             if self.streaming:
                 return self._builder.as_streaming_dataset(split=self.split)

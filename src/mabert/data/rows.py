@@ -1,0 +1,122 @@
+"""Rows of tables: TSV, CSV, JSONL and Parquet, each row with the line it stands on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mabert.data import files
+
+Row = dict[str, Any]
+
+
+def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers from 1 and fields of the non-empty lines of a TSV.
+
+    Quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has it and
+    the GLUE files need.
+    """
+    for number, line in enumerate(io.StringIO(files.read_text(path), newline=None), 1):
+        if line := line.rstrip("\n"):
+            yield number, line.split("\t")
+
+
+def read_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
+    """Rows of a table with at least the given columns.
+
+    Args:
+        path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`; the text formats
+            may be compressed (`.xz`, `.gz`, `.zst`).
+        columns: names that must be there.
+
+    Yields:
+        Line number (row number from 1 for Parquet) and row.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
+    """
+    kind = files.kind(path)
+    if kind == ".tsv":
+        yield from _with_header(path, tsv_lines(path), columns)
+    elif kind == ".csv":
+        yield from _with_header(path, _csv_lines(path), columns)
+    elif kind in (".jsonl", ".ndjson"):
+        yield from _json_rows(path, columns)
+    elif kind == ".parquet":
+        yield from _parquet_rows(path, columns)
+    else:
+        files.check_is_file(path)
+        raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
+
+
+def check_columns(path: Path, header: list[str], columns: list[str]) -> None:
+    """Raises ValueError unless each column stands in the header exactly once."""
+    for column in columns:
+        if header.count(column) != 1:
+            problem = "no column" if column not in header else "more than one column"
+            raise ValueError(f"{path}: {problem} {column!r}; the columns are {', '.join(header)}")
+
+
+def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: list[str]) -> Iterator[tuple[int, Row]]:
+    _, header = next(lines)
+    check_columns(path, header, columns)
+    for number, fields in lines:
+        if len(fields) != len(header):
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}")
+        yield number, dict(zip(header, fields, strict=True))
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
+    # The module's limit of 128 KiB a field is too low for documents; it is a global setting, so it is put back.
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _json_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(files.read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: not an object but {line.strip()[:40]!r}")
+        for column in columns:
+            if row.get(column) is None:
+                raise ValueError(f"{path}, line {number}: no value for {column!r}; there is {', '.join(row)}")
+        yield number, row
+
+
+def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files.check_is_file(path)
+    try:
+        table = pq.ParquetFile(path)
+        check_columns(path, table.schema_arrow.names, columns)
+        number = 0
+        for batch in table.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                for column in columns:
+                    if row[column] is None:
+                        raise ValueError(f"{path}, row {number}: no value for {column!r}")
+                yield number, row
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error

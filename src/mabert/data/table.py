@@ -1,0 +1,134 @@
+"""A classification or regression task from one's own tables: CSV, TSV, JSONL or Parquet with named columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mabert.data import rows
+from mabert.data.permutation import mix64
+from mabert.data.task import Task, row_label
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold what.
+
+    Attributes:
+        text_a: the text, or the first of a pair.
+        text_b: the second text of a pair.
+        label: the class or the score; None where nothing is labelled.
+    """
+
+    text_a: str
+    text_b: str | None = None
+    label: str | None = None
+
+
+def load_tables(
+    files: Mapping[str, str | Path],
+    columns: Columns,
+    *,
+    name: str = "table",
+    label_names: Sequence[str] | None = None,
+    regression: bool = False,
+    hold_out: float = 0.1,
+    seed: int = 0,
+) -> tuple[Task, dict[str, Dataset]]:
+    """Loads a task from files of one's own.
+
+    Args:
+        files: path by split. `train` is required; `validation` is held out of it where it is missing; `test` may be
+            there, and needs no label column.
+        columns: the columns' names, the same in every file.
+        name: the task's name.
+        label_names: the classes in the order of their ids. By default those of the training file, in numeric order
+            where all are whole numbers, in alphabetical order otherwise.
+        regression: the labels are scores.
+        hold_out: share of the training rows held out where `files` names no validation file.
+        seed: chooses the rows held out.
+
+    Returns:
+        The task, and by split a data set with `text_a`, `text_b` (pairs only), `label` (class id or score; not in
+        `test`) and `index` (row number from 0).
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is empty, of an unknown kind or not UTF-8, a column or value is missing, a label is unknown,
+            there is but one class, or a share is out of range.
+    """
+    if "train" not in files:
+        raise ValueError("no training table given")
+    if columns.label is None:
+        raise ValueError("no label column given; training needs one")
+    if label_names is None and not regression:
+        label_names = _classes(Path(files["train"]), columns)
+    task = table_task(name, () if regression else label_names or ())
+    loaded = {split: load_table(path, columns, task, labelled=split != "test") for split, path in files.items()}
+    if "validation" not in loaded:
+        loaded["train"], loaded["validation"] = _held_out(loaded["train"], hold_out, seed)
+        logger.info("held %d of the training rows out for validation", len(loaded["validation"]))
+    return task, loaded
+
+
+def table_task(name: str, label_names: Sequence[str]) -> Task:
+    """The task of tables with these classes, or with scores where there are none."""
+    if not label_names:
+        return Task(name, (), ("pearson", "spearman", "correlation"), "correlation")
+    f1 = "f1" if len(label_names) == 2 else "f1_macro"
+    return Task(name, tuple(label_names), ("accuracy", f1, "matthews_correlation"), "accuracy")
+
+
+def load_table(path: str | Path, columns: Columns, task: Task, labelled: bool = True) -> Dataset:
+    """Loads one table of a known task; see `load_tables` for columns, results and errors."""
+    from datasets import Dataset
+
+    path, label = Path(path).expanduser(), columns.label if labelled else None
+    texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
+    data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []), "index")}
+    for number, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
+        where = f"{path}, line {number}"
+        for name, column in texts.items():
+            if not isinstance(row[column], str):
+                raise ValueError(f"{where}: {column!r} is {row[column]!r}, not text")
+            data[name].append(row[column])
+        if label:
+            data["label"].append(row_label(task, task.label_names, _spelled(row[label]), where))
+        data["index"].append(len(data["index"]))
+    if not data["index"]:
+        raise ValueError(f"{path}: no rows")
+    return Dataset.from_dict(data)
+
+
+def _spelled(label: Any) -> str:
+    """JSON and Parquet have numbers where CSV has text."""
+    return label if isinstance(label, str) else str(label)
+
+
+def _classes(path: Path, columns: Columns) -> tuple[str, ...]:
+    label = str(columns.label)
+    found = {_spelled(row[label]) for _, row in rows.read_rows(path.expanduser(), [label])}
+    if len(found) < 2:
+        only = f"all labels in {label!r} are {next(iter(found))!r}" if found else "no rows"
+        raise ValueError(f"{path}: {only}; a classifier needs at least two classes")
+    if all(name.removeprefix("-").isdecimal() for name in found):
+        return tuple(sorted(found, key=int))
+    return tuple(sorted(found))
+
+
+def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    count = round(share * len(dataset))
+    if not 0 < count < len(dataset):
+        raise ValueError(f"cannot hold {share} of {len(dataset)} training rows out; give a validation table")
+    order = np.argsort(mix64(np.arange(len(dataset), dtype=np.uint64), seed), kind="stable")
+    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))

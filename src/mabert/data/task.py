@@ -1,0 +1,59 @@
+"""What a fine-tuning task is, whatever its texts come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """A text classification or regression task.
+
+    Attributes:
+        name: its short name.
+        label_names: the classes in the order of their ids; empty for regression.
+        metrics: names of the metrics it is measured by (`mabert.data.metrics`).
+        main_metric: the one that models are compared by.
+    """
+
+    name: str
+    label_names: tuple[str, ...]
+    metrics: tuple[str, ...]
+    main_metric: str
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels are scores instead of classes."""
+        return not self.label_names
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of a model for this task: one per class, or a single score."""
+        return len(self.label_names) or 1
+
+    @property
+    def submission_labels(self) -> tuple[str, ...]:
+        """How predictions of each class are written; the class names unless a leaderboard wants otherwise."""
+        return self.label_names
+
+
+def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> int | float:
+    """The label of one row.
+
+    Args:
+        task: the task.
+        spelled: how the file spells each class, in the order of their ids; not used for regression.
+        value: what stands in the label column.
+        where: file and line, for the message.
+
+    Raises:
+        ValueError: the value is no number (regression) or none of the classes.
+    """
+    if task.is_regression:
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{where}: the score {value!r} is not a number") from None
+    if value not in spelled:
+        raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}")
+    return spelled.index(value)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data import encode
+from mabert.data.collate import Collator
+from mabert.data.encode import EncodedDataset, encode_texts
+
+TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
+
+
+@settings(deadline=None)
+@given(texts=TEXTS, pair=st.booleans(), length=st.integers(4, 20))
+def test_items_are_the_tokenizers_own(tokenizer, texts, pair, length):
+    seconds = texts[::-1] if pair else None
+    kinds = ("input_ids", "token_type_ids")
+    items = encode_texts(tokenizer, texts, seconds, max_length=length, truncate=True)
+    for row, item in enumerate(items):
+        pairs = [seconds[row]] if seconds else None
+        alone = tokenizer([texts[row]], pairs, truncation=True, max_length=length)
+        assert item == {kind: alone[kind][0] for kind in kinds}
+        assert len(item["input_ids"]) <= length
+
+
+def test_chunks_do_not_show(tokenizer, monkeypatch):
+    texts = [f"the river {i}" for i in range(10)]
+    whole = encode_texts(tokenizer, texts, texts, max_length=64)
+    monkeypatch.setattr(encode, "_CHUNK", 3)
+    assert encode_texts(tokenizer, texts, texts, max_length=64) == whole
+
+
+def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
+    texts = ["the river", "the river " * 8, "the river", "the river " * 4]
+    message = r"^dev: 2 of 4 texts are longer than 8 tokens \(the first is row 1, the longest row 1 with 18\); ask"
+    with pytest.raises(ValueError, match=message):
+        encode_texts(tokenizer, texts, max_length=8, name="dev")
+    assert [len(item["input_ids"]) for item in encode_texts(tokenizer, texts, max_length=8, truncate=True)] == [
+        4,
+        8,
+        4,
+        8,
+    ]
+    assert len(encode_texts(tokenizer, texts, max_length=18)[1]["input_ids"]) == 18
+
+
+def test_bad_arguments(tokenizer):
+    with pytest.raises(ValueError, match="max_length is 3; special tokens and one token of text need 4"):
+        encode_texts(tokenizer, ["a"], ["b"], max_length=3)
+    with pytest.raises(ValueError, match="dev: 1 first texts and 2 second ones"):
+        encode_texts(tokenizer, ["a"], ["b", "c"], max_length=9, name="dev")
+
+
+@pytest.mark.parametrize("label", [[1, 0], [2.5, 1.0], None])
+def test_a_data_set_makes_batches(tokenizer, label):
+    columns = {"text_a": ["the river", "the river crossed"], "text_b": ["a", "b"], "index": [0, 1]}
+    data = EncodedDataset(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
+    assert len(data) == 2
+    assert data.lengths == [len(data[0]["input_ids"]), len(data[1]["input_ids"])]
+    batch = Collator(tokenizer.pad_token_id)([data[0], data[1]])
+    expected = tokenizer(columns["text_a"], columns["text_b"], padding=True, return_tensors="pt")
+    for key in ("input_ids", "attention_mask", "token_type_ids"):
+        assert torch.equal(batch[key], expected[key])
+    assert ("labels" in batch) == bool(label)
+    assert not label or batch["labels"].tolist() == label
+
+
+def test_a_data_set_names_itself(tokenizer):
+    with pytest.raises(ValueError, match=r"^train: 1 of 1 texts are longer than 4 tokens"):
+        EncodedDataset(Dataset.from_dict({"text_a": ["the river crossed"]}), tokenizer, 4, name="train")

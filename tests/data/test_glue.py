@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mabert.data.glue import TASKS, glue_task, load_glue
+
+QUOTED = 'He said " so , and left it'
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+FILES = {
+    "cola": {
+        "train.tsv": "gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tThe cat sat the.\n",
+        "dev.tsv": "gj04\t1\t\tIt rained.",
+        "test.tsv": "index\tsentence\n0\tWho knows?\n1\tKnows who.\n",
+    },
+    "sst2": {
+        "train.tsv": f"sentence\tlabel\n{QUOTED}\t1\nbad \t0\n",
+        "dev.tsv": "sentence\tlabel\nfine \t1\n",
+        "test.tsv": "index\tsentence\n0\tfine\n",
+    },
+    "mrpc": {
+        "train.tsv": f"\ufeff{MRPC}\n1\t7\t8\t{QUOTED}\tHe left .\n0\t1\t2\ta\tb\n",
+        "dev.tsv": f"\ufeff{MRPC}\n0\t1\t2\ta\tb\n",
+        "test.tsv": "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\ta\tb\n",
+    },
+    "qqp": {
+        "train.tsv": f"{QQP}\n9\t1\t2\tWhy?\tHow?\t0\n8\t1\t2\tcut\n7\t3\t4\tA?\tA?\t1\n",
+        "dev.tsv": f"{QQP}\n9\t1\t2\tWhy?\tWhy?\t1\n",
+        "test.tsv": "id\tquestion1\tquestion2\n0\tA?\tB?\n",
+    },
+    "mnli": {
+        "train.tsv": "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label\n0\t1\tA b.\tA.\tneutral\tentailment\n",
+        "dev_matched.tsv": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA b.\tNot a.\tneutral\tcontradiction\n",
+        "dev_mismatched.tsv": "index\tsentence1\tsentence2\tgold_label\n0\tA b.\tC.\tneutral\n",
+        "test_matched.tsv": "index\tsentence1\tsentence2\n9794\tA.\tB.\n",
+        "test_mismatched.tsv": "index\tsentence1\tsentence2\n0\tA.\tB.\n",
+    },
+    "qnli": {
+        "train.tsv": f"index\tquestion\tsentence\tlabel\n0\tWho?\t{QUOTED}\tentailment\n1\tWho?\tA.\tnot_entailment\n",
+        "dev.tsv": "index\tquestion\tsentence\tlabel\n0\tWho?\tA.\tnot_entailment\n",
+        "test.tsv": "index\tquestion\tsentence\n0\tWho?\tA.\n",
+    },
+    "rte": {
+        "train.tsv": "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tnot_entailment\n",
+        "dev.tsv": "index\tsentence1\tsentence2\tlabel\n0\tA.\tA.\tentailment\n",
+        "test.tsv": "index\tsentence1\tsentence2\n0\tA.\tB.\n",
+    },
+    "stsb": {
+        "train.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA man.\tA man.\t5.000\n1\tx\tA.\tB.\t0.2\n",
+        "dev.tsv": "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tB.\t2.6\n",
+        "test.tsv": "index\tgenre\tsentence1\tsentence2\n0\tx\tA.\tB.\n",
+    },
+}
+
+
+@pytest.fixture
+def glue(tmp_path):
+    for task, files in FILES.items():
+        folder = tmp_path / "glue" / TASKS[task].folder
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_text(content, encoding="utf-8")
+    return tmp_path / "glue"
+
+
+def test_every_task_of_the_paper_is_there():
+    assert list(TASKS) == ["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "stsb"]
+    assert set(FILES) == set(TASKS)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_columns_are_uniform(glue, task):
+    known = TASKS[task]
+    loaded = load_glue(task, glue)
+    assert list(loaded) == list(known.splits)
+    for split, data in loaded.items():
+        test = split.startswith("test")
+        expected = {"text_a", "index"} | ({"text_b"} if known.text_b else set()) | (set() if test else {"label"})
+        assert set(data.column_names) == expected
+        for row in data:
+            assert isinstance(row["text_a"], str)
+            assert isinstance(row["index"], int)
+            assert test or isinstance(row["label"], float if known.is_regression else int)
+            assert test or known.is_regression or 0 <= row["label"] < known.num_labels
+
+
+def test_rows_are_read_as_the_official_loader_reads_them(glue, caplog):
+    def rows(task, split):
+        return [list(row.values()) for row in load_glue(task, glue)[split]]
+
+    assert rows("cola", "train") == [["The cat sat.", 1, 0], ["The cat sat the.", 0, 1]]
+    assert rows("cola", "validation") == [["It rained.", 1, 0]]
+    assert rows("cola", "test") == [["Who knows?", 0], ["Knows who.", 1]]
+    assert rows("sst2", "train") == [[QUOTED, 1, 0], ["bad ", 0, 1]]
+    assert rows("mrpc", "train") == [[QUOTED, "He left .", 1, 0], ["a", "b", 0, 1]]
+    assert rows("mnli", "train") == [["A b.", "A.", 0, 0]]
+    assert rows("mnli", "validation_matched")[0][2] == 2
+    assert rows("mnli", "validation_mismatched")[0][2] == 1
+    assert rows("mnli", "test_matched") == [["A.", "B.", 9794]]
+    assert rows("qnli", "train") == [["Who?", QUOTED, 0, 0], ["Who?", "A.", 1, 1]]
+    assert rows("stsb", "train") == [["A man.", "A man.", 5.0, 0], ["A.", "B.", 0.2, 1]]
+    assert not caplog.records
+    assert rows("qqp", "train") == [["Why?", "How?", 0, 0], ["A?", "A?", 1, 1]]
+    assert "left out 1 rows with missing columns" in caplog.text
+
+
+def test_the_task_folder_itself_will_do_and_test_files_may_be_missing(glue):
+    (glue / "RTE" / "test.tsv").unlink()
+    assert list(load_glue("rte", glue / "RTE")) == ["train", "validation"]
+    (glue / "RTE" / "train.tsv").unlink()
+    assert list(load_glue("rte", glue, ["validation"])) == ["validation"]
+    with pytest.raises(FileNotFoundError, match=r"RTE/train\.tsv: no such file"):
+        load_glue("rte", glue)
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "content", "message"),
+    [
+        ("cola", "train.tsv", "gj04\t1\tshort\n", r"train\.tsv, line 1: 3 columns where 4 are expected"),
+        (
+            "cola",
+            "train.tsv",
+            "gj04\t1\t\ta\n\ngj04\t2\t\tb\n",
+            r"train\.tsv, line 3: unknown label '2'; known are 0, 1",
+        ),
+        ("sst2", "dev.tsv", "text\tlabel\na\t1\n", r"dev\.tsv: no column 'sentence'; the columns are text, label"),
+        ("sst2", "dev.tsv", "", r"dev\.tsv: empty"),
+        ("sst2", "dev.tsv", "sentence\tlabel\n", r"dev\.tsv: a header line but no rows"),
+        ("sst2", "test.tsv", "index\tsentence\nx\ta\n", r"test\.tsv, line 2: the index 'x' is not a number"),
+        (
+            "mnli",
+            "dev_matched.tsv",
+            "sentence1\tsentence2\tgold_label\na\tb\t-\n",
+            "line 2: unknown label '-'",
+        ),
+        ("stsb", "dev.tsv", "sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: the score 'high' is not a number"),
+        (
+            "rte",
+            "dev.tsv",
+            b"index\tsentence1\tsentence2\tlabel\n0\t\xe9",
+            r"dev\.tsv: not UTF-8: byte 0xe9 at offset 34",
+        ),
+    ],
+)
+def test_bad_files_get_one_clear_line(glue, task, file, content, message):
+    (glue / TASKS[task].folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message) as error:
+        load_glue(task, glue)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_names(tmp_path):
+    with pytest.raises(ValueError, match="unknown GLUE task 'wnli'; known are cola, sst2"):
+        glue_task("wnli")
+    with pytest.raises(ValueError, match="mnli has no split 'validation'; its splits are train, validation_matched"):
+        load_glue("mnli", tmp_path, ["validation"])
+    with pytest.raises(
+        FileNotFoundError, match=r"nowhere: no such folder \(the hub's data set is written hub:nyu-mll/glue"
+    ):
+        load_glue("cola", tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"no folder CoLA, nor any of train\.tsv, dev\.tsv, test\.tsv"):
+        load_glue("cola", tmp_path)
+
+
+def hub_set(folder, classes):
+    import datasets
+
+    features = datasets.Features(
+        sentence1=datasets.Value("string"),
+        sentence2=datasets.Value("string"),
+        label=datasets.ClassLabel(names=classes),
+        idx=datasets.Value("int32"),
+    )
+    metadata = {b"huggingface": json.dumps({"info": {"features": features.to_dict()}}).encode()}
+    for split, label in (("train", 1), ("validation", 0), ("test", -1)):
+        table = pa.table(
+            {
+                "sentence1": ["A."],
+                "sentence2": ["B."],
+                "label": pa.array([label], pa.int64()),
+                "idx": pa.array([4], pa.int32()),
+            }
+        )
+        path = folder / "mrpc" / f"{split}-00000.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: mrpc\n  data_files:\n"
+        + "".join(f"  - {{split: {split}, path: mrpc/{split}-*}}\n" for split in ("train", "validation", "test"))
+        + "---\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def no_downloads(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+@pytest.mark.usefixtures("no_downloads")
+def test_the_hub_gives_the_same_columns(tmp_path):
+    source = hub_set(tmp_path / "set", ["not_equivalent", "equivalent"])
+    loaded = load_glue("mrpc", f"hub:{source}")
+    assert list(loaded) == ["train", "validation", "test"]
+    assert loaded["train"][0] == {"text_a": "A.", "text_b": "B.", "label": 1, "index": 4}
+    assert loaded["test"][0] == {"text_a": "A.", "text_b": "B.", "index": 4}
+
+
+@pytest.mark.usefixtures("no_downloads")
+def test_a_hub_set_with_other_classes_is_refused(tmp_path):
+    source = hub_set(tmp_path / "set", ["equivalent", "not_equivalent"])
+    with pytest.raises(ValueError, match=r"the classes are \['equivalent', 'not_equivalent'\], not \['not_equivalent'"):
+        load_glue("mrpc", f"hub:{source}")

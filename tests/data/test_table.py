@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data.table import Columns, load_table, load_tables, table_task
+
+KINDS = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
+COLUMNS = Columns("text", label="topic")
+CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=30)
+
+
+def write(path, rows):
+    """Rows of strings and numbers in the format that the suffix says."""
+    names = list(rows[0])
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".tsv":
+        lines = ["\t".join(names), *("\t".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(rows)
+        data = text.getvalue().encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@settings(deadline=None, max_examples=25)
+@given(texts=st.lists(CLEAN, min_size=1, max_size=5))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
+    rows = [{"topic": "b" if i % 2 else "a", "text": text} for i, text in enumerate(texts)]
+    path = write(tmp_path_factory.mktemp("table") / f"t{kind}", rows)
+    loaded = load_table(path, COLUMNS, table_task("t", ["a", "b"]))
+    assert loaded[:] == {
+        "text_a": texts,
+        "label": [i % 2 for i in range(len(texts))],
+        "index": list(range(len(texts))),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_from_three_files(tmp_path, kind):
+    files = {
+        "train": write(tmp_path / f"a{kind}", [{"text": "x", "other": "y", "topic": t} for t in ("sport", "arts")]),
+        "validation": write(tmp_path / f"b{kind}", [{"text": "x", "other": "z", "topic": "sport"}]),
+        "test": write(tmp_path / f"c{kind}", [{"text": "x", "other": "w"}]),
+    }
+    task, loaded = load_tables(files, Columns("text", "other", "topic"), name="news")
+    assert (task.name, task.label_names, task.main_metric) == ("news", ("arts", "sport"), "accuracy")
+    assert loaded["train"][:] == {"text_a": ["x", "x"], "text_b": ["y", "y"], "label": [1, 0], "index": [0, 1]}
+    assert loaded["validation"]["label"][:] == [1]
+    assert loaded["test"].column_names == ["text_a", "text_b", "index"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_classes_in_numeric_order_or_scores(tmp_path, kind):
+    path = write(tmp_path / f"t{kind}", [{"text": "x", "topic": t} for t in (10, 9, 2, -1)])
+    task, loaded = load_tables({"train": path, "validation": path}, COLUMNS)
+    assert task.label_names == ("-1", "2", "9", "10")
+    assert loaded["train"]["label"][:] == [3, 2, 1, 0]
+    task, loaded = load_tables({"train": path, "validation": path}, COLUMNS, regression=True)
+    assert task.is_regression
+    assert task.num_labels == 1
+    assert loaded["train"]["label"][:] == [10.0, 9.0, 2.0, -1.0]
+
+
+def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
+    (tmp_path / "t.csv").write_text('text,topic\n"one\ntwo, ""three""",a\n' + "x" * 200_000 + ",b\n")
+    loaded = load_table(tmp_path / "t.csv", COLUMNS, table_task("t", ["a", "b"]))
+    assert loaded["text_a"][0] == 'one\ntwo, "three"'
+    assert len(loaded["text_a"][1]) == 200_000
+    assert csv.field_size_limit() == 131072
+
+
+@settings(deadline=None, max_examples=20)
+@given(rows=st.integers(10, 60), seed=st.integers(0, 99))
+def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, rows, seed):
+    path = write(tmp_path_factory.mktemp("t") / "t.csv", [{"text": f"row {i}", "topic": i % 3} for i in range(rows)])
+    _, loaded = load_tables({"train": path}, COLUMNS, hold_out=0.2, seed=seed)
+    assert len(loaded["validation"]) == round(0.2 * rows)
+    assert sorted(loaded["train"]["index"][:] + loaded["validation"]["index"][:]) == list(range(rows))
+    _, again = load_tables({"train": path}, COLUMNS, hold_out=0.2, seed=seed)
+    assert again["validation"][:] == loaded["validation"][:]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "", r"t\.csv: empty"),
+        ("t.csv", "text,topic\n", r"t\.csv: no rows"),
+        ("t.csv", "body,topic\nx,a\n", r"t\.csv: no column 'text'; the columns are body, topic"),
+        ("t.csv", "text,text,topic\nx,y,a\n", r"t\.csv: more than one column 'text'"),
+        ("t.csv", "text,topic\nx,a\n\nx\n", r"t\.csv, line 4: 1 columns where the header has 2"),
+        ("t.csv", 'text,topic\n"x" y,a\n', r"t\.csv, line 2: not CSV"),
+        ("t.csv", "text,topic\nx,c\n", r"t\.csv, line 2: unknown label 'c'; known are a, b"),
+        ("t.tsv", "text\ttopic\nx\ty\ta\n", r"t\.tsv, line 2: 3 columns where the header has 2"),
+        ("t.csv", b"text,topic\ncaf\xe9,a\n", r"t\.csv: not UTF-8: byte 0xe9 at offset 14"),
+        ("t.jsonl", '{"text": "x", "topic": "a"}\n{"text": 3, "topic": "a"}', r"line 2: 'text' is 3, not text"),
+        ("t.jsonl", '{"text": "x", "topic": null}', r"line 1: no value for 'topic'; there is text, topic"),
+        ("t.jsonl", "[]", r"line 1: not an object but '\[\]'"),
+        ("t.jsonl", "{", r"line 1: not JSON"),
+        ("t.parquet", "PAR?", r"t\.parquet: not a readable Parquet file"),
+        ("t.xlsx", "PK", r"t\.xlsx: unknown kind of table '\.xlsx'; known are \.csv, \.tsv, \.jsonl and \.parquet"),
+    ],
+)
+def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message) as error:
+        load_table(tmp_path / name, COLUMNS, table_task("t", ["a", "b"]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_value_in_parquet_is_named(tmp_path):
+    pq.write_table(pa.table({"text": ["x", None], "topic": ["a", "b"]}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t\.parquet, row 2: no value for 'text'"):
+        load_table(tmp_path / "t.parquet", COLUMNS, table_task("t", ["a", "b"]))
+
+
+def test_what_a_task_needs(tmp_path):
+    path = write(tmp_path / "t.csv", [{"text": "x", "topic": "a"}] * 3)
+    with pytest.raises(ValueError, match="all labels in 'topic' are 'a'; a classifier needs at least two classes"):
+        load_tables({"train": path}, COLUMNS)
+    with pytest.raises(ValueError, match="no training table"):
+        load_tables({"test": path}, COLUMNS)
+    with pytest.raises(ValueError, match="no label column"):
+        load_tables({"train": path}, Columns("text"))
+    with pytest.raises(ValueError, match=r"cannot hold 0\.1 of 3 training rows out"):
+        load_tables({"train": path}, COLUMNS, label_names=["a", "b"])
+    with pytest.raises(FileNotFoundError, match=r"no\.csv: no such file"):
+        load_tables({"train": tmp_path / "no.csv"}, COLUMNS)
