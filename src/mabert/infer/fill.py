@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from mabert.data.batches import TOKENS_A_BATCH
 from mabert.infer.load import load_for_use
-from mabert.infer.texts import TOKENS_A_BATCH, answer_in_order, encode_texts
+from mabert.infer.texts import answer_in_order, encode_texts
 from mabert.model import MaBertForMaskedLM
 
 

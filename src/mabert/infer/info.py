@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from mabert.infer.load import load_config, load_model
 from mabert.model import MaBertConfig, MaBertModel
 from mabert.model.blocks import MambaBlock
+from mabert.model.load import load_config, load_model
 
 LENGTHS = (128, 512, 2048)
 

@@ -23,12 +23,10 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerFast
 
 from mabert.data import files
+from mabert.data.batches import TOKENS_A_BATCH, batches_by_length
 from mabert.data.collate import Collator
 
 Answer = TypeVar("Answer")
-
-TOKENS_A_BATCH = 8192
-"""Padded tokens a batch holds at most, unless one text alone is longer."""
 
 
 def read_texts(source: str | Path | None, text_column: str = "text") -> list[str]:
@@ -105,27 +103,6 @@ def encode_texts(
             f"(the longest has {max(over)}); --truncate cuts them"
         )
     return [ids if len(ids) <= longest else [*ids[: longest - 1], tokenizer.sep_token_id] for ids in encoded]
-
-
-def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:
-    """Groups texts of like length.
-
-    Args:
-        lengths: Tokens of each text.
-        tokens: Padded tokens of a batch at most.
-
-    Returns:
-        Indices, a list a batch, longest texts first, so that memory is at its height at the beginning.
-    """
-    batches: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if room == 0:
-            batches.append([])
-            room = max(1, tokens // max(1, lengths[index]))
-        batches[-1].append(index)
-        room -= 1
-    return batches
 
 
 @torch.inference_mode()

@@ -1,0 +1,248 @@
+"""One classifier: the task's examples, the model with a new head, one training run."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast, TrainingArguments, set_seed
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from mabert.data.batches import batches_by_length
+from mabert.data.collate import Collator
+from mabert.data.encode import EncodedDataset
+from mabert.data.metrics import compute
+from mabert.data.task import Task
+from mabert.model import MaBertForSequenceClassification
+from mabert.model.load import load_config, load_model
+from mabert.train.trainer import MaBertTrainer, device_arguments
+
+SMALL_TASKS = ("cola", "mrpc", "rte")
+"""Tasks of a few thousand examples, which get ten epochs rather than three."""
+
+
+@dataclass
+class FinetuneRecipe:
+    """How a classifier is trained.
+
+    Attributes:
+        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
+            validation data.
+        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
+        batch_size: Examples a step.
+        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
+        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
+        dropout: On embeddings, sub-layers, attention and classifier.
+        max_length: Tokens an example has at most; default, all that the model takes.
+        truncate: Whether longer examples are cut; otherwise they are an error.
+        precision: `fp32`, or `bf16` by autocast.
+        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
+            validation data.
+        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
+        pooling: In place of the model's own.
+    """
+
+    learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
+    epochs: int | None = None
+    batch_size: int = 32
+    warmup_share: float = 0.06
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    max_length: int | None = None
+    truncate: bool = False
+    precision: Literal["fp32", "bf16"] = "fp32"
+    select: Literal["last", "best"] = "last"
+    from_scratch: bool = False
+    pooling: str | None = None
+
+
+@dataclass
+class TaskData:
+    """A task ready for one tokenizer.
+
+    Attributes:
+        task: What it is.
+        splits: Encoded examples by split: `train`, one or two whose name starts with `validation`, `test...` if there.
+        labels: Labels by validation split.
+        indices: The `index` column by split.
+    """
+
+    task: Task
+    splits: dict[str, EncodedDataset]
+    labels: dict[str, np.ndarray]
+    indices: dict[str, list[int]]
+
+    @property
+    def validations(self) -> list[str]:
+        """Names of the validation splits."""
+        return [name for name in self.splits if name.startswith("validation")]
+
+
+def encode_task(
+    task: Task, splits: dict[str, Dataset], tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool
+) -> TaskData:
+    """Encodes every split of a task.
+
+    Raises:
+        ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
+    """
+    return TaskData(
+        task,
+        {
+            name: EncodedDataset(rows, tokenizer, max_length, truncate, f"{task.name} {name}")
+            for name, rows in splits.items()
+        },
+        {name: np.asarray(rows["label"]) for name, rows in splits.items() if name.startswith("validation")},
+        {name: list(rows["index"]) for name, rows in splits.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all runs of one fine-tuning share.
+
+    Attributes:
+        model: Folder or hub name of the pretrained model.
+        tokenizer: Its tokenizer.
+        data: The task's examples.
+        recipe: How to train.
+        progress: Whether to show progress.
+    """
+
+    model: str | Path
+    tokenizer: PreTrainedTokenizerFast
+    data: TaskData
+    recipe: FinetuneRecipe
+    progress: bool = True
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the training data."""
+        return self.recipe.epochs or (10 if self.data.task.name in SMALL_TASKS else 3)
+
+    def logits(self, classifier: MaBertForSequenceClassification, split: str) -> np.ndarray:
+        """A classifier's outputs for one split, float32 (examples, labels)."""
+        return logits_of(classifier, self.data.splits[split], self.tokenizer.pad_token_id, self.recipe.precision)
+
+    def scores(self, classifier: MaBertForSequenceClassification) -> dict[str, float]:
+        """The task's metrics on its first validation split."""
+        split = self.data.validations[0]
+        return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
+
+
+def train_classifier(
+    job: Job, place: Path, rate: float, seed: int
+) -> tuple[MaBertForSequenceClassification, list[dict[str, Any]]]:
+    """One training run.
+
+    Args:
+        job: What to train on, and how.
+        place: Folder that the Trainer may use.
+        rate: Peak learning rate.
+        seed: Of head, order and dropout.
+
+    Returns:
+        The classifier, and what was logged on the way.
+    """
+    set_seed(seed)
+    recipe, task = job.recipe, job.data.task
+    classifier = new_classifier(job)
+    steps = job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
+    trainer = ClassifierTrainer(
+        model=classifier,
+        args=TrainingArguments(
+            output_dir=str(place),
+            num_train_epochs=job.epochs,
+            per_device_train_batch_size=recipe.batch_size,
+            learning_rate=rate,
+            warmup_steps=round(recipe.warmup_share * steps),
+            weight_decay=recipe.weight_decay,
+            lr_scheduler_type="linear",
+            seed=seed,
+            logging_steps=max(1, min(50, steps // 20)),
+            save_strategy="no",
+            eval_strategy="epoch",
+            report_to=[],
+            remove_unused_columns=False,
+            logging_nan_inf_filter=False,
+            **device_arguments(recipe.precision),
+        ),
+        data_collator=Collator(job.tokenizer.pad_token_id),
+        train_dataset=job.data.splits["train"],
+        eval_dataset=job.data.splits[job.data.validations[0]],
+        title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
+        job=job,
+    )
+    trainer.train()
+    if trainer.best_weights is not None:
+        classifier.load_state_dict(trainer.best_weights)
+    return classifier, [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+
+
+def new_classifier(job: Job) -> MaBertForSequenceClassification:
+    """The pretrained encoder (or one at random) under a new head."""
+    task, recipe = job.data.task, job.recipe
+    config = load_config(job.model)
+    config.num_labels = task.num_labels
+    if task.label_names:
+        config.id2label = dict(enumerate(task.label_names))
+        config.label2id = {name: index for index, name in enumerate(task.label_names)}
+    config.problem_type = "regression" if task.is_regression else "single_label_classification"
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = config.classifier_dropout = recipe.dropout
+    if recipe.pooling is not None:
+        config.pooling = recipe.pooling
+    if recipe.from_scratch:
+        return MaBertForSequenceClassification(config)
+    return load_model(MaBertForSequenceClassification, job.model, head=False, config=config, dtype=torch.float32)
+
+
+class ClassifierTrainer(MaBertTrainer):
+    """Batches of like length; the task's metrics on the validation data after every epoch."""
+
+    def __init__(self, *, job: Job, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.job = job
+        self.best = -math.inf
+        self.best_weights: dict[str, torch.Tensor] | None = None
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
+        return LengthGroupedSampler(
+            self.args.train_batch_size * self.args.gradient_accumulation_steps,
+            lengths=self.job.data.splits["train"].lengths,
+            generator=torch.Generator().manual_seed(self.args.seed),
+        )
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        """Scores the first validation split, and keeps the best weights if they are wanted."""
+        scores = self.job.scores(self.model)
+        metrics = {f"eval_{name}": value for name, value in scores.items()}
+        main = scores[self.job.data.task.main_metric]
+        if self.job.recipe.select == "best" and main > self.best:
+            self.best = main
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+@torch.no_grad()
+def logits_of(
+    model: MaBertForSequenceClassification, examples: EncodedDataset, pad_id: int, precision: str = "fp32"
+) -> np.ndarray:
+    """A classifier's outputs, float32 (examples, labels), in the order of the examples."""
+    training = model.training
+    model.eval()
+    device = model.device
+    collate = Collator(pad_id)
+    out = np.zeros((len(examples), model.config.num_labels), np.float32)
+    for batch in batches_by_length(examples.lengths):
+        rows = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
+        rows = {name: value.to(device) for name, value in rows.items()}
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            out[batch] = model(**rows).logits.float().cpu().numpy()
+    model.train(training)
+    return out

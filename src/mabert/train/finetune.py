@@ -1,0 +1,143 @@
+"""Fine-tuning on a text classification or regression task: a grid of learning rates, several seeds, one record."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from mabert.data.glue import GlueTask
+from mabert.data.leaderboard import write_leaderboard
+from mabert.data.metrics import compute
+from mabert.data.task import Task
+from mabert.data.tokenizer import load_tokenizer
+from mabert.model.load import load_config
+from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, train_classifier
+from mabert.train.run import RESULT, RunFolder, write_text
+
+
+def finetune(
+    model: str | Path,
+    task: Task,
+    splits: dict[str, Dataset],
+    output: str | Path,
+    recipe: FinetuneRecipe,
+    seeds: Sequence[int] = (0,),
+    *,
+    resume: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Trains one classifier a seed and measures each on the validation data.
+
+    Args:
+        model: Folder or hub name of a pretrained model, with its tokenizer.
+        task: From `load_glue` (by `glue_task`) or `load_tables`.
+        splits: Its examples, from the same.
+        output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
+            `result.json` over all seeds.
+        recipe: How.
+        seeds: Of initialisation of the head, order and dropout.
+        resume: Whether to go on in a folder, keeping the seeds that are finished.
+        progress: Whether to show progress.
+
+    Returns:
+        The content of `result.json`.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If model, data and recipe do not fit, or the folder holds another run.
+    """
+    if not seeds:
+        raise ValueError("no seeds given; one at least is needed")
+    config, tokenizer = load_config(model), load_tokenizer(str(model))
+    longest = recipe.max_length or config.max_position_embeddings
+    if config.position_embedding == "learned" and longest > config.max_position_embeddings:
+        raise ValueError(
+            f"max_length is {longest}, the model's max_position_embeddings {config.max_position_embeddings}"
+        )
+    job = Job(model, tokenizer, encode_task(task, splits, tokenizer, longest, recipe.truncate), recipe, progress)
+    folder = RunFolder(output)
+    folder.claim({"model": str(model), "task": task.name, **dataclasses.asdict(recipe)}, resume)
+    rate, tried = best_rate(job, folder.path, seeds[0])
+    runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed) for seed in seeds]
+    outcome = {"learning_rate": rate, "tried": tried, "main_metric": task.main_metric, "scores": spread(job.data, runs)}
+    return folder.write_result(outcome, seeds=list(seeds))
+
+
+def best_rate(job: Job, folder: Path, seed: int) -> tuple[float, dict[str, float]]:
+    """The learning rate of the grid with the best main metric under one seed, and what each gave."""
+    rates = job.recipe.learning_rates
+    if len(rates) == 1:
+        return rates[0], {}
+    tried = {}
+    for rate in rates:
+        path = folder / "grid" / f"{rate:g}.json"
+        if not path.is_file():
+            classifier, _ = train_classifier(job, folder, rate, seed)
+            score = job.scores(classifier)[job.data.task.main_metric]
+            path.parent.mkdir(exist_ok=True)
+            write_text(path, json.dumps({"learning_rate": rate, "seed": seed, "score": score}) + "\n")
+        tried[f"{rate:g}"] = json.loads(path.read_text(encoding="utf-8"))["score"]
+    return max(rates, key=lambda rate: tried[f"{rate:g}"]), tried
+
+
+def run_seed(job: Job, place: Path, rate: float, seed: int) -> dict[str, Any]:
+    """Trains, measures and saves under one seed; what is finished already is read."""
+    if (place / RESULT).is_file():
+        return json.loads((place / RESULT).read_text(encoding="utf-8"))
+    classifier, history = train_classifier(job, place, rate, seed)
+    place.mkdir(parents=True, exist_ok=True)
+    data, metrics = job.data, {}
+    for split in data.splits:
+        if split == "train":
+            continue
+        logits = job.logits(classifier, split)
+        if split in data.labels:
+            metrics[split] = compute(data.task, logits, data.labels[split])
+            write_predictions(place / f"{split}.tsv", data, split, logits)
+        elif isinstance(data.task, GlueTask):
+            write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
+        else:
+            write_predictions(place / f"{split}.tsv", data, split, logits)
+    classifier.save_pretrained(place)
+    job.tokenizer.save_pretrained(place)
+    result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history}
+    write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def decided(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Class ids, or scores of a regression, (examples,)."""
+    return logits[:, 0] if task.is_regression else logits.argmax(1)
+
+
+def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray) -> None:
+    """A table of predictions, with the truth beside them where it is known."""
+    names = data.task.label_names
+
+    def shown(value: float) -> str:
+        return names[int(value)] if names else f"{value:.4f}"
+
+    columns = [data.indices[split], [shown(value) for value in decided(data.task, logits)]]
+    header = "index\tprediction"
+    if split in data.labels:
+        columns.append([shown(value) for value in data.labels[split]])
+        header += "\tlabel"
+    lines = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
+    write_text(path, "\n".join([header, *lines]) + "\n")
+
+
+def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split."""
+    summary: dict[str, Any] = {}
+    for split in data.validations:
+        summary[split] = {}
+        for metric in data.task.metrics:
+            values = [run["metrics"][split][metric] for run in runs]
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            summary[split][metric] = {"mean": statistics.mean(values), "std": deviation, "values": values}
+    return summary
