@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 2 after bad input, which gets one line; 130 after Ctrl-C.
     """
-    options = parser().parse_args(arguments)
+    options = parse(arguments)
     quiet_libraries()
     try:
         options.run(options)
@@ -34,6 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(one_line(error))
         return BAD_INPUT
     return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; a recipe's fields may stand anywhere among the options."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
+    if stray:
+        top.error(f"unrecognized arguments: {' '.join(stray)}")
+    if rest:
+        options.fields += rest
+    return options
 
 
 def one_line(error: Exception) -> str:
@@ -52,9 +64,9 @@ def complain(message: str) -> None:
 def quiet_libraries() -> None:
     """Our own progress and messages, without those of the libraries below."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
     logging.getLogger("mabert").setLevel(logging.INFO)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

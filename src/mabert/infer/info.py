@@ -1,5 +1,9 @@
 """What a model folder holds: layers, parameters by part, memory at a few lengths."""
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +81,7 @@ def peak_bytes(model: MaBertModel, length: int) -> int:
     """Bytes torch's allocator holds at the height of one forward at batch 1, above what it held before, on the CPU."""
     tokens = torch.full((1, length), 1)
     model(tokens[:, :8])
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with without_standard_error(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         model(tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
@@ -85,3 +89,18 @@ def peak_bytes(model: MaBertModel, length: int) -> int:
         held += change.nbytes()
         peak = max(peak, held)
     return peak
+
+
+@contextlib.contextmanager
+def without_standard_error() -> Iterator[None]:
+    """Keeps the profiler's own start and stop lines, which only an environment variable at start-up could, off a
+    terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

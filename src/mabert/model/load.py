@@ -24,9 +24,9 @@ def load_config(path: str | Path) -> MaBertConfig:
         ValueError: If it is another kind of model.
     """
     folder = Path(path)
-    if folder.exists() or folder.is_absolute() or str(path).startswith("."):
+    if folder.exists() or str(path).count("/") != 1 or str(path).startswith((".", "/")):
         if not folder.is_dir():
-            raise FileNotFoundError(f"no model folder {folder}")
+            raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(f"{folder} holds no model (no config.json)")
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")

@@ -82,12 +82,15 @@ def pretrain(
     tokenizer = tokenizer or load_tokenizer(recipe.tokenizer)
     folder = RunFolder(output)
     arguments = training_arguments(recipe, folder.path)
+    config = model_config(recipe, tokenizer)
     if arguments.should_save:
-        folder.claim(as_mapping(recipe), resume)
+        folder.check(as_mapping(recipe), resume)
     with arguments.main_process_first(desc="tokenising"):
         data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
+    if arguments.should_save:
+        folder.claim(as_mapping(recipe), resume)
     set_seed(recipe.training.seed)
-    model = MaBertForMaskedLM(model_config(recipe, tokenizer))
+    model = MaBertForMaskedLM(config)
     interrupt = SaveOnInterrupt()
     trainer = PretrainTrainer(
         model=model,

@@ -69,8 +69,8 @@ class RunFolder:
         self.path = Path(path)
         self.started = time.time()
 
-    def claim(self, request: dict[str, Any], resume: bool) -> None:
-        """Takes the folder for a run, or takes it up again.
+    def check(self, request: dict[str, Any], resume: bool) -> None:
+        """Whether a run may use the folder; changes nothing.
 
         Args:
             request: Everything that determines the run, as plain values.
@@ -85,8 +85,6 @@ class RunFolder:
                 raise ValueError(
                     f"{self.path} already holds files; name another folder, or go on with that run by --resume"
                 )
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_text(path, yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
             return
         if not path.is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
@@ -94,6 +92,13 @@ class RunFolder:
         changed = list(differences(there, request))
         if changed:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
+
+    def claim(self, request: dict[str, Any], resume: bool) -> None:
+        """Takes the folder for a run, or takes it up again; raises as `check` does."""
+        self.check(request, resume)
+        if not resume:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / REQUEST, yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
 
     def write_result(self, outcome: dict[str, Any], **about: Any) -> dict[str, Any]:
         """Writes `result.json`: the request, the outcome, seed, environment, duration. Returns what it wrote."""
