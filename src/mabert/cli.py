@@ -163,7 +163,7 @@ def add_finetune(commands: Any) -> None:
     how.add_argument("--dropout", type=float, default=0.1, help="[%(default)s]")
     how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
     how.add_argument("--truncate", action="store_true", help="cut longer examples")
-    how.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="[%(default)s]")
+    how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
     how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
     how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
     how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")

@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.models.auto import modeling_auto
 
 from mabert.model.config import SCHEDULES, MaBertConfig, expand_schedule
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
@@ -36,14 +37,35 @@ __all__ = [
 
 
 def register() -> None:
-    """Makes `AutoModel.from_pretrained` and its kin know the model type `mabert`; a second call changes nothing."""
+    """Makes `AutoModel.from_pretrained` and its kin know the model type `mabert`; a second call changes nothing.
+
+    The tables of class names are told as well: transformers goes by them where it asks what a class is for, as when it
+    decides which labels a model is trained with.
+    """
     AutoConfig.register(MaBertConfig.model_type, MaBertConfig, exist_ok=True)
-    for auto, model in (
-        (AutoModel, MaBertModel),
-        (AutoModelForMaskedLM, MaBertForMaskedLM),
-        (AutoModelForSequenceClassification, MaBertForSequenceClassification),
-        (AutoModelForTokenClassification, MaBertForTokenClassification),
-        (AutoModelForQuestionAnswering, MaBertForQuestionAnswering),
-        (AutoModelForMultipleChoice, MaBertForMultipleChoice),
+    for auto, names, model in (
+        (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),
+        (AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, MaBertForMaskedLM),
+        (
+            AutoModelForSequenceClassification,
+            modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+            MaBertForSequenceClassification,
+        ),
+        (
+            AutoModelForTokenClassification,
+            modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+            MaBertForTokenClassification,
+        ),
+        (
+            AutoModelForQuestionAnswering,
+            modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+            MaBertForQuestionAnswering,
+        ),
+        (
+            AutoModelForMultipleChoice,
+            modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
+            MaBertForMultipleChoice,
+        ),
     ):
         auto.register(MaBertConfig, model, exist_ok=True)
+        names[MaBertConfig.model_type] = model.__name__

@@ -19,7 +19,7 @@ from mabert.data.metrics import compute
 from mabert.data.task import Task
 from mabert.model import MaBertForSequenceClassification
 from mabert.model.load import load_config, load_model
-from mabert.train.trainer import MaBertTrainer, device_arguments
+from mabert.train.trainer import MaBertTrainer, device_arguments, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
@@ -39,7 +39,7 @@ class FinetuneRecipe:
         dropout: On embeddings, sub-layers, attention and classifier.
         max_length: Tokens an example has at most; default, all that the model takes.
         truncate: Whether longer examples are cut; otherwise they are an error.
-        precision: `fp32`, or `bf16` by autocast.
+        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
             validation data.
         from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
@@ -54,7 +54,7 @@ class FinetuneRecipe:
     dropout: float = 0.1
     max_length: int | None = None
     truncate: bool = False
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     select: Literal["last", "best"] = "last"
     from_scratch: bool = False
     pooling: str | None = None
@@ -242,7 +242,7 @@ def logits_of(
     for batch in batches_by_length(examples.lengths):
         rows = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
         rows = {name: value.to(device) for name, value in rows.items()}
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
             out[batch] = model(**rows).logits.float().cpu().numpy()
     model.train(training)
     return out

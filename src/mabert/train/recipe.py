@@ -66,7 +66,7 @@ class TrainingRecipe:
         weight_decay: Decay of matrices and embeddings.
         decay_exempt: `default`, none on biases, norms, A_log, D and Δ bias; or `nothing`, decay on all.
         max_grad_norm: Gradient clipping by global norm.
-        precision: `fp32`, or `bf16` by autocast.
+        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         gradient_checkpointing: Recompute activations in the backward pass.
         seed: Of initialisation, dropout, order and masks.
         log_steps: Steps between logged losses.
@@ -88,7 +88,7 @@ class TrainingRecipe:
     weight_decay: float = 0.01
     decay_exempt: Literal["default", "nothing"] = "default"
     max_grad_norm: float = 1.0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_checkpointing: bool = False
     seed: int = 0
     log_steps: int = 50

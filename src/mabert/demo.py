@@ -1,0 +1,217 @@
+"""The tour: from raw text to a fine-tuned model and a page that shows it, in a few minutes on a plain CPU."""
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from rich.console import Console
+from transformers import PreTrainedTokenizerFast
+
+from mabert.data.corpus import parse_sources
+from mabert.data.documentation import installed_documentation
+from mabert.data.sentences import corrupt_word_order, sentences
+from mabert.data.table import table_task
+from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.infer.fill import fill_mask
+from mabert.model import MaBertModel
+from mabert.model.load import load_config, load_model
+from mabert.report.demo import render
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.finetune import finetune
+from mabert.train.pretrain import pretrain
+from mabert.train.recipe import load_recipe
+from mabert.train.run import write_text
+
+logger = logging.getLogger(__name__)
+
+VOCABULARY = 6000
+EXAMPLES = {"train": 6000, "validation": 1000}
+PADDINGS = (0, 1, 8, 32, 128)
+MASKED = (
+    "the function returns a [MASK] of strings.",
+    "if the file does not [MASK], an error is raised.",
+    "the default value is [MASK].",
+    "this method is called when the [MASK] is closed.",
+)
+CLASSES = ("corrupted", "real")
+
+
+def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | None = None) -> dict[str, Any]:
+    """Runs the tour.
+
+    Args:
+        output: Folder for the models and `index.html`; must be new or empty.
+        text: Files of the person's own text; default, the documentation that Python and its packages carry.
+        steps: Pretraining steps in place of the recipe's.
+
+    Returns:
+        What the page shows.
+
+    Raises:
+        ValueError: If the folder is in use, or there is too little text.
+        FileNotFoundError: If a file of text is not there.
+    """
+    folder = Path(output)
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} already holds files; name another folder with -o, or remove it")
+    console = Console(stderr=True, highlight=False)
+    started = time.perf_counter()
+    console.print("[bold]1[/] reading text")
+    documents = read_documents(text)
+    examples = make_examples(documents)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "text.txt", "\n\n".join(documents) + "\n")
+    console.print(f"[bold]2[/] training a WordPiece tokenizer of {VOCABULARY:,} entries")
+    tokenizer = train_wordpiece(documents, VOCABULARY)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    console.print("[bold]3[/] pretraining by masked language modelling, 128 then 512 tokens")
+    pretrained = run_pretraining(folder, tokenizer, steps)
+    console.print("[bold]4[/] fine-tuning: real sentences against sentences in broken word order")
+    tuned = {name: run_finetuning(folder, examples, name) for name in ("pretrained", "from scratch")}
+    console.print("[bold]5[/] filling masks, and padding a text to see whether anything moves")
+    result = {
+        "source": [str(file) for file in text] if text else "installed documentation",
+        "characters": sum(map(len, documents)),
+        "documents": len(documents),
+        "pretraining": pretrained,
+        "fine-tuning": tuned,
+        "masks": fill(folder, documents if text else None),
+        "padding": padding_drift(folder, examples["validation"]["text_a"][0]),
+        "examples": judged(folder, examples["validation"]),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    write_text(folder / "demo.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "index.html", render(result))
+    report(console, result, folder)
+    return result
+
+
+def read_documents(text: Sequence[str] | None) -> list[str]:
+    """The person's documents, or those of the installation."""
+    if text is None:
+        return installed_documentation()
+    return [document for source in parse_sources(text) for document, _ in source.read()]
+
+
+def make_examples(documents: list[str]) -> dict[str, Dataset]:
+    """Real and corrupted sentences, half and half, no sentence on both sides of the split or in both classes.
+
+    Raises:
+        ValueError: If there are too few sentences.
+    """
+    draw = np.random.default_rng(0)
+    pool = list(dict.fromkeys(sentences(documents)))
+    wanted = sum(EXAMPLES.values())
+    if len(pool) < 200:
+        raise ValueError(f"the text has {len(pool)} plain sentences of 6 to 40 words; the demo needs at least 200")
+    draw.shuffle(pool)
+    pool = pool[:wanted]
+    cut = round(len(pool) * EXAMPLES["train"] / wanted)
+    return {name: label_half(part, draw) for name, part in (("train", pool[:cut]), ("validation", pool[cut:]))}
+
+
+def label_half(pool: list[str], draw: np.random.Generator) -> Dataset:
+    """Corrupts every other sentence."""
+    rows = [(corrupt_word_order(text, draw), 0) if place % 2 else (text, 1) for place, text in enumerate(pool)]
+    texts, labels = zip(*rows, strict=True)
+    return Dataset.from_dict({"text_a": list(texts), "label": list(labels), "index": list(range(len(rows)))})
+
+
+def run_pretraining(folder: Path, tokenizer: PreTrainedTokenizerFast, steps: int | None) -> dict[str, Any]:
+    """The demo's recipe on the text just written."""
+    recipe = load_recipe("demo")
+    recipe = dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, sources=[str(folder / "text.txt")], cache=str(folder / "cache")),
+    )
+    if steps is not None:
+        recipe = recipe.at_budget(steps / recipe.training.steps)
+    return pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
+
+
+def run_finetuning(folder: Path, examples: dict[str, Dataset], name: str) -> dict[str, Any]:
+    """One classifier, from the pretrained weights or from random ones; the same model and data otherwise."""
+    recipe = FinetuneRecipe(
+        learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=name == "from scratch"
+    )
+    task = table_task("sentences", CLASSES)
+    place = place_of(folder, name)
+    outcome = finetune(folder / "pretrained", task, examples, place, recipe, [0])["outcome"]
+    record = json.loads((place / "seed-0" / "result.json").read_text(encoding="utf-8"))
+    return {"accuracy": outcome["scores"]["validation"]["accuracy"]["mean"], "history": record["history"]}
+
+
+def fill(folder: Path, own: list[str] | None) -> list[dict[str, Any]]:
+    """Guesses for a few sentences; for a person's own text, sentences of theirs with a word hidden."""
+    texts = list(MASKED) if own is None else hide_a_word(own)
+    guesses = fill_mask(folder / "pretrained", texts, top=5)
+    return [{"text": text, "guesses": masks[0]} for text, masks in zip(texts, guesses, strict=True)]
+
+
+def hide_a_word(documents: list[str]) -> list[str]:
+    """The first few plain sentences with their middle word masked."""
+    hidden = []
+    for sentence in sentences(documents):
+        words = sentence.split()
+        words[len(words) // 2] = "[MASK]"
+        hidden.append(" ".join(words))
+        if len(hidden) == len(MASKED):
+            break
+    return hidden
+
+
+@torch.inference_mode()
+def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
+    """Largest change of any token vector when a text is padded, by masking and side.
+
+    The trained model, in float32; `none` is what most state-space encoders do.
+    """
+    tokenizer = load_tokenizer(str(folder / "pretrained"))
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    rows = []
+    for regime in ("none", "pre+post", "exact"):
+        config = load_config(folder / "pretrained")
+        config.padding_safe_masking = regime
+        model = load_model(MaBertModel, folder / "pretrained", config=config)
+        alone = model(ids).last_hidden_state
+        for side in ("left", "right"):
+            for padding in PADDINGS:
+                empty = torch.full((1, padding), tokenizer.pad_token_id)
+                parts = (empty, ids) if side == "left" else (ids, empty)
+                mask = torch.cat([torch.ones_like(part) * (part is ids) for part in parts], dim=1)
+                out = model(torch.cat(parts, dim=1), mask).last_hidden_state
+                start = padding if side == "left" else 0
+                moved = (out[:, start : start + ids.shape[1]] - alone).abs().max().item()
+                rows.append({"masking": regime, "side": side, "padding": padding, "moved": moved})
+    return rows
+
+
+def judged(folder: Path, validation: Dataset, count: int = 8) -> list[dict[str, str]]:
+    """The first few sentences with the truth and the pretrained classifier's verdict."""
+    lines = (place_of(folder, "pretrained") / "seed-0" / "validation.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines[1 : count + 1]]
+    texts = validation["text_a"][:count]
+    return [{"text": text, "verdict": row[1], "truth": row[2]} for text, row in zip(texts, rows, strict=True)]
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """Where a fine-tuning run lies."""
+    return folder / f"classifier-{name.replace(' ', '-')}"
+
+
+def report(console: Console, result: dict[str, Any], folder: Path) -> None:
+    """The last lines in the terminal."""
+    scores = {name: run["accuracy"] for name, run in result["fine-tuning"].items()}
+    exact = max(row["moved"] for row in result["padding"] if row["masking"] == "exact")
+    console.print(
+        f"held-out MLM loss {result['pretraining']['held_out_loss']:.2f}; accuracy {scores['pretrained']:.1%} "
+        f"pretrained, {scores['from scratch']:.1%} from scratch; padding moves token vectors by {exact:.1e} at most"
+    )
+    console.print(f"[bold]{folder / 'index.html'}[/] shows it all ({result['seconds']:.0f} s)")

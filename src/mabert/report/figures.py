@@ -1,0 +1,56 @@
+"""Figures as inline SVG."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+INK = "#1b2a38"
+COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
+
+
+def line_chart(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x_label: str,
+    y_label: str,
+    *,
+    log_y: bool = False,
+    marks: Sequence[float] = (),
+) -> str:
+    """Curves over one axis.
+
+    Args:
+        lines: Name to x and y values.
+        x_label: What x is, with its unit.
+        y_label: What y is, with its unit.
+        log_y: Whether y is logarithmic.
+        marks: x values to mark by a vertical line.
+
+    Returns:
+        SVG text.
+    """
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for (name, (x, y)), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
+        axes.plot(x, y, label=name, color=colour, linewidth=1.6)
+    for mark in marks:
+        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
+    if log_y:
+        axes.set_yscale("log")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if len(lines) > 1:
+        axes.legend(frameon=False)
+    return svg(figure)
+
+
+def svg(figure: Figure) -> str:
+    """A figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
+    out = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mabert"}):
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
