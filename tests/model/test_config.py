@@ -1,0 +1,77 @@
+"""The configuration: schedules, derived fields, a round trip, and what it refuses."""
+
+import json
+
+import pytest
+
+from mabert import SCHEDULES, MaBertConfig, MaBertModel
+from mabert.model import expand_schedule
+from tests.model.helpers import config
+
+
+def test_the_defaults_are_mabert_base():
+    base = MaBertConfig()
+    assert base.layer_pattern == "MMT" * 4
+    assert base.num_hidden_layers == 12
+    assert base.layer_types == ["linear_attention", "linear_attention", "full_attention"] * 4
+    assert (base.ssm_inner_size, base.ssm_dt_rank, base.head_size) == (1536, 48, 64)
+
+
+def test_the_pattern_table_has_eight_schedules_of_twelve_layers():
+    assert len(SCHEDULES) == len(set(SCHEDULES.values())) == 8
+    assert all(len(letters) == 12 for letters in SCHEDULES.values())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "depth", "letters"),
+    [
+        ("MMT", None, "MMT"),
+        ("MMT*4", None, "MMT" * 4),
+        ("ttm", None, "TTM" * 4),
+        ("MMT", 7, "MMTMMTM"),
+        ("mt", 3, "MTM"),
+        ("T", None, "T"),
+    ],
+)
+def test_schedules_are_written_out(pattern, depth, letters):
+    made = config(layer_pattern=pattern, num_hidden_layers=depth)
+    assert made.layer_pattern == letters
+    assert made.num_hidden_layers == len(letters)
+
+
+def test_a_round_trip_keeps_everything(tmp_path):
+    made = config(layer_pattern="MTM", ssm_direction="bidirectional", pooling="cls", ssm_dt_rank=3, num_labels=5)
+    made.save_pretrained(tmp_path)
+    again = MaBertConfig.from_pretrained(tmp_path)
+    assert again.to_dict() == made.to_dict()
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "mabert"
+
+
+@pytest.mark.parametrize("pattern", ["", "MMX", "mmtt", "MT*0", "M T", "MMT*"])
+def test_other_letters_are_refused(pattern):
+    with pytest.raises(ValueError, match="must be letters M and T"):
+        expand_schedule(pattern)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ssm_state_size": 0}, "ssm_state_size is 0; it must be at least 1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be at least 1"),
+        ({"ssm_expand": 0.01}, "ssm_inner_size is 0"),
+        ({"ssm_dt_min": 0.2}, "ssm_dt_min 0.2 and ssm_dt_max 0.1 must be positive and in that order"),
+        ({"pooling": "max"}, "pooling"),
+        ({"padding_safe_masking": "both"}, "padding_safe_masking"),
+        ({"ssm_direction": "up"}, "ssm_direction"),
+    ],
+)
+def test_values_out_of_range_are_named(fields, message):
+    with pytest.raises(Exception, match=message):
+        config(**fields)
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="hidden_size 8 is not a multiple of num_attention_heads 3"):
+        MaBertModel(config(num_attention_heads=3))
+    with pytest.raises(ValueError, match=r"rotary positions need an even head size.* is 1"):
+        MaBertModel(config(num_attention_heads=8, position_embedding="rotary"))

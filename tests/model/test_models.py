@@ -1,0 +1,266 @@
+"""The models as transformers' users handle them: save and load, resizing, dtypes, checkpointing, heads, bad input."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+import mabert
+from mabert import (
+    MaBertConfig,
+    MaBertForMaskedLM,
+    MaBertForMultipleChoice,
+    MaBertForQuestionAnswering,
+    MaBertForSequenceClassification,
+    MaBertForTokenClassification,
+    MaBertModel,
+)
+from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore
+from mabert.ops import use_backend
+from tests.model.helpers import VOCAB, build, config, ids, run
+
+HEADS = {
+    AutoModel: MaBertModel,
+    AutoModelForMaskedLM: MaBertForMaskedLM,
+    AutoModelForSequenceClassification: MaBertForSequenceClassification,
+    AutoModelForTokenClassification: MaBertForTokenClassification,
+    AutoModelForQuestionAnswering: MaBertForQuestionAnswering,
+    AutoModelForMultipleChoice: MaBertForMultipleChoice,
+}
+
+
+def cores(model):
+    return [module for module in model.modules() if isinstance(module, SelectiveCore)]
+
+
+def batch(rng=0, rows=2, time=6):
+    return torch.as_tensor(ids(np.random.default_rng(rng), rows, time))
+
+
+@pytest.mark.parametrize("auto", HEADS)
+def test_auto_classes_load_what_was_saved(auto, tmp_path):
+    model = build(HEADS[auto], config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    assert [file.name for file in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
+    again = auto.from_pretrained(tmp_path)
+    assert type(again) is HEADS[auto]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), MaBertConfig)
+
+
+def test_registering_twice_changes_nothing():
+    mabert.register()
+    assert type(AutoModel.from_config(config())) is MaBertModel
+
+
+def test_the_default_model_has_about_120_million_parameters():
+    with torch.device("meta"):
+        model = MaBertForMaskedLM(MaBertConfig())
+    assert sum(parameter.numel() for parameter in model.parameters()) == 120_783_930
+
+
+def test_mamba_parameters_start_as_in_mamba_1():
+    torch.manual_seed(0)
+    model = MaBertModel(config(hidden_size=256, ssm_state_size=5, layer_pattern="M", num_attention_heads=4))
+    (core,) = cores(model)
+    step = torch.nn.functional.softplus(core.delta_bias)
+    assert step.min() >= 1e-3 * 0.999
+    assert step.max() <= 1e-1 * 1.001
+    middle = step.log().median().item()
+    assert abs(middle - (math.log(1e-3) + math.log(1e-1)) / 2) < 0.5
+    torch.testing.assert_close(core.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
+    assert torch.equal(core.D, torch.ones(512))
+    assert core.dt_proj.abs().max() <= 16**-0.5
+    assert core.conv_bias.abs().max() <= 0.5
+    assert core.conv_bias.std() > 0.1
+    assert DT_INIT_FLOOR < 1e-3
+
+
+def test_loading_and_initialising_again_keep_the_recurrence(tmp_path):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    again = MaBertForSequenceClassification.from_pretrained(tmp_path)
+    for old, new in zip(cores(model), cores(again), strict=True):
+        for name in SelectiveCore.FLOAT32:
+            assert torch.equal(getattr(old, name), getattr(new, name))
+    before = copy.deepcopy(cores(again)[0].state_dict())
+    again.init_weights()
+    after = cores(again)[0].state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_recurrence_stays_float32_in_short_floats(dtype, tmp_path):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    reference = [getattr(core, name).clone() for core in cores(model) for name in SelectiveCore.FLOAT32]
+    for short in (MaBertModel.from_pretrained(tmp_path, dtype=dtype), copy.deepcopy(model).to(dtype)):
+        kept = [getattr(core, name) for core in cores(short) for name in SelectiveCore.FLOAT32]
+        assert all(torch.equal(a, b) for a, b in zip(reference, kept, strict=True))
+        assert short.layers[0].mixer.in_proj.weight.dtype == dtype
+        out = short(batch()).last_hidden_state
+        assert out.dtype == dtype
+        truth = model(batch()).last_hidden_state
+        assert (out.float() - truth).norm() / truth.norm() < 0.05
+
+
+@pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification])
+def test_gradient_checkpointing_changes_no_gradient(kind):
+    model = build(kind, config(), dtype=torch.float32).train()
+    labels = batch(1) if kind is MaBertForMaskedLM else torch.tensor([0, 1])
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model.zero_grad()
+        model(batch(), labels=labels).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_eager_and_sdpa_agree_under_padding():
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    out = []
+    for attention in ("sdpa", "eager"):
+        model.set_attn_implementation(attention)
+        out.append(model(batch(), mask).last_hidden_state)
+    torch.testing.assert_close(*out, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_hidden_states_and_attentions_of_every_layer(attention):
+    model = build(MaBertModel, config(layer_pattern="MMT"), dtype=torch.float32)
+    model.set_attn_implementation(attention)
+    out = model(batch(), output_hidden_states=True, output_attentions=True)
+    assert [tuple(h.shape) for h in out.hidden_states] == [(2, 6, 8)] * 4
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+    assert [tuple(a.shape) for a in out.attentions] == [(2, 2, 6, 6)] * 3
+    torch.testing.assert_close(out.attentions[2].sum(-1), torch.ones(2, 2, 6))
+
+
+def test_embeddings_given_are_the_tokens_embedded():
+    model = build(MaBertModel, config())
+    embedded = model.get_input_embeddings()(batch())
+    with use_backend("reference"):
+        torch.testing.assert_close(model(inputs_embeds=embedded)[0], model(batch())[0])
+
+
+def test_the_decoder_is_tied_and_resized_with_the_tokens():
+    model = build(MaBertForMaskedLM, config(), dtype=torch.float32)
+    assert model.decoder.weight is model.mabert.embeddings.word_embeddings.weight
+    old = model.decoder.weight.detach().clone()
+    model.resize_token_embeddings(VOCAB + 7)
+    assert model.decoder.weight is model.mabert.embeddings.word_embeddings.weight
+    assert torch.equal(model.decoder.weight[:VOCAB], old)
+    assert model(batch()).logits.shape == (2, 6, VOCAB + 7)
+    untied = build(MaBertForMaskedLM, config(tie_word_embeddings=False))
+    assert untied.decoder.weight is not untied.mabert.embeddings.word_embeddings.weight
+
+
+@pytest.mark.parametrize("kind", [MaBertModel, MaBertForSequenceClassification])
+def test_positions_are_stretched_by_interpolation(kind):
+    model = build(kind, config(), dtype=torch.float32)
+    old = model.get_position_embeddings().weight.detach().clone()
+    model.resize_position_embeddings(47)
+    new = model.get_position_embeddings().weight
+    assert model.config.max_position_embeddings == 47
+    torch.testing.assert_close(new[::2], old)
+    torch.testing.assert_close(new[1::2], (old[1:] + old[:-1]) / 2)
+    assert model(batch(time=40)) is not None
+    with pytest.raises(ValueError, match="new_num_position_embeddings is 0"):
+        model.resize_position_embeddings(0)
+    with pytest.raises(ValueError, match="position_embedding is 'rotary'"):
+        build(kind, config(position_embedding="rotary")).resize_position_embeddings(9)
+
+
+def test_sparse_prediction_has_the_dense_loss_and_gradients():
+    labels = torch.where(torch.rand(2, 6, generator=torch.Generator().manual_seed(0)) < 0.4, batch(1), -100)
+    results = []
+    for sparse in (False, True):
+        model = build(MaBertForMaskedLM, config(sparse_prediction=sparse), dtype=torch.float32)
+        out = model(batch(), labels=labels)
+        out.loss.backward()
+        results.append((out.loss, model.decoder.weight.grad, out.logits))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
+    torch.testing.assert_close(results[0][2][labels != -100], results[1][2])
+
+
+@pytest.mark.parametrize("pattern", ["MT", "MMMM"])
+def test_loss_goes_down_by_training(pattern):
+    torch.manual_seed(0)
+    model = MaBertForSequenceClassification(config(layer_pattern=pattern, initializer_range=0.1)).train()
+    tokens = batch(0, 16, 6)
+    labels = (tokens[:, 2] % 2).long()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(60):
+        loss = model(tokens, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 < 0.5 < losses[0]
+
+
+def test_kinds_of_labels():
+    regression = build(MaBertForSequenceClassification, config(num_labels=1), dtype=torch.float32)
+    out = regression(batch(), labels=torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(out.loss, ((out.logits[:, 0] - torch.tensor([0.5, 2.0])) ** 2).mean())
+    several = build(MaBertForSequenceClassification, config(num_labels=3), dtype=torch.float32)
+    assert several(batch(), labels=torch.tensor([[1.0, 0, 1], [0, 0, 1]])).loss > 0
+    tags = build(MaBertForTokenClassification, config(num_labels=3), dtype=torch.float32)
+    assert tags(batch(), labels=batch() % 3).logits.shape == (2, 6, 3)
+    spans = build(MaBertForQuestionAnswering, config(), dtype=torch.float32)
+    out = spans(batch(), start_positions=torch.tensor([0, 3]), end_positions=torch.tensor([1, 5]))
+    assert out.loss > 0
+    assert out.end_logits.shape == (2, 6)
+    choice = build(MaBertForMultipleChoice, config(), dtype=torch.float32)
+    tokens = torch.stack([batch(0), batch(1), batch(2)], dim=1)
+    mask = torch.ones_like(tokens)
+    mask[0, 1, 4:] = 0
+    out = choice(tokens, mask, labels=torch.tensor([2, 0]))
+    assert out.logits.shape == (2, 3)
+    alone = choice(tokens[:1, 1:2, :4], torch.ones(1, 1, 4)).logits
+    torch.testing.assert_close(out.logits[:1, 1:2], alone)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({}, "give exactly one of input_ids and inputs_embeds"),
+        ({"input_ids": torch.full((1, 3), VOCAB)}, f"input_ids holds {VOCAB}; vocab_size is {VOCAB}"),
+        ({"input_ids": torch.full((1, 3), -1)}, "input_ids holds -1"),
+        ({"input_ids": torch.ones(1, 30).long()}, "the input is 30 tokens long, max_position_embeddings is 24"),
+        ({"input_ids": torch.ones(1, 3).long(), "position_ids": torch.full((1, 3), 24)}, "position_ids holds 24"),
+        ({"input_ids": torch.ones(1, 3).long(), "token_type_ids": torch.full((1, 3), 2)}, "token_type_ids holds 2"),
+        (
+            {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 4)},
+            r"attention_mask has shape \(2, 4\); it must be \(batch, time\) = \(2, 3\)",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        build(MaBertModel, config())(**call)
+
+
+def test_long_padding_is_no_long_input():
+    model = build(MaBertModel, config())
+    tokens = np.concatenate([ids(np.random.default_rng(0), 1, 5), np.zeros((1, 60), int)], axis=1)
+    mask = [[1] * 5 + [0] * 60]
+    torch.testing.assert_close(run(model, tokens, mask)[:, :5], run(model, tokens[:, :5]))
