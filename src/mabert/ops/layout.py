@@ -21,5 +21,5 @@ def saved_states_shape(u: torch.Tensor, A: torch.Tensor, cu_seqlens: torch.Tenso
     ``time // CHUNK`` boundaries together.
     """
     rows, time, channels = u.shape
-    boundaries = rows * ((time + CHUNK - 1) // CHUNK) if cu_seqlens is None else time // CHUNK
+    boundaries = rows * (max(time - 1, 0) // CHUNK) if cu_seqlens is None else time // CHUNK
     return boundaries, A.shape[1], padded_channels(channels)

@@ -4,6 +4,7 @@ Each op takes the name of the backend as an argument, so that a backward, on wha
 backend that served the forward.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -24,10 +25,22 @@ def _spread(gradients: list[Tensor], *inputs: Tensor | None) -> list[Tensor | No
     return [None if tensor is None else next(remaining) for tensor in inputs]
 
 
-def _vjp(function: Any, grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """Differentiate the reference; `torch.func` works below the autograd keys, where custom ops run."""
-    gradients = torch.func.vjp(function, *inputs)[1](grad)
-    return [gradient.contiguous() for gradient in gradients]
+def _differentiate(function: Any, grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """Differentiate the reference by autograd.
+
+    Inside a custom op autograd is switched off, for this thread; another one has its own switches, and none of the
+    modes under which the op may be running.
+    """
+    stream = torch.cuda.current_stream(grad.device) if grad.is_cuda else None
+
+    def run() -> list[Tensor]:
+        with torch.cuda.stream(stream):
+            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+            gradients = torch.autograd.grad(function(*leaves), leaves, grad, materialize_grads=True)
+        return [gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients]
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(run).result()
 
 
 @torch.library.custom_op("mabert::selective_scan", mutates_args=())
@@ -133,7 +146,7 @@ def scan_backward_op(
             reverse=reverse,
         )
 
-    return _vjp(scan, grad, _present(u, delta, A, B, C, D, z, delta_bias))
+    return _differentiate(scan, grad, _present(u, delta, A, B, C, D, z, delta_bias))
 
 
 @scan_backward_op.register_fake
@@ -248,7 +261,7 @@ def conv_backward_op(
             reverse=reverse,
         )
 
-    return _vjp(conv, grad, _present(u, weight, bias))
+    return _differentiate(conv, grad, _present(u, weight, bias))
 
 
 @conv_backward_op.register_fake

@@ -14,7 +14,7 @@ from torch import Tensor
 from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block
 from mabert.ops.cpu.functions import sigmoid
 from mabert.ops.cpu.kernel import BUILD, Kernel
-from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
@@ -274,7 +274,9 @@ def conv_backward(
     pieces, groups = plan_pieces(cu_seqlens, rows, time)
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
-    parameters = torch.zeros(max(len(groups) - 1, 1), blocks, width + 1, BLOCK)
+    parameters = fresh((max(len(groups) - 1, 1), blocks, width + 1, BLOCK), torch.float32)
+    if len(pieces) == 0:
+        parameters.zero_()
     alive = [readable(tensor) for tensor in (u, weight, bias, mask, grad)]
     run(
         _backward_kernel,
@@ -291,8 +293,8 @@ def conv_backward(
         reverse,
     )
     sums = sum_parts(parameters).transpose(1, 2).reshape(blocks * BLOCK, width + 1)[:channels]
-    dweight = sums[:, :width].flip(1) if reverse else sums[:, :width].clone()
-    gradients = [du, dweight.to(weight.dtype)]
+    dweight = sums[:, :width].flip(1) if reverse else sums[:, :width]
+    gradients = [du, own(dweight, weight.dtype)]
     if bias is not None:
-        gradients.append(sums[:, width].to(bias.dtype, copy=True))
+        gradients.append(own(sums[:, width], bias.dtype))
     return gradients

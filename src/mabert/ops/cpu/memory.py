@@ -15,10 +15,15 @@ _LARGE = 32 << 20  # below this the C library hands out memory it already has
 
 def fresh(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised contiguous CPU tensor."""
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype, device="cpu")
     if tensor.nbytes >= _LARGE and sys.platform == "linux":
         start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         size = (tensor.data_ptr() + tensor.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
         # Advice only: where the system declines it, the memory is as good as before.
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)
     return tensor
+
+
+def own(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a contiguous copy in memory of its own, as a custom op's results must be."""
+    return tensor.to(dtype).clone(memory_format=torch.contiguous_format)

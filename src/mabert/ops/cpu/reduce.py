@@ -38,7 +38,7 @@ def sum_parts(parts: Tensor) -> Tensor:
     """Sum a contiguous float32 tensor over its first dimension, from first to last."""
     if parts.shape[0] == 1:
         return parts[0]
-    result = torch.empty(parts.shape[1:], dtype=torch.float32)
+    result = torch.empty(parts.shape[1:], dtype=torch.float32, device="cpu")
     size = result.numel()
     run(_kernel, -(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
     return result

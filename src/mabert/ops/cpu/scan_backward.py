@@ -32,7 +32,7 @@ from mabert.ops.cpu.blocks import (
 )
 from mabert.ops.cpu.functions import LN_2, exp2, sigmoid, softplus
 from mabert.ops.cpu.kernel import BUILD, Kernel
-from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
@@ -325,7 +325,9 @@ def scan_backward(
     dz = None if z is None else fresh(z.shape, z.dtype)
     dB_parts = fresh((stripes * rows, time, N), torch.float32)
     dC_parts = fresh((stripes * rows, time, N), torch.float32)
-    parameters = torch.zeros(max(len(groups) - 1, 1), blocks, (N + 2) * BLOCK)
+    parameters = fresh((max(len(groups) - 1, 1), blocks, (N + 2) * BLOCK), torch.float32)
+    if len(sequences) == 0:
+        parameters.zero_()
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask, grad)]
     run(
         _kernel,
@@ -343,19 +345,19 @@ def scan_backward(
     dA, dD, dbias = _unpack(sum_parts(parameters), channels, N)
     dB = sum_parts(dB_parts.view(stripes, rows, time, N)).to(B.dtype)
     dC = sum_parts(dC_parts.view(stripes, rows, time, N)).to(C.dtype)
-    gradients = [du, ddelta, dA.to(A.dtype), dB, dC]
+    gradients = [du, ddelta, own(dA, A.dtype), dB, dC]
     if D is not None:
-        gradients.append(dD.to(D.dtype))
+        gradients.append(own(dD, D.dtype))
     if dz is not None:
         gradients.append(dz)
     if delta_bias is not None:
-        gradients.append(dbias.to(delta_bias.dtype))
+        gradients.append(own(dbias, delta_bias.dtype))
     return gradients
 
 
 def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take dA, dD and the gradient of delta_bias out of their blocks, each in memory of its own."""
+    """Take dA, dD and the gradient of delta_bias out of their blocks."""
     blocks = parameters.shape[0]
     of_state, dD, dbias = parameters.split([N * BLOCK, BLOCK, BLOCK], dim=1)
     dA = of_state.reshape(blocks, BLOCK // LANES, N, LANES).transpose(2, 3).reshape(blocks * BLOCK, N)
-    return dA[:channels].clone(), dD.reshape(-1)[:channels].clone(), dbias.reshape(-1)[:channels].clone()
+    return dA[:channels], dD.reshape(-1)[:channels], dbias.reshape(-1)[:channels]

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_decays, step_at
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block, fetch_decays, step_at
 from mabert.ops.cpu.functions import exp2, sigmoid, softplus
 from mabert.ops.cpu.kernel import BUILD, Kernel
 from mabert.ops.cpu.memory import fresh
@@ -138,8 +138,8 @@ def _scan_forward(
                 count = min(BLOCK, channels - first)
                 for k in range(steps):
                     t = times[k]
-                    fetch(tensors[_U], row, t, first, count, x + k * BLOCK_BYTES)
-                    fetch(tensors[_DELTA], row, t, first, count, delta + k * BLOCK_BYTES)
+                    fetch_block(tensors[_U], row, t, first, count, x + k * BLOCK_BYTES)
+                    fetch_block(tensors[_DELTA], row, t, first, count, delta + k * BLOCK_BYTES)
                     _prepare(k, delta_softplus, delta, x, y, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
                     if tensors[_Z, ADDRESS]:
                         announce(tensors[_Z], row, t, first, count)
@@ -181,6 +181,9 @@ def scan_forward(
     y = fresh(u.shape, u.dtype)
     states = fresh(saved_states_shape(u, A, cu_seqlens) if keep_states else (0,), torch.float32)
     sequences, groups = plan_sequences(cu_seqlens, rows, time)
+    if keep_states and cu_seqlens is not None:
+        used = int(((sequences[:, SPAN_END] - sequences[:, SPAN_START] - 1) // CHUNK).sum())
+        states[used:].zero_()
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask)]
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)

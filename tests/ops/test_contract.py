@@ -1,0 +1,104 @@
+"""What the operators refuse, and which backend serves what."""
+
+import re
+import threading
+import warnings
+
+import pytest
+import torch
+
+from mabert.ops import SlowBackendWarning, backends, depthwise_conv1d, explain, selective_scan, use_backend
+from tests.ops.cases import plain_convolution, plain_scan
+
+SCAN_ERRORS = {
+    "u": (torch.zeros(2, 3), "u must have 3 dimensions (batch, time, channel), got shape (2, 3)"),
+    "delta": (torch.zeros(2, 5, 3), "delta must have shape (batch, time, channel) = (2, 6, 3), got (2, 5, 3)"),
+    "A": (torch.zeros(4, 5), "A must have shape (channel, state) = (3, 5), got (4, 5)"),
+    "B": (torch.zeros(2, 6, 4), "B must have shape (batch, time, state) = (2, 6, 5), got (2, 6, 4)"),
+    "C": (torch.zeros(2, 6, 5, dtype=torch.float16), "C must be float32, bfloat16 or float64, got torch.float16"),
+    "D": (torch.zeros(4), "D must have shape (channel,) = (3,), got (4,)"),
+    "z": (torch.zeros(2, 6, 3, device="meta"), "z must lie on the device of u, cpu, got meta"),
+    "delta_bias": (torch.zeros(3, 1), "delta_bias must have shape (channel,) = (3,), got (3, 1)"),
+    "mask": (torch.ones(2, 6), "mask must be bool, got torch.float32"),
+    "cu_seqlens": (torch.tensor([0, 6], dtype=torch.int32), "cu_seqlens needs batch size 1 (one packed row), got"),
+}
+
+
+@pytest.mark.parametrize("name", SCAN_ERRORS)
+def test_scan_names_what_is_wrong(name: str) -> None:
+    wrong, message = SCAN_ERRORS[name]
+    arguments = {**plain_scan(2, 6, 3).inputs, name: wrong}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        selective_scan(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"mode": "same"}, "mode must be 'causal' or 'centered', got 'same'"),
+        ({"activation": "gelu"}, "activation must be 'silu' or None, got 'gelu'"),
+        ({"weight": torch.zeros(3, 0)}, "weight must have shape (channel, width) with width >= 1, got (3, 0)"),
+        ({"bias": torch.zeros(2)}, "bias must have shape (channel,) = (3,), got (2,)"),
+    ],
+)
+def test_convolution_names_what_is_wrong(changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        depthwise_conv1d(**{**plain_convolution(1, 6, 3).inputs, **changed})
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        ([0, 5], "cu_seqlens must run from 0 to time=6, got 0 to 5"),
+        ([1, 6], "cu_seqlens must run from 0 to time=6, got 1 to 6"),
+        ([0, 4, 3, 6], "cu_seqlens must not fall, got 4 followed by 3"),
+    ],
+)
+@pytest.mark.parametrize("plain", [plain_scan, plain_convolution])
+def test_offsets_must_cover_the_row(plain, cuts: list[int], message: str, backend: str) -> None:
+    case = plain(1, 6, 3).with_options(cu_seqlens=torch.tensor(cuts, dtype=torch.int32))
+    with pytest.raises(ValueError, match=message):
+        case.run(backend)
+
+
+def test_the_automatic_choice_is_explained() -> None:
+    choice = explain(torch.zeros(1))
+    assert (choice.name, choice.slow) == ("cpu", False)
+    assert explain(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16), None).name == "cpu"
+    slow = explain(torch.zeros(1, dtype=torch.float64))
+    assert (slow.name, slow.slow) == ("reference", True)
+    assert "float64" in str(slow)
+    with use_backend("reference"):
+        assert str(explain(torch.zeros(1))) == "reference: asked for by use_backend"
+    assert explain(torch.zeros(1)).name == "cpu"
+
+
+def test_a_request_that_cannot_be_met_says_what_is_missing() -> None:
+    case = plain_scan(1, 6, 3)
+    with pytest.raises(ValueError, match="'triton' was asked for, but this version has no GPU kernels"):
+        case.run("triton")
+    with pytest.raises(ValueError, match=r"'cpu' was asked for, but .* float32 and bfloat16, .*float64"):
+        case.in_float64().run("cpu")
+    with pytest.raises(ValueError, match="backend must be one of reference, cpu, triton, auto, got 'cuda'"):
+        case.run("cuda")
+
+
+def test_a_slow_fallback_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_warned", set())
+    case = plain_scan(1, 6, 3).in_float64()
+    with pytest.warns(SlowBackendWarning, match="slow step-by-step reference: .*float64"):
+        case.run("auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        case.run("auto")
+        case.run("reference")
+
+
+def test_a_request_holds_in_its_own_thread_only() -> None:
+    names = []
+    with use_backend("reference"):
+        thread = threading.Thread(target=lambda: names.append(explain(torch.zeros(1)).name))
+        thread.start()
+        thread.join()
+    assert names == ["cpu"]

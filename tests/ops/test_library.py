@@ -1,0 +1,111 @@
+"""The operators as torch sees them: one node for compile, export and autocast."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mabert.ops import library, use_backend
+from tests.ops.cases import PLAIN, Case, plain_convolution, plain_scan
+
+MASK = torch.arange(6).repeat(2, 1) < torch.tensor([[6], [4]])
+
+
+def _small(name: str) -> Case:
+    return PLAIN[name](2, 6, 3).with_options(mask=MASK)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opcheck_passes_for_the_scan(backend: str, dtype: torch.dtype) -> None:
+    inputs = {
+        name: tensor.to(dtype) if tensor.dim() == 3 else tensor for name, tensor in plain_scan(2, 6, 3).inputs.items()
+    }
+    args = (*inputs.values(), MASK, None, True, False)
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs.values()]
+    torch.library.opcheck(library.scan_op, (*leaves, *args[8:], True, backend))
+    y, states = library.scan_op(*args, True, backend)
+    torch.library.opcheck(library.scan_backward_op, (torch.ones_like(y), states, *args, backend))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_opcheck_passes_for_the_convolution(backend: str) -> None:
+    inputs = plain_convolution(2, 6, 3).inputs.values()
+    args = (*inputs, MASK, None, "causal", True, False, backend)
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    torch.library.opcheck(library.conv_op, (*leaves, *args[3:]))
+    torch.library.opcheck(library.conv_backward_op, (torch.ones_like(args[0]), *args))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiled_call_gives_the_same(name: str, dynamic: bool) -> None:
+    case = _small(name)
+    names = list(case.inputs)
+
+    def run(*tensors: Tensor) -> Tensor:
+        return case.function(**dict(zip(names, tensors, strict=True)), **case.options)
+
+    leaves = [tensor.clone().requires_grad_() for tensor in case.inputs.values()]
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    grad = torch.ones_like(case.inputs["u"])
+    output = compiled(*leaves)
+    gradients = torch.autograd.grad(output, leaves, grad)
+    expected = case.run_with_gradients(grad)
+    for name_, actual in zip(["output", *names], [output, *gradients], strict=True):
+        torch.testing.assert_close(actual, expected[name_], rtol=0, atol=0)
+
+
+class _Call(nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.case.with_inputs(u=u).function(**{**self.case.inputs, "u": u}, **self.case.options)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_exported_call_is_one_node(name: str) -> None:
+    case = _small(name)
+    u = case.inputs["u"]
+    program = torch.export.export(_Call(case), (u,))
+    targets = [str(node.target) for node in program.graph.nodes if "mabert" in str(node.target)]
+    assert targets == [f"mabert.{case.operator}.default"]
+    torch.testing.assert_close(program.module()(u), case.run(), rtol=0, atol=0)
+
+
+def test_autocast_hands_over_what_it_made() -> None:
+    case = plain_scan(2, 6, 4)
+    project = nn.Linear(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        u = project(case.inputs["u"])
+        y = case.function(**{**case.inputs, "u": u})
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert project.weight.grad is not None
+    assert project.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_backend_of_the_forward_serves_the_backward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mabert.ops import cpu
+
+    def fail(*args: object) -> None:
+        raise AssertionError("the compiled backward was called")
+
+    monkeypatch.setattr(cpu, "scan_backward", fail)
+    monkeypatch.setattr(cpu, "conv_backward", fail)
+    case = _small(name)
+    u = case.inputs["u"].clone().requires_grad_()
+    with use_backend("reference"):
+        y = case.function(**{**case.inputs, "u": u}, **case.options)
+    y.sum().backward()
+    with pytest.raises(AssertionError, match="compiled backward"):
+        case.function(**{**case.inputs, "u": u}, **case.options).sum().backward()
+
+
+def test_no_states_are_kept_without_gradients() -> None:
+    case = plain_scan(1, 200, 3)
+    args = [*case.inputs.values(), None, None, True, False]
+    assert library.scan_op(*args, False, "cpu")[1].numel() == 0
+    assert library.scan_op(*args, True, "cpu")[1].shape == (3, 5, 64)

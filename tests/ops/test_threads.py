@@ -1,0 +1,133 @@
+"""Threads and processes: they change how long a call takes, and nothing else."""
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ops.cases import PLAIN, Case, plain_convolution
+
+CASES = {
+    "scan": PLAIN["scan"](2, 150, 130, 16),
+    "convolution": PLAIN["convolution"](2, 300, 130),
+    "packed scan": PLAIN["scan"](1, 600, 70).with_options(cu_seqlens=torch.tensor([0, 290, 290, 600]).int()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _same_number_of_threads_afterwards() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def _everything(case: Case) -> list[torch.Tensor]:
+    return list(case.run_with_gradients(torch.ones_like(case.inputs["u"])).values())
+
+
+def _all_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bits_do_not_depend_on_the_number_of_threads_or_on_the_run(case: Case) -> None:
+    torch.set_num_threads(1)
+    expected = _everything(case)
+    for threads in (1, 2, 3, 7, 7):
+        torch.set_num_threads(threads)
+        assert _all_equal(_everything(case), expected)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_several_python_threads_may_call_at_once(case: Case) -> None:
+    torch.set_num_threads(3)
+    expected = _everything(case)
+    with ThreadPoolExecutor(4) as executor:
+        results = list(executor.map(lambda _: _everything(case), range(12)))
+    assert all(_all_equal(result, expected) for result in results)
+
+
+def _compute_in_child(connection: Any, case: Case) -> None:
+    torch.set_num_threads(3)
+    connection.send([tensor.numpy().tobytes() for tensor in _everything(case)])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_computes_too() -> None:
+    # Small enough for torch's own operations to stay on one thread: OpenMP does not survive a fork, our pool does.
+    case = PLAIN["scan"](2, 150, 70)
+    torch.set_num_threads(3)
+    expected = [tensor.numpy().tobytes() for tensor in _everything(case)]
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_compute_in_child, args=(sender, case), daemon=True)
+    child.start()
+    assert receiver.poll(60), "the child did not answer within a minute"
+    assert receiver.recv() == expected
+    child.join(10)
+    assert child.exitcode == 0
+
+
+_FIRST_USE = """
+import torch
+from mabert.ops import depthwise_conv1d
+y = depthwise_conv1d(torch.ones(1, 5, 3), torch.ones(3, 2))
+assert torch.allclose(y[0, 1:], torch.nn.functional.silu(torch.tensor(2.0))), y
+"""
+
+
+@pytest.mark.slow
+def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the_cache(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "error"}
+    command = [sys.executable, "-c", _FIRST_USE]
+    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        errors = process.communicate(timeout=200)[1]
+        assert process.returncode == 0, errors
+        assert errors.count("compiling the CPU kernels on their first use") == 1
+        assert "compiled _conv_forward in" in errors
+    again = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, check=True)
+    assert again.stderr == ""
+    assert list(tmp_path.rglob("*.nbc"))
+
+
+def test_kernels_run_where_the_cache_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mabert.ops.cpu import kernel, reduce
+
+    def no_place(*args: Any, **options: Any) -> Any:
+        if options.get("cache"):
+            raise RuntimeError("no locator available")
+        return compile_(*args, **options)
+
+    compile_ = kernel.njit
+    monkeypatch.setattr(kernel, "njit", no_place)
+    monkeypatch.setattr(reduce, "_kernel", kernel.Kernel(reduce._sum_parts))
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
+    assert "cannot be kept on disk (no locator available)" in caplog.text
+
+
+def test_an_error_in_a_job_reaches_the_caller() -> None:
+    from mabert.ops.cpu import pool
+
+    class Failing:
+        def prepared(self) -> Any:
+            def fail(job: int, scratch: int) -> None:
+                raise OSError(f"job {job}")
+
+            return fail
+
+    with pytest.raises(OSError, match="job"):
+        pool.run(Failing(), 5, 64)
+    assert torch.equal(plain_convolution().run(), plain_convolution().run())
