@@ -17,7 +17,11 @@ plain_cases = st.sampled_from([plain(2, 97, 70) for plain in PLAIN.values()])
 options = st.fixed_dictionaries({"reverse": st.booleans()})
 
 
-def _same(actual: Tensor, expected: Tensor) -> None:
+def _same(actual: Tensor, expected: Tensor, backend: str = "cpu") -> None:
+    """Require the same bits; torch's own functions, in the reference, may differ in the last one with the shape."""
+    if backend == "reference":
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+        return
     assert torch.equal(actual, expected), f"off by {(actual - expected).abs().max().item():.3e}"
 
 
@@ -32,7 +36,7 @@ def test_masked_steps_come_out_as_zero_and_their_content_is_irrelevant(case: Cas
     dirty = spoiled.run_with_gradients(grad.masked_fill(~mask.unsqueeze(-1), float("nan")), backend)
     assert not clean["output"][~mask].any()
     for name in clean:
-        _same(dirty[name], clean[name])
+        _same(dirty[name], clean[name], backend)
         if clean[name].dim() == 3:
             assert not clean[name][~mask].any()
 
@@ -58,7 +62,7 @@ def test_packing_is_separate_rows(case: Case, options, backend, cu_seqlens: Tens
         case.over_time(lambda tensor, a=start, b=end: tensor[:, a:b]).run(backend)
         for start, end in itertools.pairwise(cu_seqlens.tolist())
     ]
-    _same(packed, torch.cat(rows, dim=1))
+    _same(packed, torch.cat(rows, dim=1), backend)
 
 
 @SETTINGS
@@ -87,7 +91,7 @@ def test_a_causal_operator_does_not_look_ahead(case: Case, options, backend, t: 
         tensor[:, unseen] = 7.0
         return tensor
 
-    _same(case.over_time(change).run(backend)[:, seen], case.run(backend)[:, seen])
+    _same(case.over_time(change).run(backend)[:, seen], case.run(backend)[:, seen], backend)
 
 
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
