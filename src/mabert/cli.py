@@ -239,16 +239,24 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--batch-tokens", type=int, default=8192, help="padded tokens a batch [%(default)s]")
 
 
+def texts_of(options: argparse.Namespace) -> list[str]:
+    """The texts, once it is clear that there is a model for them: standard input may be a person typing."""
+    from mabert.infer.texts import read_texts
+    from mabert.model.load import load_config
+
+    load_config(options.model)
+    return read_texts(options.input, options.text_column)
+
+
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
     from mabert.infer.embed import embed
-    from mabert.infer.texts import read_texts
     from mabert.infer.write import check_output, write_vectors
 
     check_output(options.output, (".jsonl", ".npy"))
     vectors = embed(
         options.model,
-        read_texts(options.input, options.text_column),
+        texts_of(options),
         pooling=options.pooling,
         normalize=options.normalize,
         truncate=options.truncate,
@@ -265,11 +273,10 @@ def add_predict(commands: Any) -> None:
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
     from mabert.infer.predict import predict
-    from mabert.infer.texts import read_texts
     from mabert.infer.write import check_output, write_rows
 
     check_output(options.output, (".jsonl",))
-    texts = read_texts(options.input, options.text_column)
+    texts = texts_of(options)
     answers = predict(options.model, texts, truncate=options.truncate, batch_tokens=options.batch_tokens)
     write_rows([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)], options.output)
 
@@ -284,11 +291,10 @@ def add_fill_mask(commands: Any) -> None:
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
     from mabert.infer.fill import fill_mask
-    from mabert.infer.texts import read_texts
     from mabert.infer.write import check_output, write_rows
 
     check_output(options.output, (".jsonl",))
-    texts = read_texts(options.input, options.text_column)
+    texts = texts_of(options)
     guesses = fill_mask(
         options.model, texts, top=options.top, truncate=options.truncate, batch_tokens=options.batch_tokens
     )

@@ -93,6 +93,8 @@ def encode_texts(
     Raises:
         ValueError: If texts are longer and truncation was not asked for; says how many.
     """
+    if not texts:
+        return []
     encoded = tokenizer(list(texts), truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
     if longest is None:
         return encoded

@@ -72,8 +72,8 @@ def load_model(
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
     finally:
         logging.set_verbosity(quiet)
-    missing = sorted(about["missing_keys"])
-    if missing and (head or any(name.startswith("mabert.") for name in missing)):
+    missing = sorted(name for name in about["missing_keys"] if head or name.startswith("mabert."))
+    if missing:
         trained = ", ".join(config.architectures or ["unknown"])
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     return model.eval()

@@ -1,0 +1,39 @@
+"""Model folders for the tests of use."""
+
+import pytest
+
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
+from tests.model.helpers import build, config
+from tests.train.helpers import tokenizer
+
+
+@pytest.fixture(scope="session")
+def words():
+    return tokenizer()
+
+
+@pytest.fixture(scope="session")
+def masked_lm(tmp_path_factory, words):
+    return saved(MaBertForMaskedLM, tmp_path_factory.mktemp("lm"), words)
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory, words):
+    return saved(
+        MaBertForSequenceClassification,
+        tmp_path_factory.mktemp("classifier"),
+        words,
+        num_labels=3,
+        id2label={0: "a", 1: "b", 2: "c"},
+        label2id={"a": 0, "b": 1, "c": 2},
+    )
+
+
+def saved(kind, folder, words, **fields):
+    """A random model and the words' tokenizer in a folder."""
+    import torch
+
+    fields = {"vocab_size": len(words), "ssm_direction": "bidirectional", **fields}
+    build(kind, config(**fields), dtype=torch.float32).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder

@@ -1,0 +1,106 @@
+"""The command line: thin, one line and exit code 2 for bad input, a traceback only by --debug."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from mabert import cli
+from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
+
+
+@pytest.fixture(autouse=True)
+def libraries_as_they_were():
+    """The command line quietens transformers for the whole process."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    yield
+    logging.set_verbosity(level)
+    logging.enable_progress_bar()
+
+
+def run(capsys, *arguments):
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_embed_reads_a_file_and_writes_vectors(capsys, masked_lm, tmp_path):  # noqa: F811
+    (tmp_path / "in.txt").write_text("the bird\na house\n", encoding="utf-8")
+    code, out, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
+    assert code == 0
+    lines = [json.loads(line)["vector"] for line in out.splitlines()]
+    code, _, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy")
+    assert code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy", allow_pickle=False), lines, rtol=1e-6)
+
+
+def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_lm, classifier):  # noqa: F811
+    def typed(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    typed("the bird\n")
+    code, out, _ = run(capsys, "predict", classifier)
+    assert code == 0
+    assert json.loads(out)["label"] in "abc"
+    typed("the [MASK]\n")
+    code, out, _ = run(capsys, "fill-mask", masked_lm, "--top", 2)
+    assert code == 0
+    assert len(json.loads(out)["masks"][0]) == 2
+    typed("")
+    code, _, err = run(capsys, "predict", classifier)
+    assert (code, err.strip()) == (2, "mabert: standard input is empty; one text a line is needed")
+
+
+def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
+    code, out, _ = run(capsys, "info", masked_lm)
+    assert code == 0
+    assert "2 layers MT" in out
+    assert "Mamba cores" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["embed", "nowhere"], "no model folder nowhere (a model of the hub is written owner/name)"),
+        (["embed", "MODEL", "none.txt"], "none.txt: no such file"),
+        (["embed", "MODEL", "none.txt", "-o", "x.csv"], "x.csv must end in .jsonl or .npy"),
+        (["embed", "MODEL", "none.txt", "-o", "no/where.npy"], "no folder no to write where.npy in"),
+        (["pretrain", "mini", "-o", "run", "training.step=3"], "did you mean 'training.steps'?"),
+        (["pretrain", "nothing", "-o", "run"], "no recipe 'nothing'"),
+        (["pretrain", "mini", "-o", "run", "--budget", "0%"], "the budget is 0% of the steps"),
+        (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a table of your own (--train)"),
+        (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
+        (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),
+    ],
+)
+def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, arguments, message):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n")))
+    code, out, err = run(capsys, *[masked_lm if word == "MODEL" else word for word in arguments])
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("mabert: ")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
+    with pytest.raises(FileNotFoundError):
+        cli.main(["embed", "nowhere", "--debug"])
+
+
+@pytest.mark.parametrize("words_", [["embed"], ["fly"], ["embed", "m", "--wings"], ["finetune", "m", "-o", "x", "a=b"]])
+def test_what_argparse_refuses(words_):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words_)
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])
+def test_seeds(text, seeds):
+    assert cli.seed_list(text) == seeds

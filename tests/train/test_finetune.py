@@ -1,0 +1,156 @@
+"""Fine-tuning: seeds, grids, what is written, resuming, and what is refused."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification
+
+from mabert import MaBertForMaskedLM
+from mabert.data.glue import glue_task
+from mabert.data.table import table_task
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.finetune import finetune
+from tests.model.helpers import config
+from tests.train.helpers import WORDS, tokenizer
+
+RECIPE = {"learning_rates": [5e-3], "epochs": 3, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A model that was never trained; what matters here is the way."""
+    folder = tmp_path_factory.mktemp("model")
+    words = tokenizer()
+    MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16, initializer_range=0.1)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def rows(count, seed, labelled=True):
+    """Texts that hold the word `bird` or not."""
+    draw = np.random.default_rng(seed)
+    plain = [word for word in WORDS if word != "bird"]
+    texts, labels = [], []
+    for number in range(count):
+        words = list(draw.choice(plain, size=draw.integers(3, 9)))
+        if number % 2:
+            words[draw.integers(len(words))] = "bird"
+        texts.append(" ".join(words))
+        labels.append(number % 2)
+    columns = {"text_a": texts, "index": list(range(count))}
+    return Dataset.from_dict(columns | ({"label": labels} if labelled else {}))
+
+
+def splits(test=False):
+    return {"train": rows(160, 0), "validation": rows(40, 1)} | ({"test": rows(10, 2, False)} if test else {})
+
+
+TASK = table_task("birds", ("no", "yes"))
+
+
+def go(pretrained, output, seeds=(0,), task=TASK, test=False, resume=False, **changes):
+    recipe = FinetuneRecipe(**{**RECIPE, **changes})
+    return finetune(pretrained, task, splits(test), output, recipe, seeds, resume=resume, progress=False)
+
+
+def test_it_learns_and_writes_all_that_is_promised(pretrained, tmp_path):
+    result = go(pretrained, tmp_path / "run", seeds=(3, 4), test=True, epochs=6)
+    scores = result["outcome"]["scores"]["validation"]["accuracy"]
+    assert scores["mean"] > 0.8
+    assert scores["mean"] == pytest.approx(np.mean(scores["values"]))
+    assert scores["std"] == pytest.approx(np.std(scores["values"], ddof=1))
+    for seed in (3, 4):
+        place = tmp_path / f"run/seed-{seed}"
+        model = AutoModelForSequenceClassification.from_pretrained(place)
+        assert model.config.id2label == {0: "no", 1: "yes"}
+        written = list(csv.DictReader((place / "validation.tsv").read_text().splitlines(), delimiter="\t"))
+        share = np.mean([row["prediction"] == row["label"] for row in written])
+        own = json.loads((place / "result.json").read_text())
+        assert share == pytest.approx(own["metrics"]["validation"]["accuracy"])
+        assert len((place / "test.tsv").read_text().splitlines()) == 11
+
+
+def test_a_glue_test_split_gets_the_leaderboards_file(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", task=glue_task("sst2"), test=True, epochs=1)
+    lines = (tmp_path / "run/seed-0/SST-2.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert len(lines) == 11
+
+
+def test_the_same_seed_gives_the_same_scores(pretrained, tmp_path):
+    a = go(pretrained, tmp_path / "a", epochs=1)
+    b = go(pretrained, tmp_path / "b", epochs=1)
+    assert a["outcome"] == b["outcome"]
+
+
+def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
+    result = go(pretrained, tmp_path / "run", learning_rates=[1e-6, 5e-3], epochs=4)
+    tried = result["outcome"]["tried"]
+    assert set(tried) == {"1e-06", "0.005"}
+    assert result["outcome"]["learning_rate"] == 5e-3
+    assert tried["0.005"] > tried["1e-06"]
+
+
+def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", epochs=1)
+    kept = (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns
+    with pytest.raises(ValueError, match=r"already holds files.*--resume"):
+        go(pretrained, tmp_path / "run", epochs=1)
+    with pytest.raises(ValueError, match="differs in epochs: 1 there, 2 here"):
+        go(pretrained, tmp_path / "run", epochs=2, resume=True)
+    result = go(pretrained, tmp_path / "run", seeds=(0, 1), epochs=1, resume=True)
+    assert len(result["outcome"]["scores"]["validation"]["accuracy"]["values"]) == 2
+    assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
+
+
+def test_the_best_epoch_is_kept_if_asked(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", select="best", epochs=4, learning_rates=[2e-2])
+    own = json.loads((tmp_path / "run/seed-0/result.json").read_text())
+    seen = [entry["eval_accuracy"] for entry in own["history"] if "eval_accuracy" in entry]
+    assert own["metrics"]["validation"]["accuracy"] == max(seen)
+
+
+def test_from_scratch_takes_no_weights(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", from_scratch=True, epochs=1, learning_rates=[0.0])
+    start = AutoModelForSequenceClassification.from_pretrained(pretrained).mabert
+    drawn = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/seed-0").mabert
+    table = "embeddings.word_embeddings.weight"
+    assert not (start.state_dict()[table] == drawn.state_dict()[table])[1:].any()
+
+
+def test_regression(pretrained, tmp_path):
+    task = table_task("lengths", ())
+    data = {
+        name: Dataset.from_dict(
+            {
+                "text_a": rows["text_a"],
+                "index": rows["index"],
+                "label": [len(text.split()) / 4 for text in rows["text_a"]],
+            }
+        )
+        for name, rows in splits().items()
+    }
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 8})
+    outcome = finetune(pretrained, task, data, tmp_path / "run", recipe, progress=False)["outcome"]
+    assert outcome["scores"]["validation"]["pearson"]["mean"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
+        ({"max_length": 99}, "max_length is 99, the model's max_position_embeddings 24"),
+        ({"seeds": ()}, "no seeds given"),
+    ],
+)
+def test_what_is_refused(pretrained, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        go(pretrained, tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_longer_texts_are_cut_if_asked(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", max_length=4, truncate=True, epochs=1)

@@ -1,0 +1,39 @@
+"""What weight decay touches."""
+
+import pytest
+import torch
+
+from mabert import MaBertForMaskedLM
+from mabert.train.optim import decay_parameter_names
+from tests.model.helpers import config
+
+
+def test_biases_norms_and_the_recurrence_are_exempt():
+    model = MaBertForMaskedLM(config(ssm_direction="bidirectional"))
+    decayed = set(decay_parameter_names(model))
+    everything = {name for name, _ in model.named_parameters()}
+    spared = {name.split(".")[-1] if "norm" not in name else "norm" for name in everything - decayed}
+    assert spared == {"bias", "norm", "A_log", "D", "delta_bias", "conv_bias"}
+    assert {name for name in decayed if "norm" in name or name.endswith("bias")} == set()
+    assert "mabert.embeddings.word_embeddings.weight" in decayed
+    assert "mabert.layers.0.mixer.cores.0.dt_proj" in decayed
+    assert set(decay_parameter_names(model, "nothing")) == everything
+    with pytest.raises(ValueError, match="decay_exempt is 'norms'"):
+        decay_parameter_names(model, "norms")
+
+
+def test_exempt_parameters_do_not_decay():
+    model = MaBertForMaskedLM(config())
+    decayed = set(decay_parameter_names(model))
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in named.items() if n in decayed], "weight_decay": 0.1},
+        {"params": [p for n, p in named.items() if n not in decayed], "weight_decay": 0.0},
+    ]
+    before = {name: p.detach().clone() for name, p in named.items()}
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for name, p in named.items():
+        assert torch.equal(p, before[name]) == (name not in decayed or not before[name].any()), name

@@ -1,0 +1,105 @@
+"""Recipes: Table A1 to the letter, overrides, budgets, and what is refused."""
+
+import pytest
+
+from mabert.train.recipe import PretrainRecipe, as_mapping, build, load_recipe
+
+
+def test_the_paper_recipe_is_table_a1():
+    paper = load_recipe("paper")
+    training, masking = paper.training, paper.masking
+    assert (training.steps, training.batch_size, training.warmup_steps) == (1_000_000, 256, 24_000)
+    assert training.learning_rate == 6e-4
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-6)
+    assert (training.weight_decay, training.decay_exempt) == (0.01, "default")
+    assert (masking.probability, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
+    assert [(stage.length, stage.share) for stage in paper.stages] == [(128, 0.9), (512, 0.1)]
+    assert paper.stage_steps() == [900_000, 100_000]
+    assert paper.model["hidden_dropout_prob"] == paper.model["attention_probs_dropout_prob"] == 0.1
+    assert paper.model["layer_pattern"] == "MMT" * 4
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "warmup"), [(0.1, 100_000, 2400), (0.25, 250_000, 6000), (1, 10**6, 24_000)]
+)
+def test_budgets_scale_steps_and_warmup_and_nothing_else(share, steps, warmup):
+    paper = load_recipe("paper")
+    scaled = paper.at_budget(share)
+    assert (scaled.training.steps, scaled.training.warmup_steps) == (steps, warmup)
+    assert scaled.stage_steps() == [steps * 9 // 10, steps // 10]
+    back = as_mapping(scaled)
+    back["training"] |= {"steps": 10**6, "warmup_steps": 24_000}
+    assert back == as_mapping(paper)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01])
+def test_budgets_out_of_range(share):
+    with pytest.raises(ValueError, match=r"it must be above 0 % and at most 100 %"):
+        load_recipe("paper").at_budget(share)
+
+
+@pytest.mark.parametrize("name", ["paper", "mini", "demo"])
+def test_a_recipe_survives_its_own_mapping(name):
+    recipe = load_recipe(name)
+    assert build(PretrainRecipe, as_mapping(recipe), "") == recipe
+
+
+def test_any_field_can_be_overridden():
+    changed = load_recipe(
+        "mini",
+        [
+            "training.steps=7",
+            "training.learning_rate=6e-4",
+            "data.sources=[a.txt,b.txt]",
+            "model.pooling=cls",
+            "tokenizer=some/where",
+            "data.max_tokens=null",
+            "masking.whole_word=true",
+            "stages=[{length: 8, share: 1.0}]",
+        ],
+    )
+    assert changed.training.steps == 7
+    assert changed.training.learning_rate == 6e-4
+    assert changed.data.sources == ["a.txt", "b.txt"]
+    assert changed.model["pooling"] == "cls"
+    assert changed.masking.whole_word is True
+    assert changed.stage_steps() == [7]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.lerning_rate=1", "unknown field 'training.lerning_rate'; did you mean 'training.learning_rate'?"),
+        ("model.hiden_size=1", "unknown field 'model.hiden_size'; did you mean 'model.hidden_size'?"),
+        ("optimizer=adam", "unknown field 'optimizer'"),
+        ("training.steps=many", "training.steps is 'many'; it must be a whole number"),
+        ("training.steps=true", "training.steps is True; it must be a whole number"),
+        ("training.learning_rate=fast", "training.learning_rate is 'fast'; it must be a number"),
+        ("data.windows=loose", r"data.windows is 'loose'; it must be one of \['packed', 'document'\]"),
+        ("training=3", "training is 3; it must be a mapping of fields"),
+        ("stages=[{length: 128}]", r"stages\[0\] lacks share"),
+        ("stages=[{length: 128, share: 0.5}]", "shares of stages add up to 0.5; they must add up to 1"),
+        ("training.steps", "override 'training.steps' is not of the form section.field=value"),
+        ("tokenizer.name=x", "tokenizer.name cannot be set: tokenizer is not a section"),
+    ],
+)
+def test_bad_fields_are_named(override, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe("mini", [override])
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"no recipe 'tiny'; give a YAML file or one of .*'demo', 'mini', 'paper'"
+    ):
+        load_recipe("tiny")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("training: [1")
+    with pytest.raises(ValueError, match="is not YAML"):
+        load_recipe(broken)
+    broken.write_text("- 1")
+    with pytest.raises(ValueError, match="holds list; a recipe is a mapping"):
+        load_recipe(broken)
+    broken.write_text("tokenizer: !!python/object/apply:os.getcwd []")
+    with pytest.raises(ValueError, match="is not YAML"):
+        load_recipe(broken)
