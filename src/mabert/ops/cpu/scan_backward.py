@@ -299,6 +299,16 @@ def _scratch_size(N: int) -> int:
     return (per_state * N + per_step) * BLOCK_BYTES + 2 * N * VECTOR_BYTES + 4 * CHUNK * 4 * N
 
 
+def working_bytes(u: Tensor, A: Tensor) -> int:
+    """Return the bytes that the backward of whole rows needs beside inputs, saved states and gradients."""
+    rows, time, channels = u.shape
+    N = A.shape[1]
+    blocks = padded_channels(channels) // BLOCK
+    groups = len(plan_sequences(None, rows, time).groups) - 1
+    parts = 2 * -(-blocks // STRIPE) * rows * time * N + groups * blocks * (N + 2) * BLOCK
+    return 4 * parts + torch.get_num_threads() * _scratch_size(N)
+
+
 def scan_backward(
     grad: Tensor,
     states: Tensor,
