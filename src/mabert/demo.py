@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from rich.console import Console
@@ -16,8 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.corpus import parse_sources
 from mabert.data.documentation import installed_documentation
-from mabert.data.sentences import corrupt_word_order, sentences
-from mabert.data.table import table_task
+from mabert.data.sentences import WORD_ORDER, sentences, word_order_examples
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.infer.fill import fill_mask
 from mabert.model import MaBertModel
@@ -40,7 +38,6 @@ MASKED = (
     "the default value is [MASK].",
     "this method is called when the [MASK] is closed.",
 )
-CLASSES = ("corrupted", "real")
 
 
 def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | None = None) -> dict[str, Any]:
@@ -65,11 +62,12 @@ def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | 
     started = time.perf_counter()
     console.print("[bold]1[/] reading text")
     documents = read_documents(text)
-    examples = make_examples(documents)
+    learnt, held_out = hold_out(documents)
+    examples = make_examples(learnt, held_out)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "text.txt", "\n\n".join(documents) + "\n")
+    write_text(folder / "text.txt", "\n\n".join(learnt) + "\n")
     console.print(f"[bold]2[/] training a WordPiece tokenizer of {VOCABULARY:,} entries")
-    tokenizer = train_wordpiece(documents, VOCABULARY)
+    tokenizer = train_wordpiece(learnt, VOCABULARY)
     tokenizer.save_pretrained(folder / "tokenizer")
     console.print("[bold]3[/] pretraining by masked language modelling, 128 then 512 tokens")
     pretrained = run_pretraining(folder, tokenizer, steps)
@@ -82,7 +80,7 @@ def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | 
         "documents": len(documents),
         "pretraining": pretrained,
         "fine-tuning": tuned,
-        "masks": fill(folder, documents if text else None),
+        "masks": fill(folder, held_out if text else None),
         "padding": padding_drift(folder, examples["validation"]["text_a"][0]),
         "examples": judged(folder, examples["validation"]),
         "seconds": round(time.perf_counter() - started, 1),
@@ -100,28 +98,28 @@ def read_documents(text: Sequence[str] | None) -> list[str]:
     return [document for source in parse_sources(text) for document, _ in source.read()]
 
 
-def make_examples(documents: list[str]) -> dict[str, Dataset]:
-    """Real and corrupted sentences, half and half, no sentence on both sides of the split or in both classes.
+def hold_out(documents: list[str]) -> tuple[list[str], list[str]]:
+    """Documents to learn from, and every eighth to be judged by: the model never reads those before."""
+    return [text for place, text in enumerate(documents) if place % 8], documents[::8]
+
+
+def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Dataset]:
+    """Real sentences and ones in broken word order, half and half; no sentence is on both sides of the split.
 
     Raises:
         ValueError: If there are too few sentences.
     """
-    draw = np.random.default_rng(0)
-    pool = list(dict.fromkeys(sentences(documents)))
-    wanted = sum(EXAMPLES.values())
-    if len(pool) < 200:
-        raise ValueError(f"the text has {len(pool)} plain sentences of 6 to 40 words; the demo needs at least 200")
-    draw.shuffle(pool)
-    pool = pool[:wanted]
-    cut = round(len(pool) * EXAMPLES["train"] / wanted)
-    return {name: label_half(part, draw) for name, part in (("train", pool[:cut]), ("validation", pool[cut:]))}
-
-
-def label_half(pool: list[str], draw: np.random.Generator) -> Dataset:
-    """Corrupts every other sentence."""
-    rows = [(corrupt_word_order(text, draw), 0) if place % 2 else (text, 1) for place, text in enumerate(pool)]
-    texts, labels = zip(*rows, strict=True)
-    return Dataset.from_dict({"text_a": list(texts), "label": list(labels), "index": list(range(len(rows)))})
+    known = list(sentences(learnt))
+    fresh = set(sentences(held_out)) - set(known)
+    unknown = [text for text in sentences(held_out) if text in fresh]
+    if min(len(known), len(unknown)) < 50:
+        raise ValueError(
+            f"the text has {len(known) + len(unknown)} plain sentences of 6 to 40 words; the demo needs several hundred"
+        )
+    return {
+        "train": word_order_examples(known, seed=0, limit=EXAMPLES["train"]),
+        "validation": word_order_examples(unknown, seed=1, limit=EXAMPLES["validation"]),
+    }
 
 
 def run_pretraining(folder: Path, tokenizer: PreTrainedTokenizerFast, steps: int | None) -> dict[str, Any]:
@@ -141,9 +139,8 @@ def run_finetuning(folder: Path, examples: dict[str, Dataset], name: str) -> dic
     recipe = FinetuneRecipe(
         learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=name == "from scratch"
     )
-    task = table_task("sentences", CLASSES)
     place = place_of(folder, name)
-    outcome = finetune(folder / "pretrained", task, examples, place, recipe, [0])["outcome"]
+    outcome = finetune(folder / "pretrained", WORD_ORDER, examples, place, recipe, [0])["outcome"]
     record = json.loads((place / "seed-0" / "result.json").read_text(encoding="utf-8"))
     return {"accuracy": outcome["scores"]["validation"]["accuracy"]["mean"], "history": record["history"]}
 

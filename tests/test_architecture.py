@@ -1,0 +1,67 @@
+"""The shape of the code: imports run downward only, and the checks that say so are not asleep."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mabert
+
+SOURCE = Path(mabert.__file__).parent
+ROOMS = {"ops", "model", "data", "baselines", "train", "infer", "bench", "study", "report"}
+
+
+def lint(project):
+    """What import-linter says of a copy of the project, with the contracts of pyproject.toml."""
+    program = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def project(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "src/mabert", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(SOURCE.parents[1] / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_contracts_are_kept(project):
+    done = lint(project)
+    assert done.returncode == 0, done.stdout
+    assert "4 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("ops/intruder.py", "import mabert.model", "imports run downward only"),
+        ("data/intruder.py", "def late():\n    import mabert.model", "imports run downward only"),
+        ("model/intruder.py", "import numba", "numba only in ops.cpu"),
+        ("report/intruder.py", "import mabert.report.figures, torch", "report never imports torch"),
+    ],
+)
+def test_a_wrong_import_would_be_seen(project, file, line, contract):
+    (project / "src/mabert" / file).write_text(line + "\n", encoding="utf-8")
+    done = lint(project)
+    assert done.returncode == 1
+    assert f"{contract} BROKEN" in done.stdout
+
+
+def test_every_room_is_known():
+    assert {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").is_file()} == ROOMS
+
+
+def test_nothing_reads_pickles_or_unsafe_yaml():
+    forbidden = {"pickle.load", "pickle.loads", "yaml.load", "yaml.unsafe_load", "torch.load", "eval", "exec"}
+    for file in SOURCE.rglob("*.py"):
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)}
+        assert not calls & forbidden, file

@@ -1,0 +1,53 @@
+"""The public names, and that importing the package does nothing but define and register."""
+
+import os
+import subprocess
+import sys
+
+import mabert
+import mabert.ops
+
+PUBLIC = {
+    "SCHEDULES",
+    "MaBertConfig",
+    "MaBertForMaskedLM",
+    "MaBertForMultipleChoice",
+    "MaBertForQuestionAnswering",
+    "MaBertForSequenceClassification",
+    "MaBertForTokenClassification",
+    "MaBertModel",
+    "MaBertPreTrainedModel",
+    "__version__",
+    "depthwise_conv1d",
+    "selective_scan",
+}
+
+
+def test_the_public_names():
+    assert set(mabert.__all__) == PUBLIC
+    assert all(hasattr(mabert, name) for name in PUBLIC)
+    assert {"selective_scan", "depthwise_conv1d", "use_backend", "explain"} <= set(mabert.ops.__all__)
+
+
+def test_importing_is_quiet_and_light(tmp_path):
+    program = (
+        "import sys, torch\n"
+        "state, threads = torch.get_rng_state(), torch.get_num_threads()\n"
+        "import mabert\n"
+        "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()\n"
+        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn'} & set(sys.modules)\n"
+        "print(sorted(heavy))\n"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "[]"
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert mabert.__version__ == version("mabert")
