@@ -110,15 +110,16 @@ def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
 
     load, revisions = datasets.load_dataset_builder, []
 
-    def published_as_a_script(name, config, revision):
+    def published_as_a_script(name, config=None, revision=None, data_dir=None):
         revisions.append(revision)
         if revision is None:
             raise RuntimeError("Dataset scripts are no longer supported, but found bookcorpus.py")
-        return load(str(hub), "de")
+        return load(str(hub), data_dir or "en")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", published_as_a_script)
-    assert list(read_documents("hub:bookcorpus")) == ["erster"]
-    assert revisions == [None, "refs/convert/parquet"]
+    assert list(read_documents("hub:bookcorpus")) == ["first\nsecond\nfourth\nfifth"]
+    assert list(read_documents("hub:other/set:de")) == ["erster"]
+    assert revisions == [None, "refs/convert/parquet"] * 2
 
 
 def test_an_unreachable_data_set_is_named(monkeypatch):

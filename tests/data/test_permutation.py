@@ -24,13 +24,13 @@ def test_other_keys_give_other_orders():
 
 
 def test_orders_are_uniform():
-    # All 24 orders of 4 values over 6,000 seeds: chi-squared with 23 degrees of freedom is below 49.7 in 99.9 %.
+    # All 24 orders of 4 values over 2,400 seeds: chi-squared with 23 degrees of freedom is below 49.7 in 99.9 %.
     counts: dict[tuple[int, ...], int] = {}
-    for seed in range(6000):
+    for seed in range(2400):
         order = tuple(Permutation(4, seed))
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
-    assert sum((count - 250) ** 2 / 250 for count in counts.values()) < 49.7
+    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 49.7
 
 
 def test_no_drift_along_a_large_order():

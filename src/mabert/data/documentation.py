@@ -64,7 +64,7 @@ def _collect(folders: list[Path], progress: bool) -> list[str]:
     sources = [path for folder in folders for path in _python_files(folder)]
     seen: set[str] = set()
     documents = []
-    with Progress("collecting documentation", sum(path.stat().st_size for path in sources), progress) as bar:
+    with Progress("documentation", sum(path.stat().st_size for path in sources), progress) as bar:
         done = 0
         for path in sources:
             for texts in _documentation(path):

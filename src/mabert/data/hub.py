@@ -74,7 +74,7 @@ class HubSource:
             rows = list(itertools.islice(texts, self.rows))
             if not rows:
                 return
-            if document := "\n".join(rows).strip():
+            if document := "\n".join(row for row in rows if row.strip()):
                 yield document, int(size * min(1.0, count / length)) if size and length else 0
 
     def size(self) -> int | None:
@@ -114,7 +114,8 @@ class HubSource:
                 if "scripts are no longer supported" not in str(error) or self.revision:
                     raise
                 logger.info("%s is published as a script; reading the hub's Parquet conversion of it", self.name)
-                return load_dataset_builder(self.name, self.config, revision=_PARQUET_BRANCH)
+                # There each configuration is a folder.
+                return load_dataset_builder(self.name, data_dir=self.config, revision=_PARQUET_BRANCH)
         except (FileNotFoundError, ValueError, ConnectionError, RuntimeError) as error:
             raise _one_line(error, f"hub:{self.name}") from error
 

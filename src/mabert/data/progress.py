@@ -7,7 +7,6 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
@@ -28,10 +27,9 @@ class Progress:
     def __init__(self, title: str, total: int | None, show: bool = True) -> None:
         self._bar = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=12),
             DownloadColumn(),
             TransferSpeedColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
