@@ -15,7 +15,7 @@ SCAN_ERRORS = {
     "delta": (torch.zeros(2, 5, 3), "delta must have shape (batch, time, channel) = (2, 6, 3), got (2, 5, 3)"),
     "A": (torch.zeros(4, 5), "A must have shape (channel, state) = (3, 5), got (4, 5)"),
     "B": (torch.zeros(2, 6, 4), "B must have shape (batch, time, state) = (2, 6, 5), got (2, 6, 4)"),
-    "C": (torch.zeros(2, 6, 5, dtype=torch.float16), "C must be float32, bfloat16 or float64, got torch.float16"),
+    "C": (torch.zeros(2, 6, 5).int(), "C must be float32, bfloat16, float16 or float64, got torch.int32"),
     "D": (torch.zeros(4), "D must have shape (channel,) = (3,), got (4,)"),
     "z": (torch.zeros(2, 6, 3, device="meta"), "z must lie on the device of u, cpu, got meta"),
     "delta_bias": (torch.zeros(3, 1), "delta_bias must have shape (channel,) = (3,), got (3, 1)"),
@@ -102,3 +102,18 @@ def test_a_request_holds_in_its_own_thread_only() -> None:
         thread.start()
         thread.join()
     assert names == ["cpu"]
+
+
+@pytest.mark.parametrize(("operator", "plain"), [(selective_scan, plain_scan), (depthwise_conv1d, plain_convolution)])
+def test_float16_is_float32_inside(operator, plain) -> None:
+    inputs = {name: tensor.half() for name, tensor in plain(2, 6, 3).inputs.items()}
+    widened = {name: tensor.float().requires_grad_() for name, tensor in inputs.items()}
+    short = {name: tensor.requires_grad_() for name, tensor in inputs.items()}
+    expected, got = operator(**widened), operator(**short)
+    assert torch.equal(got, expected.half())
+    expected.sum().backward()
+    got.float().sum().backward()
+    for name, tensor in short.items():
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == torch.float16
+        torch.testing.assert_close(tensor.grad, widened[name].grad.half(), rtol=2e-3, atol=1e-4)

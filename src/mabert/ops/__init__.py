@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mabert.ops.backends import Choice, SlowBackendWarning, explain, requested_backend, use_backend
-from mabert.ops.checks import check_float, check_input, check_matrix, check_steps
+from mabert.ops.checks import check_float, check_input, check_matrix, check_steps, widen
 from mabert.ops.library import conv_op, scan_op
 
 __all__ = ["Choice", "SlowBackendWarning", "depthwise_conv1d", "explain", "selective_scan", "use_backend"]
@@ -41,8 +41,8 @@ def selective_scan(
     The backward keeps the state only every 64 steps and recomputes the rest.
 
     Args:
-        u: ``(batch, time, channel)`` input; its dtype is the output's. Any strides; a last dimension of stride 1 is
-            read without a copy.
+        u: ``(batch, time, channel)`` input in float32, bfloat16, float16 (widened to float32 in a copy) or float64; its
+            dtype is the output's. Any strides; a last dimension of stride 1 is read without a copy.
         delta: ``(batch, time, channel)`` step size, before bias and softplus.
         A: ``(channel, state)`` real, negative decay rates.
         B: ``(batch, time, state)`` what each step writes.
@@ -78,10 +78,10 @@ def selective_scan(
         check_float("D", D, (channel,), "(channel,)", u.device)
     if delta_bias is not None:
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
-    floats = (u, delta, A, B, C, D, z, delta_bias)
+    floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
     keep_states = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
     y, _ = scan_op(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
-    return y
+    return y.to(u.dtype)
 
 
 def depthwise_conv1d(
@@ -101,8 +101,8 @@ def depthwise_conv1d(
     `torch.nn.functional.conv1d` this is a cross-correlation: in causal mode the last tap meets the current step.
 
     Args:
-        u: ``(batch, time, channel)`` input; its dtype is the output's. Any strides; a last dimension of stride 1 is
-            read without a copy.
+        u: ``(batch, time, channel)`` input in float32, bfloat16, float16 (widened to float32 in a copy) or float64; its
+            dtype is the output's. Any strides; a last dimension of stride 1 is read without a copy.
         weight: ``(channel, width)``, any width of at least 1.
         bias: ``(channel,)``; None for none.
         mode: ``causal`` (a step sees itself and the ``width - 1`` before) or ``centered`` (padding as torch's
@@ -131,4 +131,5 @@ def depthwise_conv1d(
         raise ValueError(f"mode must be 'causal' or 'centered', got {mode!r}")
     if activation not in ("silu", None):
         raise ValueError(f"activation must be 'silu' or None, got {activation!r}")
-    return conv_op(u, weight, bias, mask, cu_seqlens, mode, activation == "silu", reverse, requested_backend())
+    wide = (widen(u), widen(weight), widen(bias))
+    return conv_op(*wide, mask, cu_seqlens, mode, activation == "silu", reverse, requested_backend()).to(u.dtype)

@@ -7,13 +7,13 @@ are checked where they are read.
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def check_float(name: str, tensor: Tensor, shape: tuple[int, ...], what: str, device: torch.device) -> None:
     """Require a floating tensor of one shape on one device; ``what`` names the dimensions."""
     if tensor.dtype not in DTYPES:
-        raise ValueError(f"{name} must be float32, bfloat16 or float64, got {tensor.dtype}")
+        raise ValueError(f"{name} must be float32, bfloat16, float16 or float64, got {tensor.dtype}")
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} must have shape {what} = {shape}, got {tuple(tensor.shape)}")
     check_device(name, tensor, device)
@@ -30,7 +30,7 @@ def check_input(u: Tensor) -> None:
     if u.dim() != 3:
         raise ValueError(f"u must have 3 dimensions (batch, time, channel), got shape {tuple(u.shape)}")
     if u.dtype not in DTYPES:
-        raise ValueError(f"u must be float32, bfloat16 or float64, got {u.dtype}")
+        raise ValueError(f"u must be float32, bfloat16, float16 or float64, got {u.dtype}")
 
 
 def check_matrix(name: str, tensor: Tensor, columns: str) -> None:
@@ -54,3 +54,8 @@ def check_steps(u: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None) -> No
             raise ValueError(f"cu_seqlens must have shape (sequences + 1,), got {tuple(cu_seqlens.shape)}")
         if u.shape[0] != 1:
             raise ValueError(f"cu_seqlens needs batch size 1 (one packed row), got batch size {u.shape[0]}")
+
+
+def widen(tensor: Tensor | None) -> Tensor | None:
+    """A float16 tensor as float32, any other as it is: kernels know float32, bfloat16 and float64."""
+    return tensor.float() if tensor is not None and tensor.dtype == torch.float16 else tensor
