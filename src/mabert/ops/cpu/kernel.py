@@ -10,13 +10,15 @@ from typing import Any
 
 from numba import njit
 
+from mabert.ops import layout
+
 logger = logging.getLogger(__name__)
 
 _NOTICEABLE = 1.0  # seconds; loading a kernel from the cache stays below it
 
 
 def _fingerprint() -> int:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    sources = [Path(layout.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
