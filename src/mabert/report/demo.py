@@ -52,8 +52,8 @@ def pretraining_part(outcome: dict[str, Any]) -> Iterator[str]:
     }
     yield "<h2>Pretraining: guessing masked tokens</h2>"
     yield (
-        f"<p>{outcome['steps']:,} steps, {outcome['tokens'] / 1e6:.1f} million tokens, windows of 128 and then 512 "
-        f"tokens (dotted line). Of the held-out text's masked tokens {outcome['held_out_accuracy']:.1%} are guessed right.</p>"
+        f"<p>{outcome['steps']:,} steps, {outcome['tokens'] / 1e6:.1f} million tokens, windows of 128 and then of 512 "
+        f"(dotted line). Of held-out masked tokens {outcome['held_out_accuracy']:.1%} are guessed right.</p>"
     )
     chart = line_chart(lines, "step", "loss (nats a masked token)", marks=[0.9 * outcome["steps"]])
     yield figure(chart, "Loss against step, on training and on held-out text")
@@ -88,8 +88,8 @@ def padding_part(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "<h2>Padding changes nothing</h2>"
     yield (
         "<p>One sentence, alone and with padding beside it: the largest change of any token's vector, in float32. "
-        "Without masks in the Mamba layers a left-padded text drifts; the two masks of the paper leave a rest; with the "
-        "third one, after convolution and SiLU, what remains is rounding.</p>"
+        "Without masks in the Mamba layers a left-padded text drifts; the two masks of the paper leave a rest; with "
+        "the third one, after convolution and SiLU, what remains is rounding.</p>"
     )
     paddings = sorted({row["padding"] for row in rows})
     by_case = {(row["masking"], row["side"], row["padding"]): row["moved"] for row in rows}
