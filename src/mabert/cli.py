@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         complain(f"interrupted; {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         if options.debug:
             raise
         complain(one_line(error))

@@ -96,8 +96,9 @@ class MaBertTrainer(Trainer):
                 rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
         except (OSError, RuntimeError) as error:
             kept = get_last_checkpoint(str(folder))
+            free = f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB free on that disk"
             raise OSError(
-                f"cannot save {folder / name}: {' '.join(str(error).split())[:200]}; "
+                f"cannot save {folder / name}: {' '.join(str(error).split())[:200]} ({free}); "
                 + (f"the last whole checkpoint is {kept}" if kept else "there is no earlier checkpoint")
             ) from error
         finally:
