@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +130,30 @@ def test_an_error_in_a_job_reaches_the_caller() -> None:
 
             return fail
 
+    torch.set_num_threads(3)
     with pytest.raises(OSError, match="job"):
         pool.run(Failing(), 5, 64)
     assert torch.equal(plain_convolution().run(), plain_convolution().run())
+
+
+def test_an_interrupted_call_waits_for_its_threads() -> None:
+    from mabert.ops.cpu import pool
+
+    running, finished = threading.Event(), threading.Event()
+
+    class Slow:
+        def prepared(self) -> Any:
+            def run(job: int, scratch: int) -> None:
+                if threading.current_thread() is threading.main_thread():
+                    running.wait(10)
+                    raise KeyboardInterrupt
+                running.set()
+                time.sleep(0.2)
+                finished.set()
+
+            return run
+
+    torch.set_num_threads(2)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(Slow(), 2, 64)
+    assert finished.is_set()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -84,7 +85,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
             agreement |= _agreement(operator, dtype, length, sides, inputs)
             rows += _measure(operator, dtype, length, sides, inputs, rounds)
             progress.advance(task)
-    memory = [_memory(length) for length in ((256,) if quick else (512, 4096, 16384))]
+    memory = [_memory(length) for length in ((512,) if quick else (512, 4096, 16384))]
     result = {
         "environment": _environment(),
         "quick": quick,
@@ -104,7 +105,7 @@ def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool, int]]:
     """List what is measured: operator, dtype, steps, whether beside its rivals, rounds."""
     f32, bf16 = torch.float32, torch.bfloat16
     if quick:
-        return [("selective_scan", f32, 32, True, 1), ("depthwise_conv1d", f32, 128, True, 1)]
+        return [("selective_scan", f32, 16, True, 1), ("depthwise_conv1d", f32, 128, True, 1)]
     lengths = [(dtype, length) for dtype in (f32, bf16) for length in (128, 512, 2048, 4096, 16384)]
     scans = [("selective_scan", dtype, length, (dtype, length) == (f32, 512), 3) for dtype, length in lengths]
     convolutions = [("depthwise_conv1d", dtype, length, True, 5) for dtype in (f32, bf16) for length in (512, 4096)]
@@ -329,7 +330,9 @@ def _processor() -> str:
 
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
     for operator in dict.fromkeys(row.operator for row in rows):
-        table = Table(title=f"{operator}, batch 1, {CHANNELS} channels, {result['environment']['threads']} threads")
+        threads = result["environment"]["threads"]
+        title = f"{operator}, batch 1, {CHANNELS} channels, {threads} thread{'s' * (threads > 1)}"
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for column in ("dtype", "steps", "task", "side"):
             table.add_column(column, no_wrap=True)
         for column in ("median ms", "range", "ratio", "updates/s"):

@@ -21,30 +21,49 @@ _ALIGNMENT = 64
 
 
 class _Call:
-    """The jobs of one call, handed out one by one."""
+    """The jobs of one call, handed out one by one to whoever comes to work."""
 
     def __init__(self, kernel: Callable[..., None], jobs: int, scratch: int, args: tuple[Any, ...]) -> None:
         self._kernel, self._jobs, self._scratch, self._args = kernel, jobs, scratch, args
         self._next = itertools.count()
-        self._finished = itertools.count(1)
-        self._done = threading.Event()
+        self._changed = threading.Condition()
+        self._workers = 0
+        self._closed = False
         self._error: BaseException | None = None
 
     def work(self) -> None:
-        address = None
-        while (job := next(self._next)) < self._jobs:
-            try:
-                address = address or _scratch_address(self._scratch)
+        with self._changed:
+            if self._closed:
+                return
+            self._workers += 1
+        try:
+            address = _scratch_address(self._scratch)
+            while not self._closed and (job := next(self._next)) < self._jobs:
                 self._kernel(job, address, *self._args)
-            except BaseException as error:
-                self._error = error
-            if next(self._finished) == self._jobs:
-                self._done.set()
+        except BaseException as error:
+            self._error = error
+            self._closed = True
+        finally:
+            with self._changed:
+                self._workers -= 1
+                self._changed.notify_all()
 
-    def wait(self) -> None:
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
+    def finish(self) -> None:
+        """Let nobody in any more, wait for those at work, and raise what went wrong.
+
+        Kernels write to memory that the caller frees, so not even an interrupt may cut the waiting short.
+        """
+        interrupt: BaseException | None = None
+        with self._changed:
+            self._closed = True
+            while self._workers:
+                try:
+                    self._changed.wait()
+                except KeyboardInterrupt as error:
+                    interrupt = error
+        error = interrupt or self._error
+        if error is not None:
+            raise error
 
 
 class _Pool:
@@ -104,7 +123,9 @@ def run(kernel: Kernel, jobs: int, scratch: int, *args: Any) -> None:
         return
     call = _Call(compiled, jobs, scratch, args)
     helpers = min(torch.get_num_threads(), jobs) - 1
-    if helpers > 0:
-        _pool.help_with(call, helpers)
-    call.work()
-    call.wait()
+    try:
+        if helpers > 0:
+            _pool.help_with(call, helpers)
+        call.work()
+    finally:
+        call.finish()

@@ -1,0 +1,33 @@
+"""The operators' benchmark: no number where the operators are wrong, and a file that says where it comes from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mabert.bench import operators
+
+
+def test_it_refuses_to_time_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = operators.depthwise_conv1d
+
+    def slightly_wrong(u: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return right(u, weight, bias) * (1 if u.dtype == torch.float64 else 1.001)
+
+    slightly_wrong.__name__ = "depthwise_conv1d"
+    monkeypatch.setattr(operators, "depthwise_conv1d", slightly_wrong)
+    with pytest.raises(RuntimeError, match="depthwise_conv1d: output is off by"):
+        operators.run(quick=True)
+
+
+@pytest.mark.slow
+def test_a_quick_run_writes_what_it_measured_and_where(tmp_path: Path) -> None:
+    pytest.importorskip("mambapy", reason="mamba.py comes with the bench extra")
+    result = operators.run(quick=True, output=tmp_path)
+    (path,) = tmp_path.glob("*-operators.json")
+    assert json.loads(path.read_text()) == result
+    assert {row["side"] for row in result["rows"]} == {"mabert", "transformers", "mamba.py", "torch"}
+    assert all(difference < 1e-5 for difference in result["agreement"].values())
+    assert result["memory"][0]["share"] < 1 / 20
+    assert result["environment"]["versions"]["torch"] == torch.__version__
