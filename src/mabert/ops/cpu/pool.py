@@ -61,9 +61,9 @@ class _Call:
                     self._changed.wait()
                 except KeyboardInterrupt as error:
                     interrupt = error
-        error = interrupt or self._error
-        if error is not None:
-            raise error
+        failure = interrupt or self._error
+        if failure is not None:
+            raise failure
 
 
 class _Pool:
