@@ -80,8 +80,8 @@ class SelfAttention(nn.Module):
         Returns:
             (batch, time, D) and the weights (batch, heads, time, time), None where the implementation has none.
         """
-        batch, time, _ = hidden.shape
-        heads = (batch, time, -1, self.head_size)
+        batch, time, width = hidden.shape
+        heads = (batch, time, self.config.num_attention_heads, self.head_size)
         query = self.query(hidden).view(heads).transpose(1, 2)
         key = self.key(hidden).view(heads).transpose(1, 2)
         value = self.value(hidden).view(heads).transpose(1, 2)
@@ -97,7 +97,7 @@ class SelfAttention(nn.Module):
             scaling=self.head_size**-0.5,
             **kwargs,
         )
-        return self.output(mixed.reshape(batch, time, -1)), weights
+        return self.output(mixed.reshape(batch, time, width)), weights
 
     def _implementation(self, output_attentions: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
         name = self.config._attn_implementation

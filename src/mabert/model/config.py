@@ -2,10 +2,12 @@
 
 import math
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,
@@ -38,7 +40,7 @@ def expand_schedule(pattern: str) -> str:
     """
     if pattern in SCHEDULES:
         return SCHEDULES[pattern]
-    match = re.fullmatch(r"([MT]+)(?:\*([1-9]\d*))?", pattern)
+    match = re.fullmatch(rf"([{''.join(LAYER_TYPES)}]+)(?:\*([1-9]\d*))?", pattern)
     if match is None:
         raise ValueError(
             f"layer_pattern is {pattern!r}; it must be letters M and T ('MMTMMT', 'MMT*4') "
@@ -163,7 +165,13 @@ class MaBertConfig(PreTrainedConfig):
             raise ValueError(f"num_hidden_layers is {depth}; it must be at least 1")
         self.layer_pattern = (letters * math.ceil(depth / len(letters)))[:depth]
         self.num_hidden_layers = depth
-        self.layer_types = [LAYER_TYPES[letter] for letter in self.layer_pattern]
+        types = [LAYER_TYPES[letter] for letter in self.layer_pattern]
+        if self.layer_types is not None and list(self.layer_types) != types:
+            raise ValueError(
+                f"layer_types {self.layer_types} is not what layer_pattern {self.layer_pattern!r} means; "
+                "give the pattern alone"
+            )
+        self.layer_types = types
 
     def _check(self) -> None:
         sizes = (
@@ -181,7 +189,25 @@ class MaBertConfig(PreTrainedConfig):
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act is {self.hidden_act!r}; transformers knows {', '.join(sorted(ACT2FN))}")
         if not 0 < self.ssm_dt_min <= self.ssm_dt_max:
             raise ValueError(
                 f"ssm_dt_min {self.ssm_dt_min} and ssm_dt_max {self.ssm_dt_max} must be positive and in that order"
             )
+
+
+def make_config(**fields: Any) -> MaBertConfig:
+    """A configuration, whose every complaint is a ValueError of one line.
+
+    Raises:
+        ValueError: Naming the field that has a wrong type or value.
+    """
+    try:
+        return MaBertConfig(**fields)
+    except (StrictDataclassError, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from error

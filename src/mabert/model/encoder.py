@@ -13,7 +13,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from mabert.model.attention import SelfAttention
-from mabert.model.blocks import BLOCKS, MambaBlock, ResidualBlock, TransformerBlock
+from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
 from mabert.model.mamba import MambaMixer, SelectiveCore
@@ -72,6 +72,7 @@ class MaBertPreTrainedModel(PreTrainedModel):
         )
         table = nn.Embedding(new_num_position_embeddings, self.config.hidden_size, device=old.device, dtype=old.dtype)
         table.weight.copy_(stretched.squeeze(0).T)
+        table.weight.requires_grad_(old.requires_grad)
         self.base_model.embeddings.position_embeddings = table
         self.config.max_position_embeddings = new_num_position_embeddings
 
@@ -173,6 +174,3 @@ def warn_of_holes(mask: PaddingMask) -> None:
             "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
             "padding only"
         )
-
-
-__all__ = ["MaBertModel", "MaBertPreTrainedModel", "MambaBlock", "TransformerBlock"]

@@ -18,6 +18,7 @@ from transformers.utils.generic import can_return_tuple
 
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
+from mabert.model.masking import tokens_of
 from mabert.model.pooling import Pooler
 
 IGNORED = -100
@@ -104,13 +105,11 @@ def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
     return nn.Dropout(rate)
 
 
-def tokens_of(attention_mask: Tensor | None) -> Tensor | None:
-    """A caller's mask as bool (batch, time), True at tokens."""
-    return None if attention_mask is None else attention_mask != 0
-
-
 class MaBertForSequenceClassification(MaBertPreTrainedModel):
     """A label (or a number) a text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
+
+    # Not every kind of label's loss counts items, so Trainer is to average over accumulated batches itself.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
@@ -210,6 +209,8 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
     """Where an answer starts and ends: one linear layer to two scores a token."""
 
+    accepts_loss_kwargs = False
+
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
         self.mabert = MaBertModel(config)
@@ -241,12 +242,18 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
             kwargs: See `MaBertModel.forward`.
 
         Returns:
-            `loss` if both positions are given, `start_logits` and `end_logits` (batch, time).
+            `loss` if both positions are given, `start_logits` and `end_logits` (batch, time), the dtype's lowest number
+            at padding.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(dim=-1)
+        logits = self.classifier(outputs.last_hidden_state)
+        valid = tokens_of(attention_mask)
+        if valid is not None:
+            # An answer cannot lie in padding; left open, padding would take part in the softmax over positions.
+            logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
@@ -261,6 +268,8 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
 
 class MaBertForMultipleChoice(MaBertPreTrainedModel):
     """One of several texts: each is pooled and scored by itself."""
+
+    accepts_loss_kwargs = False
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)

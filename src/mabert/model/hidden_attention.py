@@ -54,7 +54,7 @@ def hidden_attention(
     B, C, A = B.float(), C.float(), A.float()
     seen = torch.ones(time, time, dtype=torch.bool, device=u.device).tril()
     seen = seen.T if reverse else seen
-    group = torch.arange(channels, device=u.device) * heads // channels
+    group = group_of(channels, heads, u.device)
     total = u.new_zeros(batch, heads, time, time, dtype=torch.float32)
     for some in torch.arange(channels, device=u.device).split(CHANNELS_AT_ONCE):
         elapsed = (passed[:, some, :, None] - passed[:, some, None, :]).masked_fill(~seen, 0)
@@ -88,7 +88,12 @@ def read_through(probe: Tensor, u: Tensor) -> Tensor:
     Returns:
         Zeros, (batch, time, channel), in u's dtype.
     """
-    heads, channels = probe.shape[1], u.shape[2]
-    group = torch.arange(channels, device=u.device) * heads // channels
-    change = (probe - probe.detach())[:, group]
-    return torch.einsum("bcts,bsc->btc", change, u.detach().float()).to(u.dtype)
+    change, read = probe - probe.detach(), u.detach().float()
+    sizes = torch.bincount(group_of(u.shape[2], probe.shape[1], torch.device("cpu")), minlength=probe.shape[1]).tolist()
+    parts = [change[:, head] @ part for head, part in enumerate(read.split(sizes, dim=2))]
+    return torch.cat(parts, dim=2).to(u.dtype)
+
+
+def group_of(channels: int, heads: int, device: torch.device) -> Tensor:
+    """The head that each channel is counted to, int64 (channel,): neighbours, as evenly as they divide."""
+    return torch.arange(channels, device=device) * heads // channels

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from mabert.model.config import MaBertConfig
+from mabert.model.config import MaBertConfig, make_config
+from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+HeadModel = TypeVar("HeadModel", bound=MaBertPreTrainedModel)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -21,49 +23,76 @@ def load_config(path: str | Path) -> MaBertConfig:
 
     Raises:
         FileNotFoundError: If the folder, or its `config.json`, is not there.
-        ValueError: If it is another kind of model.
+        ValueError: If it is another kind of model, or a field has a wrong value.
     """
     folder = Path(path)
-    if folder.exists() or str(path).count("/") != 1 or str(path).startswith((".", "/")):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(f"{folder} holds no model (no config.json)")
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-        if kind != MaBertConfig.model_type:
-            raise ValueError(f"{folder} holds a model of type {kind!r}; a 'mabert' one is needed")
+    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
+        return config_from_hub(str(path))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
+    file = folder / "config.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no model (no config.json)")
+    fields = read_json(file)
+    kind = fields.pop("model_type", None)
+    if kind != MaBertConfig.model_type:
+        raise ValueError(f"{folder} holds a model of type {kind!r}; a 'mabert' one is needed")
     try:
-        return MaBertConfig.from_pretrained(path)
+        return make_config(**fields)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        ValueError: If it is not UTF-8, not JSON, or no object.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file}: not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: holds {type(content).__name__}, where an object is needed")
+    return content
+
+
+def config_from_hub(name: str) -> MaBertConfig:
+    """The configuration of a model on the hub, or in the hub's cache here."""
+    try:
+        return MaBertConfig.from_pretrained(name)
     except OSError as error:
-        raise FileNotFoundError(f"no model {str(path)!r}: neither a folder here nor to be had from the hub") from error
+        raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error
 
 
 def load_model(
-    kind: type[Model],
-    path: str | Path,
-    *,
-    head: bool = True,
-    config: MaBertConfig | None = None,
-    dtype: torch.dtype | None = None,
+    kind: type[Model], path: str | Path, *, config: MaBertConfig | None = None, dtype: torch.dtype | None = None
 ) -> Model:
     """A model in evaluation mode, every weight of it from the checkpoint.
 
     Args:
         kind: The class.
         path: Model folder or hub name.
-        head: Whether the head's weights must be there, too; without, missing ones are drawn at random.
         config: In place of the folder's own.
         dtype: Of the weights; default, as saved.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it is another kind of model, its file of weights is damaged, or the head is missing.
+        ValueError: If it is another kind of model, its file of weights is damaged or fits another configuration, or
+            weights of the class are missing.
     """
     config = config or load_config(path)
-    quiet, level = logging.get_verbosity(), logging.ERROR
-    logging.set_verbosity(level)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
     try:
-        model, about = kind.from_pretrained(path, config=config, dtype=dtype or "auto", output_loading_info=True)
+        model, about = kind.from_pretrained(
+            path, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
+        )
     except SafetensorError as error:
         raise ValueError(f"the weights in {path} are damaged or cut short ({error}); copy the folder again") from error
     except OSError as error:
@@ -71,9 +100,32 @@ def load_model(
             raise
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
     finally:
-        logging.set_verbosity(quiet)
-    missing = sorted(name for name in about["missing_keys"] if head or name.startswith("mabert."))
+        logging.set_verbosity(verbosity)
+    if about["mismatched_keys"]:
+        name, there, wanted = sorted(about["mismatched_keys"])[0]
+        raise ValueError(
+            f"the weights in {path} do not fit its configuration: {name} is {tuple(there)}, not {tuple(wanted)}"
+        )
+    missing = sorted(about["missing_keys"])
     if missing:
         trained = ", ".join(config.architectures or ["unknown"])
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     return model.eval()
+
+
+def with_new_head(kind: type[HeadModel], path: str | Path, config: MaBertConfig) -> HeadModel:
+    """The encoder of a checkpoint, in float32, under a head drawn at random, whatever head the checkpoint has.
+
+    Args:
+        kind: The class, with a head.
+        path: Model folder or hub name.
+        config: Of the new model; what concerns the encoder must be the checkpoint's.
+
+    Raises:
+        FileNotFoundError: As `load_model`.
+        ValueError: As `load_model`.
+    """
+    encoder = load_model(MaBertModel, path, config=config, dtype=torch.float32)
+    model = kind(config)
+    model.base_model.load_state_dict(encoder.state_dict())
+    return model

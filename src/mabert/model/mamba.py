@@ -153,7 +153,8 @@ class MambaMixer(nn.Module):
             return self.out_proj(gated), None
         attention = as_probe(sum_of([output.attention for output in outputs]))
         mixed_input = sum_of([output.mixed_input for output in outputs]) / len(outputs)
-        gated = gated + nn.functional.silu(z) * read_through(attention, mixed_input)
+        if attention.requires_grad:
+            gated = gated + nn.functional.silu(z) * read_through(attention, mixed_input)
         return self.out_proj(gated), attention
 
 

@@ -16,8 +16,14 @@ Regime = Literal["none", "pre", "post", "pre+post", "exact"]
 
 
 def is_tracing() -> bool:
-    """Whether this code is being captured (compile, export, jit), so that it must not look at tensor values."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or capturing
+
+
+def tokens_of(attention_mask: Tensor | None) -> Tensor | None:
+    """A caller's mask as bool (batch, time), True at tokens; None where there is none."""
+    return None if attention_mask is None else attention_mask != 0
 
 
 @dataclass(frozen=True)
@@ -46,15 +52,13 @@ class PaddingMask:
             ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding,
                 so a 4-D attention mask cannot serve.)
         """
-        if attention_mask is None:
-            return cls(None, regime)
-        if attention_mask.shape != shape:
+        if attention_mask is not None and attention_mask.shape != shape:
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, time) = {tuple(shape)}"
             )
-        valid = attention_mask != 0
-        if not is_tracing() and bool(valid.all()):
-            return cls(None, regime)
+        valid = tokens_of(attention_mask)
+        if valid is not None and not is_tracing() and bool(valid.all()):
+            valid = None
         return cls(valid, regime)
 
     @property

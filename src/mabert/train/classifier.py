@@ -18,7 +18,7 @@ from mabert.data.encode import EncodedDataset
 from mabert.data.metrics import compute
 from mabert.data.task import Task
 from mabert.model import MaBertForSequenceClassification
-from mabert.model.load import load_config, load_model
+from mabert.model.load import load_config, with_new_head
 from mabert.train.trainer import MaBertTrainer, device_arguments, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
@@ -197,7 +197,7 @@ def new_classifier(job: Job) -> MaBertForSequenceClassification:
         config.pooling = recipe.pooling
     if recipe.from_scratch:
         return MaBertForSequenceClassification(config)
-    return load_model(MaBertForSequenceClassification, job.model, head=False, config=config, dtype=torch.float32)
+    return with_new_head(MaBertForSequenceClassification, job.model, config)
 
 
 class ClassifierTrainer(MaBertTrainer):
