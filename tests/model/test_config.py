@@ -6,6 +6,7 @@ import pytest
 
 from mabert import SCHEDULES, MaBertConfig, MaBertModel
 from mabert.model import expand_schedule
+from mabert.model.config import make_config
 from tests.model.helpers import config
 
 
@@ -63,11 +64,15 @@ def test_other_letters_are_refused(pattern):
         ({"pooling": "max"}, "pooling"),
         ({"padding_safe_masking": "both"}, "padding_safe_masking"),
         ({"ssm_direction": "up"}, "ssm_direction"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"hidden_act": "foo"}, "hidden_act is 'foo'; transformers knows"),
+        ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2; it must be at least 0 and below 1"),
+        ({"layer_types": ["full_attention"]}, r"layer_types .* is not what layer_pattern 'MT' means"),
     ],
 )
 def test_values_out_of_range_are_named(fields, message):
-    with pytest.raises(Exception, match=message):
-        config(**fields)
+    with pytest.raises(ValueError, match=message):
+        make_config(**config().to_dict() | {"layer_types": None} | fields)
 
 
 def test_heads_must_divide_the_width():

@@ -259,6 +259,28 @@ def test_bad_input_is_named(call, message):
         build(MaBertModel, config())(**call)
 
 
+def test_a_frozen_table_of_positions_stays_frozen():
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.get_position_embeddings().weight.requires_grad_(False)
+    model.resize_position_embeddings(30)
+    assert not model.get_position_embeddings().weight.requires_grad
+
+
+def test_the_loss_of_a_question_does_not_depend_on_padding():
+    model = build(MaBertForQuestionAnswering, config(), dtype=torch.float32)
+    at = {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([3])}
+    tokens = batch(rows=1)
+    alone = model(tokens, **at).loss
+    padded = torch.cat([tokens, torch.zeros(1, 5).long()], dim=1)
+    mask = torch.tensor([[1] * 6 + [0] * 5])
+    torch.testing.assert_close(model(padded, mask, **at).loss, alone)
+
+
+@pytest.mark.parametrize("kind", [MaBertForSequenceClassification, MaBertForMultipleChoice, MaBertForQuestionAnswering])
+def test_trainer_averages_where_the_loss_does_not_count_items(kind):
+    assert kind.accepts_loss_kwargs is False
+
+
 def test_long_padding_is_no_long_input():
     model = build(MaBertModel, config())
     tokens = np.concatenate([ids(np.random.default_rng(0), 1, 5), np.zeros((1, 60), int)], axis=1)

@@ -52,9 +52,8 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file}: not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        ) from error
+        byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise ValueError(f"{file}: not UTF-8: {byte}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{file}: not JSON: {error}") from error
     if not isinstance(content, dict):
