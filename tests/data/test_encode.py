@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mabert.data import encode
 from mabert.data.collate import Collator
-from mabert.data.encode import EncodedDataset, encode_texts
+from mabert.data.encode import EncodedDataset, TextsTooLongError, encode_texts
 
 TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
 
@@ -35,9 +35,12 @@ def test_chunks_do_not_show(tokenizer, monkeypatch):
 
 def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
     texts = ["the river", "the river " * 8, "the river", "the river " * 4]
-    message = r"^dev: 2 of 4 texts are longer than 8 tokens \(the first is row 1, the longest row 1 with 18\); ask"
-    with pytest.raises(ValueError, match=message):
+    message = r"^dev: 2 of 4 texts are longer than 8 tokens \(the first is text 2, the longest text 2 with 18\); sh"
+    with pytest.raises(TextsTooLongError, match=message):
         encode_texts(tokenizer, texts, max_length=8, name="dev")
+    for truncate in (False, True):
+        whole = encode_texts(tokenizer, texts, max_length=None, truncate=truncate)
+        assert [len(item["input_ids"]) for item in whole] == [4, 18, 4, 10]
     assert [len(item["input_ids"]) for item in encode_texts(tokenizer, texts, max_length=8, truncate=True)] == [
         4,
         8,

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 _CHUNK = 1000
 
 
+class TextsTooLongError(ValueError):
+    """Texts are longer than they may be."""
+
+
 def encode_texts(
     tokenizer: PreTrainedTokenizerFast,
     texts_a: Sequence[str],
     texts_b: Sequence[str] | None = None,
     *,
-    max_length: int,
+    max_length: int | None,
     truncate: bool = False,
     name: str = "the input",
 ) -> list[dict[str, list[int]]]:
@@ -29,7 +33,7 @@ def encode_texts(
         tokenizer: of the model.
         texts_a: the texts, or the first of each pair.
         texts_b: the second of each pair.
-        max_length: tokens at most, special ones included.
+        max_length: tokens at most, special ones included; None for any number.
         truncate: cut what is longer (of a pair, the longer text); otherwise it is an error.
         name: what the texts are, for the message.
 
@@ -37,15 +41,17 @@ def encode_texts(
         An item a text: `input_ids`, and `token_type_ids` where the tokenizer makes them; not padded.
 
     Raises:
-        ValueError: texts are longer than `max_length` and `truncate` is off (says how many of how many), the numbers of
-            texts differ, or `max_length` has no room for a token.
+        TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
+        ValueError: the numbers of texts differ, or `max_length` has no room for a token.
     """
     if texts_b is not None and len(texts_a) != len(texts_b):
         raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
-    if max_length < least:
+    if max_length is not None and max_length < least:
         raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {least}")
-    options: dict[str, Any] = {"truncation": True, "max_length": max_length} if truncate else {"truncation": False}
+    options: dict[str, Any] = {"truncation": False}
+    if truncate and max_length is not None:
+        options = {"truncation": True, "max_length": max_length}
     items: list[dict[str, list[int]]] = []
     for start in range(0, len(texts_a), _CHUNK):
         pairs = None if texts_b is None else list(texts_b[start : start + _CHUNK])
@@ -53,15 +59,19 @@ def encode_texts(
             list(texts_a[start : start + _CHUNK]), pairs, return_attention_mask=False, verbose=False, **options
         )
         items += [dict(zip(chunk, values, strict=True)) for values in zip(*chunk.values(), strict=True)]
-    long = [row for row, item in enumerate(items) if len(item["input_ids"]) > max_length]
-    if long:
-        worst = max(long, key=lambda row: len(items[row]["input_ids"]))
-        raise ValueError(
-            f"{name}: {len(long)} of {len(items)} texts are longer than {max_length} tokens (the first is row "
-            f"{long[0]}, the longest row {worst} with {len(items[worst]['input_ids'])}); ask for truncation, raise the "
-            "maximum length or shorten them"
-        )
+    if max_length is not None:
+        _check_lengths([len(item["input_ids"]) for item in items], max_length, name)
     return items
+
+
+def _check_lengths(lengths: list[int], max_length: int, name: str) -> None:
+    long = [row for row, length in enumerate(lengths) if length > max_length]
+    if long:
+        worst = max(long, key=lengths.__getitem__)
+        raise TextsTooLongError(
+            f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
+            f"{long[0] + 1}, the longest text {worst + 1} with {lengths[worst]}); shorten them or ask for truncation"
+        )
 
 
 class EncodedDataset(Dataset):
@@ -79,7 +89,7 @@ class EncodedDataset(Dataset):
         lengths: tokens of each example, to batch by length.
 
     Raises:
-        ValueError: as `encode_texts`.
+        ValueError: as `encode_texts`, `TextsTooLongError` included.
     """
 
     def __init__(
