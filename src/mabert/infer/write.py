@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
@@ -31,20 +32,38 @@ def check_output(output: str | None, suffixes: Sequence[str]) -> None:
         raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
 
 
+@contextmanager
+def whole_file(output: str | Path) -> Iterator[BinaryIO]:
+    """A file that is there when all of it is written: a full disk or Ctrl-C leaves none.
+
+    Yields:
+        A stream to write to; the file gets its name when the block ends without an error.
+    """
+    path = Path(output)
+    beside = path.with_name(f".{path.name}.writing")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def write_rows(rows: Iterable[dict[str, Any]], output: str | None) -> None:
     """Mappings as JSONL, to a file or standard output."""
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if output is None:
         sys.stdout.writelines(lines)
         return
-    with Path(output).open("w", encoding="utf-8") as file:
-        file.writelines(lines)
+    with whole_file(output) as file:
+        file.writelines(line.encode() for line in lines)
 
 
 def write_vectors(vectors: np.ndarray, output: str | None) -> None:
     """Vectors (texts, D) as `.npy`, or as JSONL with one `vector` a line."""
     if output is not None and Path(output).suffix == ".npy":
-        np.save(output, vectors, allow_pickle=False)
+        with whole_file(output) as file:
+            np.save(file, vectors, allow_pickle=False)
         return
     write_rows(({"vector": vector.tolist()} for vector in vectors), output)
 
@@ -60,10 +79,10 @@ def show_info(about: ModelInfo) -> None:
     )
     parts = Table("part", "parameters", "share")
     total = sum(about.parts.values())
-    for name, number in [*about.parts.items(), ("encoder", total)]:
+    for name, number in [*about.parts.items(), ("all", total)]:
         parts.add_row(name, f"{number:,}", f"{number / total:.1%}")
     console.print(parts)
-    memory = Table("tokens", "above the weights", "with weights")
+    memory = Table("tokens", "encoder's forward", "with all weights")
     for length, extra in about.memory.items():
         memory.add_row(str(length), f"{extra / 2**20:.1f} MiB", f"{(extra + about.weights) / 2**20:.1f} MiB")
     console.print(memory)
