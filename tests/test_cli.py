@@ -55,6 +55,28 @@ def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_l
     assert (code, err.strip()) == (2, "mabert: standard input is empty; one text a line is needed")
 
 
+def test_predict_reads_pairs(capsys, monkeypatch, classifier, tmp_path):  # noqa: F811
+    row = json.dumps({"premise": "the bird sings", "hypothesis": "a bird"})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(row.encode())))
+    columns = ("--text-column", "premise", "--pair-column", "hypothesis")
+    code, out, _ = run(capsys, "predict", classifier, "--jsonl", *columns)
+    assert code == 0
+    answer = json.loads(out)
+    assert (answer["text"], answer["pair"]) == ("the bird sings", "a bird")
+    (tmp_path / "pairs.jsonl").write_text(row, encoding="utf-8")
+    assert run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns)[1] == out
+    code, out, _ = run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns[:2])
+    assert json.loads(out)["probability"] != answer["probability"]
+
+
+def test_texts_too_long_say_which_option_cuts_them(capsys, masked_lm, tmp_path):  # noqa: F811
+    (tmp_path / "in.txt").write_text("bird " * 40, encoding="utf-8")
+    code, _, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
+    assert code == 2
+    assert err.endswith("shorten them or ask for truncation by --truncate\n")
+    assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "--truncate")[0] == 0
+
+
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
     code, out, _ = run(capsys, "info", masked_lm)
     assert code == 0
@@ -69,6 +91,10 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         (["embed", "MODEL", "none.txt"], "none.txt: no such file"),
         (["embed", "MODEL", "none.txt", "-o", "x.csv"], "x.csv must end in .jsonl or .npy"),
         (["embed", "MODEL", "none.txt", "-o", "no/where.npy"], "no folder no to write where.npy in"),
+        (["embed", "MODEL", "--batch-tokens", "0"], "--batch-tokens is 0; it must be at least 1"),
+        (["predict", "MODEL", "--batch-tokens", "-1"], "--batch-tokens is -1; it must be at least 1"),
+        (["fill-mask", "MODEL", "--top", "0"], "--top is 0; it must be at least 1"),
+        (["predict", "MODEL", "--pair-column", "b"], "standard input: lines of plain text hold no pairs"),
         (["pretrain", "mini", "-o", "run", "training.step=3"], "did you mean 'training.steps'?"),
         (["pretrain", "nothing", "-o", "run"], "no recipe 'nothing'"),
         (["pretrain", "mini", "-o", "run", "--budget", "0%"], "the budget is 0% of the steps"),

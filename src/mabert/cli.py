@@ -4,11 +4,14 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+
+from mabert.data.batches import TOKENS_A_BATCH
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -234,53 +237,93 @@ def add_embed(commands: Any) -> None:
 def add_texts(added: argparse.ArgumentParser) -> None:
     """What every command on texts takes."""
     added.add_argument("model", help="model folder or hub name")
-    added.add_argument("input", nargs="?", help="a text a line, or .jsonl; default, standard input")
+    added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
     added.add_argument("-o", "--output", help="file to write; default, JSONL on standard output")
-    added.add_argument("--text-column", default="text", help="field of a .jsonl input [%(default)s]")
-    added.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model")
-    added.add_argument("--batch-tokens", type=int, default=8192, help="padded tokens a batch [%(default)s]")
+    added.add_argument("--text-column", default="text", help="where a table has the text [%(default)s]")
+    added.add_argument("--jsonl", action="store_true", help="standard input is JSONL")
+    added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes]")
+    added.add_argument("--truncate", action="store_true", help="cut longer texts")
+    added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
 
 
 def texts_of(options: argparse.Namespace) -> list[str]:
-    """The texts, once it is clear that there is a model for them: standard input may be a person typing."""
+    """The texts, of a table those in its text column."""
     from mabert.infer.texts import read_texts
+
+    return read_texts(options.input, options.text_column, jsonl=options.jsonl)
+
+
+def check_use(options: argparse.Namespace, suffixes: Sequence[str]) -> None:
+    """What can be wrong without the texts, found before they are read: standard input may be a person typing."""
+    from mabert.infer.load import check_at_least_one
+    from mabert.infer.write import check_output
     from mabert.model.load import load_config
 
+    numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
+    check_at_least_one(**numbers)
+    check_output(options.output, suffixes)
     load_config(options.model)
-    return read_texts(options.input, options.text_column)
+
+
+def how_to_encode(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of texts as arguments of the functions that take them."""
+    return {
+        "max_length": options.max_length,
+        "truncate": options.truncate,
+        "batch_tokens": options.batch_tokens,
+    }
+
+
+@contextmanager
+def naming_truncate() -> Iterator[None]:
+    """Says which option cuts texts that are too long."""
+    from mabert.data.encode import TextsTooLongError
+
+    try:
+        yield
+    except TextsTooLongError as error:
+        raise TextsTooLongError(f"{error} by --truncate") from error
 
 
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
     from mabert.infer.embed import embed
-    from mabert.infer.write import check_output, write_vectors
+    from mabert.infer.write import write_vectors
 
-    check_output(options.output, (".jsonl", ".npy"))
-    vectors = embed(
-        options.model,
-        texts_of(options),
-        pooling=options.pooling,
-        normalize=options.normalize,
-        truncate=options.truncate,
-        batch_tokens=options.batch_tokens,
-    )
+    check_use(options, (".jsonl", ".npy"))
+    texts = texts_of(options)
+    with naming_truncate():
+        vectors = embed(
+            options.model, texts, pooling=options.pooling, normalize=options.normalize, **how_to_encode(options)
+        )
     write_vectors(vectors, options.output)
 
 
 def add_predict(commands: Any) -> None:
     """Labels."""
-    add_texts(command(commands, "predict", run_predict, "a label a text, from a fine-tuned model"))
+    added = command(commands, "predict", run_predict, "a label a text or pair of texts, from a fine-tuned model")
+    add_texts(added)
+    added.add_argument("--pair-column", help="where a table has the second text of a pair")
 
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
     from mabert.infer.predict import predict
-    from mabert.infer.write import check_output, write_rows
+    from mabert.infer.texts import read_pairs
+    from mabert.infer.write import write_rows
 
-    check_output(options.output, (".jsonl",))
-    texts = texts_of(options)
-    answers = predict(options.model, texts, truncate=options.truncate, batch_tokens=options.batch_tokens)
-    write_rows([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)], options.output)
+    check_use(options, (".jsonl",))
+    columns: dict[str, list[str]] = {}
+    if options.pair_column is None:
+        columns["text"] = texts_of(options)
+    else:
+        columns["text"], columns["pair"] = read_pairs(
+            options.input, options.text_column, options.pair_column, jsonl=options.jsonl
+        )
+    with naming_truncate():
+        answers = predict(options.model, columns["text"], columns.get("pair"), **how_to_encode(options))
+    texts = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    write_rows(({**text, **answer} for text, answer in zip(texts, answers, strict=True)), options.output)
 
 
 def add_fill_mask(commands: Any) -> None:
@@ -293,13 +336,12 @@ def add_fill_mask(commands: Any) -> None:
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
     from mabert.infer.fill import fill_mask
-    from mabert.infer.write import check_output, write_rows
+    from mabert.infer.write import write_rows
 
-    check_output(options.output, (".jsonl",))
+    check_use(options, (".jsonl",))
     texts = texts_of(options)
-    guesses = fill_mask(
-        options.model, texts, top=options.top, truncate=options.truncate, batch_tokens=options.batch_tokens
-    )
+    with naming_truncate():
+        guesses = fill_mask(options.model, texts, top=options.top, **how_to_encode(options))
     write_rows([{"text": text, "masks": masks} for text, masks in zip(texts, guesses, strict=True)], options.output)
 
 

@@ -1,8 +1,12 @@
 """Embedding, predicting, filling: in order, whatever the batches, and with one line for what is wrong."""
 
+import io
 import json
+import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,9 +18,12 @@ from mabert.data.batches import batches_by_length
 from mabert.infer.embed import embed
 from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
+from mabert.infer.load import load_for_use
 from mabert.infer.predict import predict
-from mabert.infer.texts import read_texts
+from mabert.infer.texts import read_pairs, read_texts
+from mabert.model.heads import PredictionTransform
 from mabert.model.load import load_config, load_model, with_new_head
+from tests.infer.conftest import saved
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
 
@@ -55,6 +62,17 @@ def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
     np.testing.assert_allclose(unit, truth / np.linalg.norm(truth), rtol=1e-5, atol=1e-6)
 
 
+def test_map_pooling_is_the_classifiers_own_or_refused(classifier, words, tmp_path):
+    model = load_model(MaBertForSequenceClassification, classifier)
+    ids = words(TEXTS[0], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        truth = model.pooler(model.mabert(ids).last_hidden_state, torch.ones_like(ids) > 0)[0].numpy()
+    np.testing.assert_allclose(embed(classifier, TEXTS, pooling="map")[0], truth, rtol=1e-5, atol=1e-6)
+    averaging = saved(MaBertForSequenceClassification, tmp_path, words, pooling="mean")
+    with pytest.raises(ValueError, match="pools by 'mean'; pooling 'map' needs a classifier that was trained with it"):
+        embed(averaging, TEXTS, pooling="map")
+
+
 def test_no_texts_give_no_vectors(masked_lm):
     assert embed(masked_lm, []).shape == (0, 8)
 
@@ -80,23 +98,79 @@ def test_every_mask_gets_its_guesses(masked_lm):
         assert 0 < sum(chances) <= 1
     with pytest.raises(ValueError, match=r"text 2 has no \[MASK\] to fill: 'a river'"):
         fill_mask(masked_lm, ["a [MASK]", "a river"])
+    with pytest.raises(ValueError, match="top is 0; it must be at least 1"):
+        fill_mask(masked_lm, ["a [MASK]"], top=0)
+
+
+def test_guesses_are_the_models_and_only_masks_are_decoded(masked_lm, words, monkeypatch):
+    texts = ["the [MASK] sings [MASK]", "a [MASK]", "a long [MASK] stone house holds the light"]
+    decoded, forward = [], PredictionTransform.forward
+    monkeypatch.setattr(
+        PredictionTransform, "forward", lambda self, hidden: decoded.append(len(hidden)) or forward(self, hidden)
+    )
+    answers = fill_mask(masked_lm, texts, top=1000)
+    assert decoded == [4]
+    monkeypatch.undo()
+    model = load_model(MaBertForMaskedLM, masked_lm)
+    for text, masks in zip(texts, answers, strict=True):
+        ids = words(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            truth = model(ids).logits[ids == words.mask_token_id].softmax(-1)
+        assert len(masks) == len(truth)
+        for mask, chances in zip(masks, truth, strict=True):
+            assert len(mask) == model.config.vocab_size
+            for guess in mask:
+                place = words.convert_tokens_to_ids(guess["token"])
+                assert guess["probability"] == pytest.approx(chances[place].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("before", "left"), [(21, 1), (22, 0)])
+def test_a_mask_that_cutting_would_lose_is_an_error(masked_lm, before, left):
+    text = " ".join(["bird"] * before + ["[MASK]", "[MASK]"])
+    with pytest.raises(ValueError, match=rf"text 2 has 2 \[MASK\], of which cutting it to 24 tokens leaves {left};"):
+        fill_mask(masked_lm, ["a [MASK]", text], truncate=True)
+    kept = " ".join(["[MASK]", "[MASK]"] + ["bird"] * before)
+    assert [len(masks) for masks in fill_mask(masked_lm, ["a [MASK]", kept], truncate=True)] == [1, 2]
 
 
 def test_long_texts_are_counted_or_cut(masked_lm):
     long = " ".join(["bird"] * 40)
-    with pytest.raises(ValueError, match=r"1 of 2 texts are longer than the model's 24 tokens \(the longest has 42\)"):
+    message = r"1 of 2 texts are longer than 24 tokens \(the first is text 2, the longest text 2 with 42\)"
+    with pytest.raises(ValueError, match=message):
         embed(masked_lm, ["bird", long])
+    with pytest.raises(ValueError, match="max_length is 25, the model's max_position_embeddings 24"):
+        embed(masked_lm, ["bird"], max_length=25)
     cut = embed(masked_lm, [long], truncate=True)
     np.testing.assert_allclose(cut, embed(masked_lm, [" ".join(["bird"] * 22)]), rtol=1e-5)
+    shorter = embed(masked_lm, [long], truncate=True, max_length=7)
+    np.testing.assert_allclose(shorter, embed(masked_lm, [" ".join(["bird"] * 5)]), rtol=1e-5)
+
+
+def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_cuts(words, tmp_path):
+    folder = saved(MaBertForMaskedLM, tmp_path, words, position_embedding="rotary")
+    loaded = load_for_use(MaBertModel, folder)
+    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40])] == [42]
+    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True)] == [24]
+    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True, max_length=30)] == [30]
 
 
 def test_info_counts_every_parameter(masked_lm):
     about = info(masked_lm, lengths=(8, 16, 4096))
-    model = load_model(MaBertModel, masked_lm)
+    model = load_model(MaBertForMaskedLM, masked_lm)
     assert sum(about.parts.values()) == sum(p.numel() for p in model.parameters())
+    assert about.parts["head"] == 8 * 8 + 8 + 2 * 8 + model.config.vocab_size
     assert about.weights == 4 * sum(about.parts.values())
     assert set(about.memory) == {8, 16}
     assert 16 * 8 * 4 < about.memory[8] < about.memory[16]
+
+
+def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, masked_lm, tmp_path, words):
+    assert info(classifier, lengths=(8,)).parts["head"] == 8 + 3 * 8 + 3
+    load_model(MaBertModel, masked_lm).save_pretrained(tmp_path)
+    assert "head" not in info(tmp_path, lengths=(8,)).parts
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["SomebodysModel"]}))
+    assert "head" not in info(tmp_path, lengths=(8,)).parts
 
 
 def test_wrong_models_are_named(masked_lm, classifier, tmp_path):
@@ -106,6 +180,8 @@ def test_wrong_models_are_named(masked_lm, classifier, tmp_path):
         fill_mask(classifier, ["a [MASK]"])
     with pytest.raises(ValueError, match=r"pooling is 'max'; it must be one of \['mean', 'cls', 'map'\]"):
         embed(masked_lm, TEXTS, pooling="max")
+    with pytest.raises(ValueError, match="batch_tokens is 0; it must be at least 1"):
+        embed(masked_lm, TEXTS, batch_tokens=0)
     with pytest.raises(FileNotFoundError, match="no model folder"):
         load_config(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="holds no model"):
@@ -156,10 +232,10 @@ def test_texts_from_files(tmp_path):
     assert read_texts(plain) == ["one", "two words", "", "four"]
     objects.write_text('{"text": "x", "body": "y"}\n{"text": "z"}\n', encoding="utf-8")
     assert read_texts(objects) == ["x", "z"]
-    with pytest.raises(ValueError, match="line 2 has no text 'body'; it has"):
+    with pytest.raises(ValueError, match="line 2: no value for 'body'; there is text"):
         read_texts(objects, "body")
     objects.write_text('{"text": "x"}\n{"text": \n', encoding="utf-8")
-    with pytest.raises(ValueError, match="line 2 is not JSON"):
+    with pytest.raises(ValueError, match="line 2: not JSON"):
         read_texts(objects)
     plain.write_bytes(b"fine\nna\xefve\n")
     with pytest.raises(ValueError, match="not UTF-8: byte 0xef at offset 7"):
@@ -169,3 +245,44 @@ def test_texts_from_files(tmp_path):
     (tmp_path / "empty.txt").write_bytes(b"")
     with pytest.raises(ValueError, match="empty"):
         read_texts(tmp_path / "empty.txt")
+
+
+def test_texts_and_pairs_from_tables(tmp_path):
+    rows = [{"a": "one", "b": "x, y"}, {"a": "two", "b": "z"}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "t.tsv").write_text("a\tb\none\tx, y\ntwo\tz\n", encoding="utf-8")
+    (tmp_path / "t.csv").write_text('a,b\none,"x, y"\ntwo,z\n', encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    for file in sorted(tmp_path.iterdir()):
+        assert read_texts(file, "b") == ["x, y", "z"]
+        assert read_pairs(file, "a", "b") == (["one", "two"], ["x, y", "z"])
+        with pytest.raises(ValueError, match=r"t\.\w+.*(no column|no value for) 'c'"):
+            read_pairs(file, "a", "c")
+    (tmp_path / "lines.txt").write_text("one\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"lines\.txt: lines of plain text hold no pairs"):
+        read_pairs(tmp_path / "lines.txt", "a", "b")
+    (tmp_path / "t.jsonl").write_text('{"a": 5}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 1: 'a' is 5, not text"):
+        read_texts(tmp_path / "t.jsonl", "a")
+
+
+def test_standard_input(monkeypatch):
+    def typed(data):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    typed(b"\xef\xbb\xbfone\r\n\ntwo")
+    assert read_texts(None) == ["one", "", "two"]
+    typed(b'{"a": "x", "b": "y"}\n\n{"a": "z", "b": "w"}\n')
+    assert read_pairs("-", "a", "b", jsonl=True) == (["x", "z"], ["y", "w"])
+    for line, message in [
+        (b"{", "not JSON"),
+        (b"[1]", r"not an object but '\[1\]'"),
+        (b'{"a": 1}', "'a' is 1, not text"),
+        (b'{"b": "x"}', "no value for 'a'; there is b"),
+    ]:
+        typed(b'{"a": "x"}\n' + line)
+        with pytest.raises(ValueError, match=f"^standard input, line 2: {message}"):
+            read_texts(None, "a", jsonl=True)
+    typed(b"fine\nna\xefve\n")
+    with pytest.raises(ValueError, match=r"^standard input, line 2: not UTF-8: byte 0xef at offset 7$"):
+        read_texts(None)

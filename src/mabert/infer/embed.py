@@ -1,18 +1,20 @@
 """One vector a text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from mabert.data.batches import TOKENS_A_BATCH
-from mabert.infer.load import load_for_use
-from mabert.infer.texts import answer_in_order, encode_texts
+from mabert.infer.answers import answer_in_order
+from mabert.infer.load import Loaded, check_at_least_one, load_for_use
 from mabert.model import MaBertForSequenceClassification, MaBertModel
+from mabert.model.load import load_config
 from mabert.model.pooling import first_token, mean_of_tokens
 
 POOLINGS = ("mean", "cls", "map")
+Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 def embed(
@@ -21,8 +23,10 @@ def embed(
     *,
     pooling: str = "mean",
     normalize: bool = False,
+    max_length: int | None = None,
     truncate: bool = False,
     batch_tokens: int = TOKENS_A_BATCH,
+    progress: bool = True,
 ) -> np.ndarray:
     """Vectors of texts.
 
@@ -30,10 +34,12 @@ def embed(
         path: Model folder or hub name.
         texts: Any number of texts.
         pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
-            classifier learned.
+            classifier whose pooling it is has learned.
         normalize: Whether to scale each vector to length one.
-        truncate: Whether to cut texts that are longer than the model; otherwise they are an error.
+        max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
+        truncate: Whether to cut texts that are longer; otherwise they are an error.
         batch_tokens: Padded tokens of a batch at most; changes speed, not the vectors beyond rounding.
+        progress: Whether to show a bar.
 
     Returns:
         float32 (texts, D).
@@ -42,16 +48,9 @@ def embed(
         FileNotFoundError: If there is no model.
         ValueError: For an unknown pooling, a model without what it needs, or texts that are too long.
     """
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
-    if pooling == "map":
-        classifier, tokenizer = load_for_use(MaBertForSequenceClassification, path)
-        encoder, pool = classifier.mabert, classifier.pooler
-    else:
-        encoder, tokenizer = load_for_use(MaBertModel, path)
-        pool = mean_of_tokens if pooling == "mean" else first_token
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    encoder.to(device)
+    check_at_least_one(batch_tokens=batch_tokens)
+    loaded, pool = load_encoder(path, pooling)
+    encoder = loaded.model
 
     def vectors(batch: dict[str, torch.Tensor]) -> np.ndarray:
         hidden = encoder(**batch).last_hidden_state
@@ -60,7 +59,24 @@ def embed(
             pooled = torch.nn.functional.normalize(pooled, dim=-1)
         return pooled.cpu().numpy()
 
-    longest = encoder.config.max_position_embeddings if encoder.config.position_embedding == "learned" else None
-    encoded = encode_texts(tokenizer, texts, longest, truncate)
-    rows = answer_in_order(encoded, tokenizer.pad_token_id, device, vectors, "embedding", batch_tokens)
+    encoded = loaded.encode(texts, max_length=max_length, truncate=truncate)
+    rows = answer_in_order(loaded, encoded, vectors, "embedding", batch_tokens, progress)
     return np.stack(rows) if rows else np.zeros((0, encoder.config.hidden_size), np.float32)
+
+
+def load_encoder(path: str | Path, pooling: str) -> tuple[Loaded[MaBertModel], Pool]:
+    """An encoder, and what makes one vector of its token vectors.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: For an unknown pooling, or one that the model did not learn.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
+    if pooling != "map":
+        return load_for_use(MaBertModel, path), mean_of_tokens if pooling == "mean" else first_token
+    own = load_config(path).pooling
+    if own != "map":
+        raise ValueError(f"{path} pools by {own!r}; pooling 'map' needs a classifier that was trained with it")
+    classifier = load_for_use(MaBertForSequenceClassification, path)
+    return Loaded(classifier.model.mabert, classifier.tokenizer), classifier.model.pooler

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from mabert.model import MaBertConfig, MaBertModel
+from mabert import model as models
+from mabert.model import MaBertConfig, MaBertModel, MaBertPreTrainedModel
 from mabert.model.blocks import MambaBlock
 from mabert.model.load import load_config, load_model
 
@@ -25,9 +26,9 @@ class ModelInfo:
 
     Attributes:
         config: Its configuration.
-        parts: Parameters by part of the encoder.
-        memory: Bytes above the weights at the peak of one forward at batch 1, by length.
-        weights: Bytes of the encoder's weights.
+        parts: Parameters by part; shared ones count once, in the encoder.
+        memory: Bytes above the weights at the peak of one forward of the encoder at batch 1, by length.
+        weights: Bytes of all weights.
     """
 
     config: MaBertConfig
@@ -48,26 +49,40 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
         ValueError: If it is another kind of model or damaged.
     """
     config = load_config(path)
-    model = load_model(MaBertModel, path)
+    model = load_model(saved_class(config), path)
+    encoder = model if isinstance(model, MaBertModel) else model.mabert
     limit = config.max_position_embeddings if config.position_embedding == "learned" else max(lengths)
     return ModelInfo(
         config=config,
         parts=parameters_by_part(model),
-        memory={length: peak_bytes(model, length) for length in lengths if length <= limit},
+        memory={length: peak_bytes(encoder, length) for length in lengths if length <= limit},
         weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
     )
 
 
-def parameters_by_part(model: MaBertModel) -> dict[str, int]:
-    """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, and of all else."""
-    parts = {"embeddings": count(model.embeddings), "Mamba cores": 0, "attention": 0, "feed-forward": 0}
-    for layer in model.layers:
+def saved_class(config: MaBertConfig) -> type[MaBertPreTrainedModel]:
+    """The class a model was saved as, where it is one of ours; otherwise the encoder's."""
+    for name in config.architectures or ():
+        kind = getattr(models, name, None)
+        if isinstance(kind, type) and issubclass(kind, MaBertPreTrainedModel):
+            return kind
+    return MaBertModel
+
+
+def parameters_by_part(model: MaBertPreTrainedModel) -> dict[str, int]:
+    """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, of the norms, and of the head
+    where there is one."""
+    encoder = model if isinstance(model, MaBertModel) else model.mabert
+    parts = {"embeddings": count(encoder.embeddings), "Mamba cores": 0, "attention": 0, "feed-forward": 0}
+    for layer in encoder.layers:
         if isinstance(layer, MambaBlock):
             parts["Mamba cores"] += count(layer.mixer)
         else:
             parts["attention"] += count(layer.attention)
         parts["feed-forward"] += count(layer.feed_forward)
-    parts["norms"] = count(model) - sum(parts.values())
+    parts["norms"] = count(encoder) - sum(parts.values())
+    if model is not encoder:
+        parts["head"] = count(model) - count(encoder)
     return parts
 
 

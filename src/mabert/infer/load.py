@@ -1,18 +1,65 @@
-"""A model and its tokenizer, which must fit each other."""
+"""A model ready for use: with its tokenizer, which must fit it, on its device, and with the length it takes."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
 from mabert.model.load import load_model
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 
-def load_for_use(kind: type[Model], path: str | Path) -> tuple[Model, PreTrainedTokenizerFast]:
-    """A model and its tokenizer, which must fit each other.
+@dataclass(frozen=True)
+class Loaded(Generic[Model]):
+    """A model and what it needs beside it.
+
+    Attributes:
+        model: In evaluation mode, on a GPU if there is one.
+        tokenizer: The model's.
+    """
+
+    model: Model
+    tokenizer: PreTrainedTokenizerFast
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncate: bool = False,
+    ) -> list[dict[str, list[int]]]:
+        """Texts as fine-tuning encodes them.
+
+        Args:
+            texts: The texts, or the first of each pair.
+            pairs: The second of each pair.
+            max_length: Tokens at most. By default those the model has positions for; a model without learned positions
+                takes any number, and is cut at its `max_position_embeddings` where cutting is asked for.
+            truncate: Whether to cut what is longer; otherwise it is an error.
+
+        Raises:
+            ValueError: If texts are too long, or `max_length` is more than the model has positions for.
+        """
+        config = self.model.config
+        learned = config.position_embedding == "learned"
+        if max_length is None and (learned or truncate):
+            max_length = config.max_position_embeddings
+        if learned and max_length > config.max_position_embeddings:
+            raise ValueError(
+                f"max_length is {max_length}, the model's max_position_embeddings {config.max_position_embeddings}"
+            )
+        return encode_texts(self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate)
+
+
+def load_for_use(kind: type[Model], path: str | Path) -> Loaded[Model]:
+    """Loads a model and its tokenizer.
 
     Raises:
         FileNotFoundError: As `load_model`.
@@ -24,4 +71,11 @@ def load_for_use(kind: type[Model], path: str | Path) -> tuple[Model, PreTrained
         raise ValueError(
             f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {model.config.vocab_size}"
         )
-    return model, tokenizer
+    return Loaded(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+
+
+def check_at_least_one(**counts: int) -> None:
+    """Raises ValueError for a count below 1, naming it."""
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""One label (or number) a text."""
+"""One label (or number) a text, or a pair of texts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,32 +7,42 @@ from typing import Any
 import torch
 
 from mabert.data.batches import TOKENS_A_BATCH
-from mabert.infer.load import load_for_use
-from mabert.infer.texts import answer_in_order, encode_texts
+from mabert.infer.answers import answer_in_order
+from mabert.infer.load import check_at_least_one, load_for_use
 from mabert.model import MaBertForSequenceClassification
 
 
 def predict(
-    path: str | Path, texts: Sequence[str], *, truncate: bool = False, batch_tokens: int = TOKENS_A_BATCH
+    path: str | Path,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    max_length: int | None = None,
+    truncate: bool = False,
+    batch_tokens: int = TOKENS_A_BATCH,
+    progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Labels of texts.
+    """Labels of texts, encoded as they were in fine-tuning.
 
     Args:
         path: Folder (or hub name) of a fine-tuned classifier.
-        texts: Any number of texts.
-        truncate: Whether to cut texts that are longer than the model; otherwise they are an error.
+        texts: Any number of texts, or the first of each pair.
+        pairs: The second text of each pair, for a classifier of pairs.
+        max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
+        truncate: Whether to cut texts that are longer (of a pair, the longer text); otherwise they are an error.
         batch_tokens: Padded tokens of a batch at most.
+        progress: Whether to show a bar.
 
     Returns:
         A mapping a text: `label` and the `probability` of every label; or the `score` of a regression.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it has no classifier, or texts are too long.
+        ValueError: If it has no classifier, texts are too long, or first and second texts differ in number.
     """
-    model, tokenizer = load_for_use(MaBertForSequenceClassification, path)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
+    check_at_least_one(batch_tokens=batch_tokens)
+    loaded = load_for_use(MaBertForSequenceClassification, path)
+    model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
 
     def labels(batch: dict[str, torch.Tensor]) -> Iterator[dict[str, Any]]:
@@ -44,6 +54,5 @@ def predict(
             best = max(range(len(row)), key=row.__getitem__)
             yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
 
-    longest = model.config.max_position_embeddings if model.config.position_embedding == "learned" else None
-    encoded = encode_texts(tokenizer, texts, longest, truncate)
-    return answer_in_order(encoded, tokenizer.pad_token_id, device, labels, "predicting", batch_tokens)
+    encoded = loaded.encode(texts, pairs, max_length=max_length, truncate=truncate)
+    return answer_in_order(loaded, encoded, labels, "predicting", batch_tokens, progress)

@@ -1,0 +1,75 @@
+"""A fine-tuned model predicts what the run that made it predicted, pairs and single texts alike."""
+
+import csv
+import random
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from mabert.data.table import Columns, load_tables
+from mabert.infer.predict import predict
+from mabert.infer.texts import read_pairs, read_texts
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.finetune import finetune
+from tests.train.helpers import WORDS
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Two texts of two to four words, a score and a class."""
+    folder, draw = tmp_path_factory.mktemp("tables"), random.Random(0)
+    for split, size in (("train", 24), ("validation", 12)):
+        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["one", "two", "score", "class"])
+            for row in range(size):
+                texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(2)]
+                table.writerow([*texts, draw.randint(0, 5), ["no", "yes"][row % 2]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pretrained(masked_lm, tmp_path_factory):
+    """A model to which it matters which of a pair a token is in."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    for file in masked_lm.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    weights["mabert.embeddings.token_type_embeddings.weight"] *= 5
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def tuned(pretrained, tables, output, columns, **how):
+    """A run's folder of seed 0, and what it predicted on validation."""
+    files = {split: tables / f"{split}.csv" for split in ("train", "validation")}
+    task, splits = load_tables(files, columns, regression=columns.label == "score")
+    recipe = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, precision="fp32", **how)
+    finetune(pretrained, task, splits, output, recipe, [0], progress=False)
+    lines = (output / "seed-0/validation.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    return output / "seed-0", [line.split("\t")[1] for line in lines]
+
+
+def test_scores_of_pairs(pretrained, tables, tmp_path):
+    model, said = tuned(pretrained, tables, tmp_path, Columns("one", "two", "score"))
+    first, second = read_pairs(tables / "validation.csv", "one", "two")
+    assert len(set(said)) == 12
+    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] == said
+    turned = [f"{row['score']:.4f}" for row in predict(model, second, first)]
+    assert sum(a != b for a, b in zip(turned, said, strict=True)) == 12
+    with pytest.raises(ValueError, match="12 first texts and 11 second ones"):
+        predict(model, first, second[1:])
+
+
+def test_scores_of_pairs_that_are_cut(pretrained, tables, tmp_path):
+    columns = Columns("one", "two", "score")
+    model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
+    first, second = read_pairs(tables / "validation.csv", "one", "two")
+    cut = predict(model, first, second, max_length=9, truncate=True)
+    assert [f"{row['score']:.4f}" for row in cut] == said
+
+
+def test_classes_of_single_texts(pretrained, tables, tmp_path):
+    model, said = tuned(pretrained, tables, tmp_path, Columns("one", None, "class"))
+    texts = read_texts(tables / "validation.csv", "one")
+    assert [row["label"] for row in predict(model, texts)] == said
