@@ -77,6 +77,7 @@ def recipe(folder, **training):
                 "eval_windows": 4,
                 "eval_steps": 6,
                 "save_steps": 4,
+                "precision": "fp32",
                 **training,
             }
         ),

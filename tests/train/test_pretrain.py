@@ -6,16 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, TrainerCallback
 
+from mabert import MaBertForMaskedLM
 from mabert.train import trainer as trainer_module
-from mabert.train.pretrain import pretrain, training_arguments
+from mabert.train.optim import decay_parameter_names
+from mabert.train.pretrain import model_config, prepare_data, pretrain, training_arguments
 from mabert.train.trainer import TrainingDivergedError
-from tests.train.helpers import recipe, tokenizer
+from tests.train.helpers import corpus, recipe, tokenizer
 
 
 def weights(folder):
@@ -50,7 +55,7 @@ def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
     outcome = result["outcome"]
     assert outcome["held_out_loss"] < math.log(len(tokenizer())) - 0.5
     assert 0.1 < outcome["held_out_accuracy"] <= 1
-    assert outcome["tokens"] == 8 * (45 * 12 + 15 * 24)
+    assert 0.99 < outcome["tokens"] / (8 * (45 * 12 + 15 * 24)) <= 1
     logged = [entry for entry in outcome["history"] if "loss" in entry]
     assert all(entry["tokens_per_second"] > 0 for entry in logged[1:])
     assert json.loads((tmp_path / "run/result.json").read_text())["seed"] == 0
@@ -71,14 +76,89 @@ def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path):
     same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
 
 
+def without_dropout(plan):
+    plan.model |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return plan
+
+
+def same_course(a, b):
+    """Equal up to rounding, which the optimizer's division by tiny variances blows up from step to step."""
+    a, b = ([entry for entry in run["outcome"]["history"] if "loss" in entry] for run in (a, b))
+    assert a[0]["loss"] == pytest.approx(b[0]["loss"], rel=1e-6)
+    assert a[0]["grad_norm"] == pytest.approx(b[0]["grad_norm"], rel=1e-5)
+    assert [x["loss"] for x in a] == pytest.approx([x["loss"] for x in b], rel=2e-3)
+
+
 def test_the_micro_batch_changes_nothing_but_rounding(tmp_path):
-    still = {"model": {**recipe(tmp_path).model, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
-    one, two = recipe(tmp_path, micro_batch_size=8), recipe(tmp_path, micro_batch_size=2)
-    one.model, two.model = still["model"], still["model"]
-    go(one, tmp_path / "one")
-    go(two, tmp_path / "two")
-    for name, value in weights(tmp_path / "one").items():
-        torch.testing.assert_close(value, weights(tmp_path / "two")[name], rtol=2e-3, atol=2e-4)
+    runs = [go(without_dropout(recipe(tmp_path, micro_batch_size=size)), tmp_path / f"run-{size}") for size in (8, 2)]
+    same_course(*runs)
+
+
+def test_changed_text_is_no_resumption(tmp_path):
+    plan = recipe(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, tmp_path / "run", callbacks=[StopAt(6)])
+    corpus(tmp_path / "text.txt", seed=1)
+    with pytest.raises(ValueError, match=r"another run; it differs in resolved.corpus"):
+        go(plan, tmp_path / "run", resume=True)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = go(recipe(tmp_path), tmp_path / "run")
+    assert go(recipe(tmp_path), tmp_path / "run", resume=True) == first
+
+
+def test_seconds_count_every_session(tmp_path):
+    class Slow(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            time.sleep(0.1)
+
+    plan = recipe(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, tmp_path / "run", callbacks=[StopAt(6), Slow()])
+    assert go(plan, tmp_path / "run", resume=True, callbacks=[Slow()])["seconds"] >= 1.2
+
+
+def test_only_tokens_are_counted(tmp_path):
+    plan = recipe(tmp_path)
+    plan.data.windows = "document"
+    counted = go(plan, tmp_path / "run")["outcome"]["tokens"]
+    stream = prepare_data(plan, tokenizer(), progress=False).stream
+    assert counted == sum(len(stream[i]["input_ids"]) for i in range(12 * 8))
+    assert counted < 8 * (9 * 12 + 3 * 24)
+
+
+def test_a_run_that_failed_before_its_first_result_leaves_room(tmp_path):
+    class Refuse(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        go(recipe(tmp_path), tmp_path / "run", callbacks=[Refuse()])
+    go(recipe(tmp_path, steps=1), tmp_path / "run")
+
+
+def test_the_optimizer_is_what_the_recipe_says(tmp_path):
+    seen = {}
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, model=None, **kwargs):
+            groups = optimizer.param_groups
+            seen["decay"] = [(group["weight_decay"], group["betas"], group["eps"]) for group in groups]
+            named = {id(parameter): name for name, parameter in model.named_parameters()}
+            seen["names"] = [{named[id(parameter)] for parameter in group["params"]} for group in groups]
+            seen["kind"] = type(optimizer.optimizer).__name__
+
+        def on_step_begin(self, args, state, control, lr_scheduler=None, **kwargs):
+            seen.setdefault("rates", []).append(lr_scheduler.get_last_lr()[0])
+
+    plan = recipe(tmp_path, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-5, weight_decay=0.3)
+    go(plan, tmp_path / "run", callbacks=[Look()])
+    assert "AdamW" in seen["kind"]
+    assert seen["decay"] == [(0.3, (0.8, 0.95), 1e-5), (0.0, (0.8, 0.95), 1e-5)]
+    assert seen["names"][0] == set(decay_parameter_names(MaBertForMaskedLM(model_config(plan, tokenizer()))))
+    ramp = [0.0, 0.5] + [(12 - step) / 10 for step in range(2, 12)]
+    assert seen["rates"] == pytest.approx([1e-2 * share for share in ramp])
 
 
 def test_a_folder_with_another_run_is_left_alone(tmp_path):
@@ -116,15 +196,19 @@ def test_an_exploding_loss_counts_as_divergence(tmp_path):
         go(recipe(tmp_path), tmp_path / "run", callbacks=[Explode()])
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    real = trainer_module.publish
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")]
+)
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, error):
+    real = MaBertForMaskedLM.save_pretrained
 
-    def full(written, place):
-        if place.name == "checkpoint-8":
-            raise OSError(28, "No space left on device")
-        real(written, place)
+    def full(self, folder, **options):
+        if "checkpoint-8" in str(folder):
+            (Path(folder) / "model.safetensors").write_bytes(b"half")
+            raise error
+        real(self, folder, **options)
 
-    monkeypatch.setattr(trainer_module, "publish", full)
+    monkeypatch.setattr(MaBertForMaskedLM, "save_pretrained", full)
     with pytest.raises(OSError, match=r"cannot save .*checkpoint-8.*No space left.*last whole checkpoint is .*-4"):
         go(recipe(tmp_path), tmp_path / "run")
     assert sorted(p.name for p in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-4"]
@@ -157,9 +241,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from mabert.train.pretrain import pretrain
-from tests.train.helpers import recipe, tokenizer
+from tests.train.helpers import corpus, recipe, tokenizer
 folder, output = Path(sys.argv[1]), Path(sys.argv[2])
-plan = recipe(folder, micro_batch_size=4)
+plan = recipe(folder, micro_batch_size=4, eval_windows=5)
 plan.model |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 pretrain(plan, output, tokenizer=tokenizer(), progress=False)
 """
@@ -175,5 +259,7 @@ def test_two_processes_train_the_model_of_one(tmp_path):
         subprocess.run(
             [*launch, str(program), str(tmp_path), str(tmp_path / name)], check=True, env=environment, timeout=250
         )
-    for name, value in weights(tmp_path / "one").items():
-        torch.testing.assert_close(value, weights(tmp_path / "two")[name], rtol=2e-3, atol=2e-4)
+    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
+    same_course(one, two)
+    assert one["outcome"]["tokens"] == two["outcome"]["tokens"]
+    assert one["outcome"]["held_out_loss"] == pytest.approx(two["outcome"]["held_out_loss"], rel=2e-3)

@@ -81,6 +81,13 @@ def test_any_field_can_be_overridden():
         ("stages=[{length: 128, share: 0.5}]", "shares of stages add up to 0.5; they must add up to 1"),
         ("training.steps", "override 'training.steps' is not of the form section.field=value"),
         ("tokenizer.name=x", "tokenizer.name cannot be set: tokenizer is not a section"),
+        ("training.steps=[1", r"the value in 'training.steps=\[1' is not YAML"),
+        ("training.steps=0", "training.steps is 0; it must be at least 1"),
+        ("training.micro_batch_size=0", "training.micro_batch_size is 0; it must be at least 1"),
+        ("training.keep_checkpoints=0", "training.keep_checkpoints is 0; it must be at least 1"),
+        ("training.workers=-1", "training.workers is -1; it must be at least 0"),
+        ("training.adam_beta1=2", "training.adam_beta1 is 2.0; it must be at least 0 and below 1"),
+        ("stages=[{length: 2, share: 1}]", "length is 2; it must be at least 4"),
     ],
 )
 def test_bad_fields_are_named(override, message):

@@ -16,16 +16,42 @@ from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArgum
 from transformers.trainer_utils import get_last_checkpoint
 
 from mabert.data.build import build_cache
+from mabert.data.cache import IDS
 from mabert.data.collate import Collator
+from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import load_tokenizer
+from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig, MaBertForMaskedLM
+from mabert.model.config import make_config
+from mabert.model.heads import IGNORED
 from mabert.train.recipe import PretrainRecipe, as_mapping
-from mabert.train.run import RunFolder
-from mabert.train.trainer import MaBertTrainer, SaveOnInterrupt, device_arguments
+from mabert.train.run import LOGS, RunFolder
+from mabert.train.trainer import (
+    STAGING,
+    MaBertTrainer,
+    SaveOnInterrupt,
+    Stopwatch,
+    device_arguments,
+    one_device,
+    resolve_precision,
+)
 
 logger = logging.getLogger(__name__)
+
+FREE = (
+    "training.micro_batch_size",
+    "training.workers",
+    "training.log_steps",
+    "training.eval_steps",
+    "training.eval_windows",
+    "training.save_steps",
+    "training.keep_checkpoints",
+    "training.gradient_checkpointing",
+    "data.cache",
+    "resolved.processes",
+)
+"""What a resumed run may change: how the work is cut, not what is learnt (dropout draws follow the cut, though)."""
 
 EXPLODED = 3.0
 """A loss of so many times that of a uniform guess, ln(vocabulary), counts as divergence."""
@@ -38,12 +64,14 @@ class PretrainData:
     Attributes:
         stream: Every sample of the run, in order.
         validation: Held-out windows under fixed masks, at the length of the first stage.
-        counts: Tokens and documents, for the record.
+        counts: Tokens, for the record.
+        corpus: A digest of the tokens, by which a resumed run knows its text.
     """
 
     stream: PretrainingStream
     validation: ValidationSet
     counts: dict[str, int]
+    corpus: str
 
 
 def pretrain(
@@ -80,26 +108,33 @@ def pretrain(
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
     tokenizer = tokenizer or load_tokenizer(recipe.tokenizer)
-    folder = RunFolder(output)
+    folder = RunFolder(output, FREE)
     arguments = training_arguments(recipe, folder.path)
     config = model_config(recipe, tokenizer)
+    request = as_mapping(recipe)
     if arguments.should_save:
-        folder.check(as_mapping(recipe), resume)
-    with arguments.main_process_first(desc="tokenising"):
-        data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
+        folder.check(request, resume)
+    data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
+    request["resolved"] = {
+        "corpus": data.corpus,
+        "vocabulary": fingerprint(tokenizer),
+        "precision": resolve_precision(recipe.training.precision),
+        "processes": arguments.world_size,
+    }
     if arguments.should_save:
-        folder.claim(as_mapping(recipe), resume)
+        folder.claim(request, resume)
+    if resume and (finished := folder.result()) is not None:
+        return finished
     set_seed(recipe.training.seed)
-    model = MaBertForMaskedLM(config)
-    interrupt = SaveOnInterrupt()
+    interrupt, stopwatch = SaveOnInterrupt(), Stopwatch()
     trainer = PretrainTrainer(
-        model=model,
+        model=MaBertForMaskedLM(config),
         args=arguments,
         data_collator=Collator(tokenizer.pad_token_id),
         train_dataset=data.stream,
         eval_dataset=data.validation,
         processing_class=tokenizer,
-        callbacks=[interrupt, *(callbacks or [])],
+        callbacks=[interrupt, stopwatch, *(callbacks or [])],
         title="pretraining" if progress else None,
         decay_exempt=recipe.training.decay_exempt,
         loss_limit=EXPLODED * math.log(len(tokenizer)),
@@ -109,30 +144,33 @@ def pretrain(
         trainer.train(resume_from_checkpoint=checkpoint)
     if interrupt.interrupted:
         raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(folder.path))}; go on with --resume")
-    return finish(trainer, folder, data, recipe)
+    outcome = finish(trainer, folder.path) | data.counts
+    if not arguments.should_save:
+        return {}
+    return folder.write_result(outcome, stopwatch.seconds, seed=recipe.training.seed)
 
 
-def finish(trainer: "PretrainTrainer", folder: RunFolder, data: PretrainData, recipe: PretrainRecipe) -> dict[str, Any]:
-    """Measures the final model, saves it and the record of the run."""
-    outcome = trainer.evaluate()
+def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
+    """Measures the final model and saves it, whole or not at all; returns what came out of the run."""
+    state = trainer.state
+    held_out = next((entry for entry in reversed(state.log_history) if "eval_loss" in entry), None)
+    if held_out is None or held_out["step"] != state.global_step:
+        held_out = trainer.evaluate()
     model = trainer.model
     model.config.sparse_prediction = False
-    trainer.save_model(str(folder.path))
-    history = [entry for entry in trainer.state.log_history if "loss" in entry or "eval_loss" in entry]
-    if not trainer.args.should_save:
-        return {}
-    return folder.write_result(
-        {
-            "held_out_loss": outcome["eval_loss"],
-            "held_out_accuracy": outcome["eval_accuracy"],
-            "steps": trainer.state.global_step,
-            "tokens": trainer.tokens_in(trainer.state.global_step),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **data.counts,
-            "history": history,
-        },
-        seed=recipe.training.seed,
-    )
+    trainer.save_model(str(folder / STAGING))
+    if trainer.args.should_save:
+        for file in (folder / STAGING).iterdir():
+            file.replace(folder / file.name)
+        (folder / STAGING).rmdir()
+    return {
+        "held_out_loss": held_out["eval_loss"],
+        "held_out_accuracy": held_out["eval_accuracy"],
+        "steps": state.global_step,
+        "tokens": state.num_input_tokens_seen,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "history": [entry for entry in state.log_history if "loss" in entry or "eval_loss" in entry],
+    }
 
 
 def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
@@ -155,6 +193,7 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
         PretrainingStream(stages, masking, recipe.training.seed),
         ValidationSet(windows, masking, seed=0, limit=recipe.training.eval_windows),
         {"corpus_tokens": training.tokens, "held_out_tokens": held_out.tokens},
+        digest(cache.folder / IDS)[:16],
     )
 
 
@@ -173,7 +212,12 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
-    config = MaBertConfig(**asked, vocab_size=size, pad_token_id=tokenizer.pad_token_id, sparse_prediction=True)
+    config = make_config(
+        **asked | {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, "sparse_prediction": True}
+    )
+    with torch.device("meta"):
+        # What a configuration cannot know by itself shows before hours of tokenising, not after.
+        MaBertForMaskedLM(config)
     longest = max(stage.length for stage in recipe.stages)
     if config.position_embedding == "learned" and longest > config.max_position_embeddings:
         raise ValueError(
@@ -198,8 +242,9 @@ def training_arguments(recipe: PretrainRecipe, folder: Path) -> TrainingArgument
             f"{training.micro_batch_size} times {processes} process(es)"
         )
     twentieth = max(1, training.steps // 20)
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / "tensorboard")
-    return TrainingArguments(
+    # Trainer takes the folder of TensorBoard's files from the environment alone.
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
+    arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=training.steps,
         per_device_train_batch_size=training.micro_batch_size,
@@ -227,8 +272,12 @@ def training_arguments(recipe: PretrainRecipe, folder: Path) -> TrainingArgument
         report_to=["tensorboard"],
         ddp_find_unused_parameters=False,
         logging_nan_inf_filter=False,
+        include_num_input_tokens_seen="non_padding",
+        # Filling up the last batch would count held-out windows twice; the training samples divide anyway.
+        accelerator_config={"even_batches": False},
         **device_arguments(training.precision),
     )
+    return one_device(arguments)
 
 
 class PretrainTrainer(MaBertTrainer):
@@ -241,17 +290,8 @@ class PretrainTrainer(MaBertTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
-    def tokens_in(self, step: int) -> int:
-        """Tokens in the first `step` steps."""
-        left = step * self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        total = 0
-        for windows, samples in self.train_dataset.stages:
-            total += min(left, samples) * windows.length
-            left = max(0, left - samples)
-        return total
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        now = (time.perf_counter(), self.tokens_in(self.state.global_step))
+        now = (time.perf_counter(), self.state.num_input_tokens_seen)
         if "loss" in logs:
             if self.clock is not None and now[1] > self.clock[1]:
                 logs["tokens_per_second"] = round((now[1] - self.clock[1]) / (now[0] - self.clock[0]), 1)
@@ -261,9 +301,9 @@ class PretrainTrainer(MaBertTrainer):
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         """Held-out loss (mean over scored positions) and accuracy; the same windows and masks every time."""
         started = time.perf_counter()
-        loss, right, scored = held_out_sums(self.model, self.get_eval_dataloader()).tolist()
-        sums = self.accelerator.reduce(torch.tensor([loss, right, scored], device=self.args.device))
-        loss, right, scored = sums.tolist()
+        with self.accelerator.autocast():
+            sums = held_out_sums(self.model, self.get_eval_dataloader())
+        loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
         metrics = {"eval_loss": loss / scored, "eval_accuracy": right / scored}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -279,7 +319,7 @@ def held_out_sums(model: MaBertForMaskedLM, loader: DataLoader) -> Tensor:
     sums = torch.zeros(3, dtype=torch.float64)
     for batch in loader:
         labels = batch.pop("labels")
-        scored = labels != -100
+        scored = labels != IGNORED
         hidden = model.mabert(**batch).last_hidden_state[scored]
         logits = model.decoder(model.transform(hidden)).float()
         truth = labels[scored]

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union
 
 import yaml
 
+from mabert.data import files
 from mabert.model import MaBertConfig
 
 
@@ -98,6 +99,32 @@ class TrainingRecipe:
     keep_checkpoints: int = 2
     workers: int = 0
 
+    def __post_init__(self) -> None:
+        at_least(
+            "training",
+            self,
+            1,
+            ("steps", "batch_size", "micro_batch_size", "log_steps", "eval_steps", "eval_windows", "save_steps"),
+        )
+        at_least("training", self, 1, ("keep_checkpoints",))
+        at_least("training", self, 0, ("warmup_steps", "workers", "seed", "learning_rate", "weight_decay"))
+        at_least("training", self, 0, ("adam_epsilon", "max_grad_norm"))
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+
+
+def at_least(where: str, recipe: Any, least: int, names: tuple[str, ...]) -> None:
+    """Refuses fields below a bound; a field that is None has its default.
+
+    Raises:
+        ValueError: Naming the field and its value.
+    """
+    for name in names:
+        value = getattr(recipe, name)
+        if value is not None and value < least:
+            raise ValueError(f"{where + '.' if where else ''}{name} is {value}; it must be at least {least}")
+
 
 @dataclass
 class PretrainRecipe:
@@ -121,6 +148,9 @@ class PretrainRecipe:
         for key in self.model:
             if key not in known:
                 raise ValueError(unknown("model." + key, ["model." + name for name in known]))
+        for stage in self.stages:
+            at_least("stages", stage, 4, ("length",))
+            at_least("stages", stage, 0, ("share",))
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
@@ -158,7 +188,10 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise ValueError(f"override {override!r} is not of the form section.field=value")
-        set_field(content, key.split("."), yaml.safe_load(value))
+        try:
+            set_field(content, key.split("."), yaml.safe_load(value))
+        except yaml.YAMLError as error:
+            raise ValueError(f"the value in {override!r} is not YAML: {' '.join(str(error).split())}") from error
     return build(PretrainRecipe, content, "")
 
 
@@ -178,7 +211,7 @@ def find_recipe(path: str | Path) -> Path:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, by the safe loader."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(files.read_text(path))
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):

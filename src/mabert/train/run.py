@@ -16,6 +16,7 @@ import yaml
 
 REQUEST = "request.yaml"
 RESULT = "result.json"
+LOGS = "tensorboard"
 
 
 def environment() -> dict[str, Any]:
@@ -63,35 +64,44 @@ class RunFolder:
 
     Attributes:
         path: The folder.
+        free: Dotted names in the request that a resumed run may change, since they do not change what comes out.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, free: tuple[str, ...] = ()) -> None:
         self.path = Path(path)
+        self.free = free
         self.started = time.time()
 
     def check(self, request: dict[str, Any], resume: bool) -> None:
         """Whether a run may use the folder; changes nothing.
 
         Args:
-            request: Everything that determines the run, as plain values.
+            request: What determines the run, as plain values; on resuming, the part of it that is known so far.
             resume: Whether to go on with the run that is there.
 
         Raises:
             ValueError: If the folder holds something and the run is new, or holds another run than the one to resume.
         """
-        path = self.path / REQUEST
         if not resume:
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            if self.path.exists() and (not self.path.is_dir() or self._holds_results()):
                 raise ValueError(
                     f"{self.path} already holds files; name another folder, or go on with that run by --resume"
                 )
             return
-        if not path.is_file():
+        if not (self.path / REQUEST).is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
-        there = yaml.safe_load(path.read_text(encoding="utf-8"))
-        changed = list(differences(there, request))
+        there = self.request()
+        changed = [
+            text
+            for name, text in differences({key: there.get(key) for key in request}, request)
+            if name not in self.free
+        ]
         if changed:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
+
+    def _holds_results(self) -> bool:
+        # A run that failed before its first result leaves these; nothing is lost by starting again.
+        return any(entry.name not in (REQUEST, LOGS) for entry in self.path.iterdir())
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
         """Takes the folder for a run, or takes it up again; raises as `check` does."""
@@ -100,28 +110,42 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.path / REQUEST, yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
 
-    def write_result(self, outcome: dict[str, Any], **about: Any) -> dict[str, Any]:
-        """Writes `result.json`: the request, the outcome, seed, environment, duration. Returns what it wrote."""
-        request = yaml.safe_load((self.path / REQUEST).read_text(encoding="utf-8"))
+    def request(self) -> dict[str, Any]:
+        """What was asked."""
+        return yaml.safe_load((self.path / REQUEST).read_text(encoding="utf-8"))
+
+    def result(self) -> dict[str, Any] | None:
+        """The record of a finished run; None before."""
+        file = self.path / RESULT
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    def write_result(self, outcome: dict[str, Any], seconds: float | None = None, **about: Any) -> dict[str, Any]:
+        """Writes `result.json` and returns its content.
+
+        Args:
+            outcome: What came out.
+            seconds: Duration over all sessions; default, that of this one.
+            about: Further entries, such as the seed.
+        """
         result = {
-            "request": request,
+            "request": self.request(),
             "outcome": outcome,
             **about,
             "environment": environment(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-            "seconds": round(time.time() - self.started, 1),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "seconds": round(time.time() - self.started if seconds is None else seconds, 1),
         }
         write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return result
 
 
-def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
-    """Names the places where two nested values differ, with both values."""
+def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Places where two nested values differ: the dotted name, and a phrase with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
     elif old != new:
-        yield f"{where}: {old!r} there, {new!r} here"
+        yield where, f"{where}: {old!r} there, {new!r} here"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,16 +5,18 @@ import math
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from mabert.train.optim import decay_parameter_names
@@ -94,7 +96,7 @@ class MaBertTrainer(Trainer):
             if self.args.should_save:
                 publish(self.staging / name, folder / name)
                 rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             kept = get_last_checkpoint(str(folder))
             free = f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB free on that disk"
             raise OSError(
@@ -145,15 +147,52 @@ class SaveOnInterrupt(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Asks for a checkpoint and the end."""
+        """Asks for a checkpoint and the end, in all processes at the same step."""
+        if torch.distributed.is_initialized():
+            heard = torch.tensor([int(self.interrupted)], device=args.device)
+            torch.distributed.all_reduce(heard, op=torch.distributed.ReduceOp.MAX)
+            self.interrupted = bool(heard)
         if self.interrupted:
             control.should_save = True
             control.should_training_stop = True
         return control
 
 
+class Stopwatch(TrainerCallback, ExportableState):
+    """Seconds of training that went into the weights: over all sessions, without what a kill threw away."""
+
+    def __init__(self) -> None:
+        self.before = 0.0
+        self.since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds up to now."""
+        return self.before + (0.0 if self.since is None else time.monotonic() - self.since)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"args": {}, "attributes": {"before": self.seconds}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts, from where the checkpoint left off."""
+        kept = state.stateful_callbacks.get(type(self).__name__)
+        if isinstance(kept, dict):
+            self.before = kept["attributes"]["before"]
+        self.since = time.monotonic()
+
+
+def one_device(arguments: TrainingArguments) -> TrainingArguments:
+    """Keeps one process to one GPU: several are for torchrun; Trainer would split each batch over all it sees."""
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1
+    return arguments
+
+
 def resolve_precision(precision: str) -> str:
-    """`auto` as `bf16` where this device multiplies matrices in it faster than in `fp32`, else as `fp32`."""
+    """`auto` as `bf16` where this device has instructions for products in it, else as `fp32`."""
     if precision != "auto":
         return precision
     if torch.cuda.is_available():
