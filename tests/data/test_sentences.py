@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+import textwrap
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mabert.data.prose import unwrap
 from mabert.data.sentences import FUNCTION_WORDS, WORD_ORDER, corrupt_word_order, sentences, word_order_examples
 
 GRAMMAR = st.tuples(
@@ -55,6 +57,43 @@ def test_sentences_of_documents_come_once_and_in_order(texts):
     documents = ["\n".join(" ".join(paragraph) for paragraph in [document, document]) for document in texts]
     flat = [sentence for document in texts for sentence in document]
     assert list(sentences(documents)) == list(dict.fromkeys(flat))
+
+
+PARAGRAPHS = st.lists(st.lists(GRAMMAR, min_size=1, max_size=5).map(" ".join), min_size=1, max_size=4)
+
+
+@settings(deadline=None)
+@given(paragraphs=PARAGRAPHS, width=st.integers(55, 100), gap=st.sampled_from(["\n", "\n\n", "\n \n\n"]))
+def test_wrapped_paragraphs_give_their_sentences(paragraphs, width, gap):
+    text = gap.join(textwrap.fill(paragraph, width) for paragraph in paragraphs)
+    assert list(sentences([unwrap(text)])) == list(sentences(paragraphs))
+
+
+@settings(deadline=None)
+@given(paragraphs=PARAGRAPHS, blank=st.booleans())
+def test_a_paragraph_on_a_line_stays_one(paragraphs, blank):
+    assert unwrap(("\n\n" if blank else "\n").join(paragraphs)).split("\n") == paragraphs
+
+
+@settings(deadline=None)
+@given(paragraphs=PARAGRAPHS, width=st.integers(55, 100))
+def test_unwrapping_twice_changes_nothing_more(paragraphs, width):
+    once = unwrap("\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs))
+    assert unwrap(once) == once
+
+
+def test_headings_lists_initials_and_hyphens_at_line_ends():
+    text = """CHAPTER I
+        It was a bright cold day in the middle of April when Mr. and Mrs.
+        Smith, who had been away, came back to the old house by the well-
+        known road."""
+    assert unwrap(text).split("\n") == [
+        "CHAPTER I",
+        "It was a bright cold day in the middle of April when Mr. and Mrs. Smith, who had been away, came back to the "
+        "old house by the well-known road.",
+    ]
+    for stays in ("apples\npears\nplums", "", "A heading\n" + "It is a paragraph on one line. " * 5 + "So it is."):
+        assert unwrap(stays) == stays
 
 
 @pytest.mark.parametrize(

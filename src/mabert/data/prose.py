@@ -1,4 +1,5 @@
-"""English prose out of doc strings: without examples, parameter tables, code, formulas and markup."""
+"""English prose out of doc strings, without examples, parameter tables, code, formulas and markup; and out of wrapped
+lines."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ _MARKUP = [
     (re.compile(r"(?<![\w*])\*{1,2}(\w[^*]*?)\*{1,2}(?!\w)"), r"\1"),
 ]
 _SENTENCE_END = re.compile(r"(?<=[.!?])([\"')]*)\s+(?=[\"'(]?[A-Z])")
-_ABBREVIATION = re.compile(r"(?:\b[A-Z]|\b(?:e\.g|i\.e|etc|vs|cf|al|Fig|Eq|Sec|No|Vol|Ref|resp|approx|Mr|Dr|St))\.$")
+_ABBREVIATION = re.compile(
+    r"(?:\b[A-Z]|\b(?:e\.g|i\.e|etc|vs|cf|al|Fig|Eq|Sec|No|Vol|Ref|resp|approx|Messrs|Mrs?|Prof|Dr|St))\.$"
+)
 _CODE = re.compile(r"https?:|[\\$={}<>|\[\]@^~#%&_*`]|\.\.|--|::|\w\(|[A-Za-z]\.[A-Za-z]|\w/\w|:\w")
 _PLAIN = re.compile(r"[(\"']?[A-Za-z]+(?:['-][A-Za-z]+)*[)\"']?[.,;:!?]?[)\"']?$")
 # A sentence of English has some of these; a heading or a list of names has none.
@@ -32,6 +35,8 @@ _COMMON = frozenset(
     )
 )
 _LEAST_WORDS = 5
+# Columns that text is wrapped at; a line counts as full from this share of the longest around it.
+_NARROWEST, _WIDEST, _FULL = 40, 100, 0.8
 
 
 def prose(docstring: str) -> Iterator[list[str]]:
@@ -55,6 +60,40 @@ def prose(docstring: str) -> Iterator[list[str]]:
             sentences = [sentence for sentence in split_sentences(paragraph) if is_prose(sentence)]
             if len(sentences) >= (2 if depth else 1):
                 yield sentences
+
+
+def unwrap(document: str) -> str:
+    """Joins the lines of paragraphs that were wrapped.
+
+    A line goes on in the next one where it ends no sentence and is full: the next word would hardly have fit into the
+    longest line of the block, which has 40 to 100 columns. Headings, lists and text with a paragraph on a line stay as
+    they are.
+
+    Args:
+        document: lines; blank ones separate blocks.
+
+    Returns:
+        The document with a paragraph on a line, without blank lines.
+    """
+    paragraphs: list[str] = []
+    for block in re.split(r"\n\s*\n", document):
+        lines = [line.strip() for line in block.split("\n") if line.strip()]
+        width = max(map(len, lines), default=0)
+        before = None
+        for line in lines:
+            if before is not None and _NARROWEST <= width <= _WIDEST and _goes_on(before, line, width):
+                paragraphs[-1] += line if re.search(r"\w-$", before) else " " + line
+            else:
+                paragraphs.append(line)
+            before = line
+    return "\n".join(paragraphs)
+
+
+def _goes_on(line: str, following: str, width: int) -> bool:
+    """Whether a paragraph that holds one line holds the following one, too."""
+    word = following.split(maxsplit=1)[0]
+    full = len(line) + 1 + len(word) >= _FULL * width
+    return full and len(split_sentences(f"{split_sentences(line)[-1]} {word}")) == 1
 
 
 def split_sentences(paragraph: str) -> list[str]:
