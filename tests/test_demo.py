@@ -1,34 +1,56 @@
 """The tour on a person's own text, small: every step runs, and the page is self-contained."""
 
+import ast
+import dataclasses
+import io
 import json
 import random
 import re
+import textwrap
+import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from mabert import cli
 from mabert import demo as demo_module
-from mabert.demo import demo, hold_out, make_examples
+from mabert.data.sentences import sentences
+from mabert.demo import demo, free_folder, hold_out, make_examples, read_documents, waiting
+from mabert.train.recipe import Stage, load_recipe
 
 SUBJECTS = ("the reader", "a quiet river", "the old house", "every small stone", "this bright bird", "her green paper")
 VERBS = ("moves under", "was found beside", "can be seen near", "will not stay in", "has always lived over")
 PLACES = ("the road", "a cold garden", "the long wall", "an open window", "the wide field")
 
 
+def one_clause(pick):
+    return f"{pick(SUBJECTS)} {pick(VERBS)} {pick(PLACES)}"
+
+
 @pytest.fixture(scope="module")
-def own_text(tmp_path_factory):
-    draw = random.Random(0)
-    pick = draw.choice
-    documents = []
-    for _ in range(160):
-        sentences = [
-            f"{pick(SUBJECTS)} {pick(VERBS)} {pick(PLACES)} and {pick(SUBJECTS)} {pick(VERBS)} {pick(PLACES)}."
-            for _ in range(6)
-        ]
-        documents.append("\n".join(sentence.capitalize() for sentence in sentences))
+def documents():
+    """160 documents of six paragraphs, each a sentence."""
+    pick = random.Random(0).choice
+    return [[f"{one_clause(pick)} and {one_clause(pick)}.".capitalize() for _ in range(6)] for _ in range(160)]
+
+
+@pytest.fixture(scope="module")
+def own_text(documents, tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "own.txt"
-    file.write_text("\n\n".join(documents), encoding="utf-8")
+    file.write_text("\n\n".join("\n".join(paragraphs) for paragraphs in documents), encoding="utf-8")
     return file
+
+
+def small(name):
+    """The demo's recipe with a small model and short windows."""
+    recipe = load_recipe(name)
+    model = {"layer_pattern": "MT", "hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 64}
+    model["initializer_range"] = 0.1
+    training = dataclasses.replace(recipe.training, batch_size=4, micro_batch_size=4, eval_windows=4, eval_steps=5)
+    stages = [Stage(16, 0.8), Stage(32, 0.2)]
+    return dataclasses.replace(recipe, model={**recipe.model, **model}, training=training, stages=stages)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +58,7 @@ def tour(own_text, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_module, "EXAMPLES", {"train": 64, "validation": 32})
         patch.setattr(demo_module, "VOCABULARY", 200)
+        patch.setattr(demo_module, "load_recipe", small)
         folder = tmp_path_factory.mktemp("demo") / "out"
         return folder, demo(folder, [str(own_text)], steps=10)
 
@@ -44,6 +67,7 @@ def test_everything_is_measured(tour):
     folder, result = tour
     assert result == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
     assert result["pretraining"]["steps"] == 10
+    assert result["pretraining"]["stages"] == [{"length": 16, "steps": 8}, {"length": 32, "steps": 2}]
     assert [entry["step"] for entry in result["pretraining"]["history"] if "eval_loss" in entry]
     assert set(result["fine-tuning"]) == {"pretrained", "from scratch"}
     assert all(0 <= run["accuracy"] <= 1 for run in result["fine-tuning"].values())
@@ -89,15 +113,68 @@ def test_a_folder_in_use_and_too_little_text_are_refused(tour, tmp_path):
         demo(tour[0])
     short = tmp_path / "short.txt"
     short.write_text("The one sentence that is here was not enough.", encoding="utf-8")
-    with pytest.raises(ValueError, match="the text has 1 plain sentences"):
+    with pytest.raises(
+        ValueError, match=r"has 0 plain .* to learn from and 1 others, .*; at least 50 of each are needed"
+    ):
         demo(tmp_path / "out", [str(short)])
     assert not (tmp_path / "out").exists()
 
 
-def test_nobody_is_judged_by_a_sentence_it_learnt(own_text):
-    learnt, held_out = hold_out(demo_module.read_documents([str(own_text)]))
-    assert len(learnt) + len(held_out) == 160
+def wrapped(paragraphs, width):
+    return textwrap.fill(" ".join(paragraphs), width)
+
+
+WAYS = {
+    "documents": (160, lambda documents: "\n\n".join("\n".join(paragraphs) for paragraphs in documents)),
+    "wrapped paragraphs": (160, lambda documents: "\n\n".join(wrapped(paragraphs, 72) for paragraphs in documents)),
+    "one document": (960, lambda documents: "\n".join("\n".join(paragraphs) for paragraphs in documents)),
+    "one document, wrapped": (None, lambda documents: "\n".join(wrapped(paragraphs, 64) for paragraphs in documents)),
+    "one line": (960, lambda documents: " ".join(" ".join(paragraphs) for paragraphs in documents)),
+    "two documents": (960, lambda documents: "\n\n".join(WAYS["one document"][1](documents[at::2]) for at in (0, 1))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nobody_is_judged_by_a_sentence_it_learnt(documents, way, tmp_path):
+    pieces, write = WAYS[way]
+    (tmp_path / "own.txt").write_text(write(documents), encoding="utf-8")
+    learnt, held_out = hold_out(read_documents([str(tmp_path / "own.txt")]))
+    assert pieces in (None, len(learnt) + len(held_out))
+    assert set(sentences(learnt + held_out)) == {sentence for paragraphs in documents for sentence in paragraphs}
     examples = make_examples(learnt, held_out)
     real = {row["text_a"] for row in examples["validation"] if row["label"]}
-    assert real
-    assert not real & set("\n".join(learnt).split("\n"))
+    assert len(real) >= 25
+    assert not real & set(sentences(learnt))
+
+
+def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    taken = []
+    monkeypatch.setattr(demo_module, "read_documents", lambda text: [])
+    monkeypatch.setattr(demo_module, "make_examples", lambda learnt, held_out: {})
+    monkeypatch.setattr(demo_module, "train_wordpiece", lambda learnt, size: 1 / 0)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            cli.main(["demo"])
+        taken.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert taken[-1] == ["demo-out", "demo-out-2", "demo-out-3"]
+    (tmp_path / "demo-out-4").write_text("a file", encoding="utf-8")
+    (tmp_path / "demo-out-5").mkdir()
+    assert free_folder() == Path("demo-out-5")
+    assert cli.main(["demo", "-o", "demo-out-4"]) == 2
+
+
+def test_waiting_shows_a_clock_on_a_terminal_only():
+    shown, hidden = (Console(file=io.StringIO(), force_terminal=terminal) for terminal in (True, False))
+    for console in (shown, hidden):
+        with waiting(console, "training"):
+            time.sleep(0.15)
+    assert re.search(r"training.*0:00:00", shown.file.getvalue())
+    assert hidden.file.getvalue() == ""
+
+
+def test_data_sets_are_made_in_data_only():
+    tree = ast.parse(Path(demo_module.__file__).read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert "mabert.data.sentences" in imported
+    assert "datasets" not in imported

@@ -99,7 +99,7 @@ def add_demo(commands: Any) -> None:
     """The tour."""
     added = command(commands, "demo", run_demo, "tokenizer, pretraining, fine-tuning and mask filling in a few minutes")
     added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
-    added.add_argument("-o", "--output", default="demo-out", help="folder for the page and the models [%(default)s]")
+    added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
 
 
 def run_demo(options: argparse.Namespace) -> None:
@@ -206,7 +206,11 @@ def run_finetune(options: argparse.Namespace) -> None:
         from_scratch=options.from_scratch,
         pooling=options.pooling,
     )
-    result = finetune(options.model, task, splits, options.output, recipe, options.seeds, resume=options.resume)
+    names = ("data",) if options.task else ("train", "validation", "test", "text_column", "pair_column", "label_column")
+    source = {name: getattr(options, name) for name in names}
+    result = finetune(
+        options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
+    )
     for split, metrics in result["outcome"]["scores"].items():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"

@@ -1,21 +1,23 @@
 """The tour: from raw text to a fine-tuned model and a page that shows it, in a few minutes on a plain CPU."""
 
 import dataclasses
+import itertools
 import json
-import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.corpus import parse_sources
+from mabert.data import corpus
 from mabert.data.documentation import installed_documentation
-from mabert.data.sentences import WORD_ORDER, sentences, word_order_examples
+from mabert.data.prose import split_sentences, unwrap
+from mabert.data.sentences import LONGEST, SHORTEST, WORD_ORDER, sentences, word_order_examples
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.infer.fill import fill_mask
 from mabert.model import MaBertModel
@@ -24,13 +26,14 @@ from mabert.report.demo import render
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import load_recipe
+from mabert.train.recipe import PretrainRecipe, load_recipe
 from mabert.train.run import write_text
-
-logger = logging.getLogger(__name__)
 
 VOCABULARY = 6000
 EXAMPLES = {"train": 6000, "validation": 1000}
+LEAST_SENTENCES = 50
+FEW_DOCUMENTS = 24
+"""Below this number of documents holding some out goes by paragraph, or by sentence."""
 PADDINGS = (0, 1, 8, 32, 128)
 MASKED = (
     "the function returns a [MASK] of strings.",
@@ -40,11 +43,14 @@ MASKED = (
 )
 
 
-def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | None = None) -> dict[str, Any]:
+def demo(
+    output: str | Path | None = None, text: Sequence[str] | None = None, *, steps: int | None = None
+) -> dict[str, Any]:
     """Runs the tour.
 
     Args:
-        output: Folder for the models and `index.html`; must be new or empty.
+        output: Folder for the models and `index.html`; must be new or empty. Default, the first such of `demo-out`,
+            `demo-out-2`, `demo-out-3`, ...
         text: Files of the person's own text; default, the documentation that Python and its packages carry.
         steps: Pretraining steps in place of the recipe's.
 
@@ -55,33 +61,40 @@ def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | 
         ValueError: If the folder is in use, or there is too little text.
         FileNotFoundError: If a file of text is not there.
     """
-    folder = Path(output)
-    if folder.exists() and any(folder.iterdir()):
+    folder = free_folder() if output is None else Path(output)
+    if in_use(folder):
         raise ValueError(f"{folder} already holds files; name another folder with -o, or remove it")
     console = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     console.print("[bold]1[/] reading text")
-    documents = read_documents(text)
-    learnt, held_out = hold_out(documents)
-    examples = make_examples(learnt, held_out)
+    with waiting(console, "reading"):
+        documents = read_documents(text)
+        learnt, held_out = hold_out(documents)
+        examples = make_examples(learnt, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "text.txt", "\n\n".join(learnt) + "\n")
     console.print(f"[bold]2[/] training a WordPiece tokenizer of {VOCABULARY:,} entries")
-    tokenizer = train_wordpiece(learnt, VOCABULARY)
+    with waiting(console, "training"):
+        tokenizer = train_wordpiece(learnt, VOCABULARY)
     tokenizer.save_pretrained(folder / "tokenizer")
-    console.print("[bold]3[/] pretraining by masked language modelling, 128 then 512 tokens")
-    pretrained = run_pretraining(folder, tokenizer, steps)
+    recipe = demo_recipe(folder, steps)
+    lengths = " then ".join(str(stage.length) for stage in recipe.stages)
+    console.print(f"[bold]3[/] pretraining by masked language modelling, windows of {lengths} tokens")
+    pretrained = run_pretraining(recipe, folder, tokenizer)
     console.print("[bold]4[/] fine-tuning: real sentences against sentences in broken word order")
     tuned = {name: run_finetuning(folder, examples, name) for name in ("pretrained", "from scratch")}
     console.print("[bold]5[/] filling masks, and padding a text to see whether anything moves")
+    with waiting(console, "measuring"):
+        masks = fill(folder, held_out if text else None)
+        padding = padding_drift(folder, examples["validation"]["text_a"][0])
     result = {
         "source": [str(file) for file in text] if text else "installed documentation",
         "characters": sum(map(len, documents)),
         "documents": len(documents),
         "pretraining": pretrained,
         "fine-tuning": tuned,
-        "masks": fill(folder, held_out if text else None),
-        "padding": padding_drift(folder, examples["validation"]["text_a"][0]),
+        "masks": masks,
+        "padding": padding,
         "examples": judged(folder, examples["validation"]),
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -91,20 +104,50 @@ def demo(output: str | Path, text: Sequence[str] | None = None, *, steps: int | 
     return result
 
 
+def free_folder(name: str = "demo-out") -> Path:
+    """The first of `name`, `name-2`, `name-3`, ... that is not in use."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(Path(name) for name in names if not in_use(Path(name)))
+
+
+def in_use(folder: Path) -> bool:
+    """Whether there is a file of this name, or a folder with something in it."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+@contextmanager
+def waiting(console: Console, title: str) -> Iterator[None]:
+    """A spinner and the time so far, gone when the work is done; nothing where there is no terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(title, total=None)
+        yield
+
+
 def read_documents(text: Sequence[str] | None) -> list[str]:
-    """The person's documents, or those of the installation."""
+    """The person's documents, a paragraph on a line, or those of the installation."""
     if text is None:
         return installed_documentation()
-    return [document for source in parse_sources(text) for document, _ in source.read()]
+    return [unwrap(document) for document in corpus.read_documents(text)]
 
 
 def hold_out(documents: list[str]) -> tuple[list[str], list[str]]:
-    """Documents to learn from, and every eighth to be judged by: the model never reads those before."""
-    return [text for place, text in enumerate(documents) if place % 8], documents[::8]
+    """Documents to learn from, and every eighth to be judged by: the model never reads those before.
+
+    Of few documents, every eighth paragraph is held out; of few paragraphs, every eighth sentence.
+    """
+    pieces = documents
+    for split in (str.splitlines, split_sentences):
+        if len(pieces) < FEW_DOCUMENTS:
+            pieces = [part for piece in pieces for part in split(piece) if part]
+    return [text for place, text in enumerate(pieces) if place % 8], pieces[::8]
 
 
-def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Dataset]:
+def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
     """Real sentences and ones in broken word order, half and half; no sentence is on both sides of the split.
+
+    Returns:
+        Data sets `train` and `validation`, see `word_order_examples`.
 
     Raises:
         ValueError: If there are too few sentences.
@@ -112,9 +155,11 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Dataset]:
     known = list(sentences(learnt))
     fresh = set(sentences(held_out)) - set(known)
     unknown = [text for text in sentences(held_out) if text in fresh]
-    if min(len(known), len(unknown)) < 50:
+    if min(len(known), len(unknown)) < LEAST_SENTENCES:
         raise ValueError(
-            f"the text has {len(known) + len(unknown)} plain sentences of 6 to 40 words; the demo needs several hundred"
+            f"the text has {len(known)} plain English sentences of {SHORTEST} to {LONGEST} words to learn from and "
+            f"{len(unknown)} others, from the eighth of it that is held out, to be judged by; at least "
+            f"{LEAST_SENTENCES} of each are needed"
         )
     return {
         "train": word_order_examples(known, seed=0, limit=EXAMPLES["train"]),
@@ -122,19 +167,24 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Dataset]:
     }
 
 
-def run_pretraining(folder: Path, tokenizer: PreTrainedTokenizerFast, steps: int | None) -> dict[str, Any]:
-    """The demo's recipe on the text just written."""
+def demo_recipe(folder: Path, steps: int | None) -> PretrainRecipe:
+    """The demo's recipe on the text in the folder."""
     recipe = load_recipe("demo")
     recipe = dataclasses.replace(
         recipe,
         data=dataclasses.replace(recipe.data, sources=[str(folder / "text.txt")], cache=str(folder / "cache")),
     )
-    if steps is not None:
-        recipe = recipe.at_budget(steps / recipe.training.steps)
-    return pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
+    return recipe if steps is None else recipe.at_budget(steps / recipe.training.steps)
 
 
-def run_finetuning(folder: Path, examples: dict[str, Dataset], name: str) -> dict[str, Any]:
+def run_pretraining(recipe: PretrainRecipe, folder: Path, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What came out of pretraining, and its length schedule."""
+    outcome = pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
+    stages = zip(recipe.stages, recipe.stage_steps(), strict=True)
+    return {**outcome, "stages": [{"length": stage.length, "steps": steps} for stage, steps in stages]}
+
+
+def run_finetuning(folder: Path, examples: dict[str, Any], name: str) -> dict[str, Any]:
     """One classifier, from the pretrained weights or from random ones; the same model and data otherwise."""
     recipe = FinetuneRecipe(
         learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=name == "from scratch"
@@ -148,7 +198,7 @@ def run_finetuning(folder: Path, examples: dict[str, Dataset], name: str) -> dic
 def fill(folder: Path, own: list[str] | None) -> list[dict[str, Any]]:
     """Guesses for a few sentences; for a person's own text, sentences of theirs with a word hidden."""
     texts = list(MASKED) if own is None else hide_a_word(own)
-    guesses = fill_mask(folder / "pretrained", texts, top=5)
+    guesses = fill_mask(folder / "pretrained", texts, top=5, progress=False)
     return [{"text": text, "guesses": masks[0]} for text, masks in zip(texts, guesses, strict=True)]
 
 
@@ -190,7 +240,7 @@ def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def judged(folder: Path, validation: Dataset, count: int = 8) -> list[dict[str, str]]:
+def judged(folder: Path, validation: Any, count: int = 8) -> list[dict[str, str]]:
     """The first few sentences with the truth and the pretrained classifier's verdict."""
     lines = (place_of(folder, "pretrained") / "seed-0" / "validation.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines[1 : count + 1]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 from mabert.report.figures import line_chart
@@ -25,7 +26,7 @@ def parts(result: dict[str, Any]) -> Iterator[str]:
     yield (
         f'<p class="lead">A Transformer-Mamba encoder of {pretraining["parameters"] / 1e6:.1f} million parameters, '
         f"pretrained and fine-tuned on this machine in {result['seconds'] / 60:.1f} minutes, on {escape(source)}: "
-        f"{result['documents']:,} documents, {result['characters'] / 1e6:.1f} million characters.</p>"
+        f"{counted(result['documents'], 'document')}, {result['characters'] / 1e6:.1f} million characters.</p>"
     )
     exact = max(row["moved"] for row in result["padding"] if row["masking"] == "exact")
     yield numbers(
@@ -42,6 +43,11 @@ def parts(result: dict[str, Any]) -> Iterator[str]:
     yield from padding_part(result["padding"])
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 document`, `1,000 documents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def pretraining_part(outcome: dict[str, Any]) -> Iterator[str]:
     """The loss curve."""
     logged = [entry for entry in outcome["history"] if "loss" in entry]
@@ -50,12 +56,15 @@ def pretraining_part(outcome: dict[str, Any]) -> Iterator[str]:
         "training": ([e["step"] for e in logged], [e["loss"] for e in logged]),
         "held out": ([e["step"] for e in held_out], [e["eval_loss"] for e in held_out]),
     }
+    windows = " and then of ".join(str(stage["length"]) for stage in outcome["stages"])
+    changes = list(accumulate(stage["steps"] for stage in outcome["stages"]))[:-1]
+    dotted = " (dotted line)" if changes else ""
     yield "<h2>Pretraining: guessing masked tokens</h2>"
     yield (
-        f"<p>{outcome['steps']:,} steps, {outcome['tokens'] / 1e6:.1f} million tokens, windows of 128 and then of 512 "
-        f"(dotted line). Of held-out masked tokens {outcome['held_out_accuracy']:.1%} are guessed right.</p>"
+        f"<p>{counted(outcome['steps'], 'step')}, {outcome['tokens'] / 1e6:.1f} million tokens, windows of {windows} "
+        f"tokens{dotted}. Of held-out masked tokens {outcome['held_out_accuracy']:.1%} are guessed right.</p>"
     )
-    chart = line_chart(lines, "step", "loss (nats a masked token)", marks=[0.9 * outcome["steps"]])
+    chart = line_chart(lines, "step", "loss (nats a masked token)", marks=changes)
     yield figure(chart, "Loss against step, on training and on held-out text")
 
 
@@ -66,8 +75,9 @@ def tuning_part(tuned: dict[str, Any], examples: list[dict[str, str]]) -> Iterat
     lines = {}
     for name, run in tuned.items():
         scored = [entry for entry in run["history"] if "eval_accuracy" in entry]
-        lines[name] = ([0, *(e["epoch"] for e in scored)], [0.5, *(e["eval_accuracy"] for e in scored)])
-    yield figure(line_chart(lines, "epoch", "accuracy on unseen sentences"), "Accuracy against epoch for both")
+        lines[name] = ([entry["epoch"] for entry in scored], [entry["eval_accuracy"] for entry in scored])
+    chart = line_chart(lines, "epoch", "accuracy on unseen sentences", dots=True)
+    yield figure(chart, "Accuracy against epoch for both")
     yield table(("sentence", "it is", "verdict"), ((row["text"], row["truth"], row["verdict"]) for row in examples))
 
 

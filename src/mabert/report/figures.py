@@ -15,16 +15,16 @@ def line_chart(
     x_label: str,
     y_label: str,
     *,
-    log_y: bool = False,
+    dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
     """Curves over one axis.
 
     Args:
         lines: Name to x and y values.
-        x_label: What x is, with its unit.
+        x_label: What x is, with its unit; a count.
         y_label: What y is, with its unit.
-        log_y: Whether y is logarithmic.
+        dots: Whether to mark each point, where they are few.
         marks: x values to mark by a vertical line.
 
     Returns:
@@ -33,11 +33,10 @@ def line_chart(
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
     for (name, (x, y)), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
-        axes.plot(x, y, label=name, color=colour, linewidth=1.6)
+        axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker="o" if dots else None, markersize=4.5)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
-    if log_y:
-        axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.spines[["top", "right"]].set_visible(False)

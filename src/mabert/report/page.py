@@ -12,12 +12,12 @@ STYLE = """
 body { margin: 0 auto; max-width: 46rem; padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--paper);
   font: 1rem/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-p.lead { font-size: 1.1rem; color: var(--soft); } .soft { color: var(--soft); }
+p.lead { font-size: 1.1rem; color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 .wide { overflow-x: auto; } figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; }
 .numbers { display: flex; flex-wrap: wrap; gap: 1.2rem 2.4rem; margin: 1.4rem 0; }
-.numbers b { display: block; font-size: 1.6rem; color: var(--mark); } mark { background: none; color: var(--mark); }
+.numbers b { display: block; font-size: 1.6rem; color: var(--mark); }
 @media print { body { max-width: none; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 
