@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
@@ -24,6 +25,7 @@ def pretrained(tmp_path_factory):
     """A model that was never trained; what matters here is the way."""
     folder = tmp_path_factory.mktemp("model")
     words = tokenizer()
+    torch.manual_seed(0)
     MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16, initializer_range=0.1)).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
@@ -106,6 +108,35 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
 
 
+def test_other_examples_are_no_resumption(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", epochs=1)
+    data = splits()
+    data["train"] = rows(160, 9)
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 1})
+    with pytest.raises(ValueError, match=r"another run; it differs in resolved.data"):
+        finetune(pretrained, TASK, data, tmp_path / "run", recipe, [0, 1], resume=True, progress=False)
+
+
+def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
+    go(pretrained, tmp_path / "first", epochs=1)
+    first = tmp_path / "first/seed-0"
+    go(first, tmp_path / "second", task=table_task("three", ("a", "b", "c")), epochs=1, learning_rates=[0.0])
+    second = AutoModelForSequenceClassification.from_pretrained(tmp_path / "second/seed-0")
+    assert second.classifier.weight.shape[0] == 3
+    go(first, tmp_path / "third", epochs=1, learning_rates=[0.0])
+    old = AutoModelForSequenceClassification.from_pretrained(first)
+    third = AutoModelForSequenceClassification.from_pretrained(tmp_path / "third/seed-0")
+    assert not (third.classifier.weight == old.classifier.weight).any()
+    table = "mabert.embeddings.word_embeddings.weight"
+    assert (third.state_dict()[table] == old.state_dict()[table]).all()
+
+
+def test_several_processes_are_refused(pretrained, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="fine-tuning runs in one process"):
+        go(pretrained, tmp_path / "run")
+
+
 def test_the_best_epoch_is_kept_if_asked(pretrained, tmp_path):
     go(pretrained, tmp_path / "run", select="best", epochs=4, learning_rates=[2e-2])
     own = json.loads((tmp_path / "run/seed-0/result.json").read_text())
@@ -143,7 +174,14 @@ def test_regression(pretrained, tmp_path):
     [
         ({"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
         ({"max_length": 99}, "max_length is 99, the model's max_position_embeddings 24"),
-        ({"seeds": ()}, "no seeds given"),
+        ({"seeds": ()}, r"the seeds are \[\]; one at least, and none twice"),
+        ({"seeds": (0, 0)}, r"the seeds are \[0, 0\]"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"max_length": 0}, "max_length is 0; it must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"learning_rates": []}, r"learning_rates are \[\]"),
+        ({"dropout": 1}, "dropout 1 must be below 1"),
+        ({"pooling": "max"}, "pooling"),
     ],
 )
 def test_what_is_refused(pretrained, tmp_path, changes, message):

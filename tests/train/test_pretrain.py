@@ -65,12 +65,13 @@ def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
     assert not list((tmp_path / "run").rglob("*.bin"))
 
 
-def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path):
-    plan = recipe(tmp_path)
+@pytest.mark.parametrize(("step", "precision"), [(6, "fp32"), (6, "bf16"), (10, "fp32")])
+def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision):
+    plan = recipe(tmp_path, precision=precision)
     go(plan, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt, match=r"checkpoint-7.*--resume"):
-        go(plan, tmp_path / "broken", callbacks=[StopAt(6)])
-    assert (tmp_path / "broken/checkpoint-7").is_dir()
+    with pytest.raises(KeyboardInterrupt, match=rf"checkpoint-{step + 1}.*--resume"):
+        go(plan, tmp_path / "broken", callbacks=[StopAt(step)])
+    assert (tmp_path / f"broken/checkpoint-{step + 1}").is_dir()
     assert not (tmp_path / "broken/model.safetensors").exists()
     go(plan, tmp_path / "broken", resume=True)
     same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))

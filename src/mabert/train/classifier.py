@@ -1,6 +1,8 @@
 """One classifier: the task's examples, the model with a new head, one training run."""
 
 import dataclasses
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,10 @@ from mabert.data.encode import EncodedDataset
 from mabert.data.metrics import compute
 from mabert.data.task import Task
 from mabert.model import MaBertForSequenceClassification
+from mabert.model.config import make_config
 from mabert.model.load import load_config, with_new_head
-from mabert.train.trainer import MaBertTrainer, device_arguments, resolve_precision
+from mabert.train.recipe import at_least
+from mabert.train.trainer import MaBertTrainer, device_arguments, one_device, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
@@ -59,6 +63,14 @@ class FinetuneRecipe:
     from_scratch: bool = False
     pooling: str | None = None
 
+    def __post_init__(self) -> None:
+        at_least("", self, 1, ("epochs", "batch_size", "max_length"))
+        at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
+        if not self.learning_rates or min(self.learning_rates) < 0:
+            raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
+        if max(self.warmup_share, self.dropout) >= 1:
+            raise ValueError(f"warmup_share {self.warmup_share} and dropout {self.dropout} must be below 1")
+
 
 @dataclass
 class TaskData:
@@ -80,6 +92,15 @@ class TaskData:
     def validations(self) -> list[str]:
         """Names of the validation splits."""
         return [name for name in self.splits if name.startswith("validation")]
+
+    def digest(self) -> str:
+        """What the examples are known by: a hash of every id and label of every split."""
+        sha = hashlib.sha256()
+        for name, examples in self.splits.items():
+            sha.update(f"{name} {len(examples)}".encode())
+            for example in examples:
+                sha.update(json.dumps(example, sort_keys=True).encode())
+        return sha.hexdigest()[:16]
 
 
 def encode_task(
@@ -122,7 +143,9 @@ class Job:
     @property
     def epochs(self) -> int:
         """Passes over the training data."""
-        return self.recipe.epochs or (10 if self.data.task.name in SMALL_TASKS else 3)
+        if self.recipe.epochs is not None:
+            return self.recipe.epochs
+        return 10 if self.data.task.name in SMALL_TASKS else 3
 
     def logits(self, classifier: MaBertForSequenceClassification, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels)."""
@@ -154,22 +177,24 @@ def train_classifier(
     steps = job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
     trainer = ClassifierTrainer(
         model=classifier,
-        args=TrainingArguments(
-            output_dir=str(place),
-            num_train_epochs=job.epochs,
-            per_device_train_batch_size=recipe.batch_size,
-            learning_rate=rate,
-            warmup_steps=round(recipe.warmup_share * steps),
-            weight_decay=recipe.weight_decay,
-            lr_scheduler_type="linear",
-            seed=seed,
-            logging_steps=max(1, min(50, steps // 20)),
-            save_strategy="no",
-            eval_strategy="epoch",
-            report_to=[],
-            remove_unused_columns=False,
-            logging_nan_inf_filter=False,
-            **device_arguments(recipe.precision),
+        args=one_device(
+            TrainingArguments(
+                output_dir=str(place),
+                num_train_epochs=job.epochs,
+                per_device_train_batch_size=recipe.batch_size,
+                learning_rate=rate,
+                warmup_steps=round(recipe.warmup_share * steps),
+                weight_decay=recipe.weight_decay,
+                lr_scheduler_type="linear",
+                seed=seed,
+                logging_steps=max(1, min(50, steps // 20)),
+                save_strategy="no",
+                eval_strategy="epoch",
+                report_to=[],
+                remove_unused_columns=False,
+                logging_nan_inf_filter=False,
+                **device_arguments(recipe.precision),
+            )
         ),
         data_collator=Collator(job.tokenizer.pad_token_id),
         train_dataset=job.data.splits["train"],
@@ -186,15 +211,18 @@ def train_classifier(
 def new_classifier(job: Job) -> MaBertForSequenceClassification:
     """The pretrained encoder (or one at random) under a new head."""
     task, recipe = job.data.task, job.recipe
-    config = load_config(job.model)
-    config.num_labels = task.num_labels
-    if task.label_names:
-        config.id2label = dict(enumerate(task.label_names))
-        config.label2id = {name: index for index, name in enumerate(task.label_names)}
-    config.problem_type = "regression" if task.is_regression else "single_label_classification"
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = config.classifier_dropout = recipe.dropout
+    fields = load_config(job.model).to_dict() | {
+        "num_labels": task.num_labels,
+        "id2label": dict(enumerate(task.label_names)) or None,
+        "label2id": {name: index for index, name in enumerate(task.label_names)} or None,
+        "problem_type": "regression" if task.is_regression else "single_label_classification",
+        "hidden_dropout_prob": recipe.dropout,
+        "attention_probs_dropout_prob": recipe.dropout,
+        "classifier_dropout": recipe.dropout,
+    }
     if recipe.pooling is not None:
-        config.pooling = recipe.pooling
+        fields["pooling"] = recipe.pooling
+    config = make_config(**fields)
     if recipe.from_scratch:
         return MaBertForSequenceClassification(config)
     return with_new_head(MaBertForSequenceClassification, job.model, config)

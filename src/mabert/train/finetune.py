@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from mabert.data.files import digest
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
 from mabert.data.task import Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.model.load import load_config
-from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, train_classifier
+from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
 from mabert.train.run import RESULT, RunFolder, write_text
+from mabert.train.trainer import resolve_precision
 
 
 def finetune(
@@ -28,6 +31,7 @@ def finetune(
     recipe: FinetuneRecipe,
     seeds: Sequence[int] = (0,),
     *,
+    source: dict[str, Any] | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -41,6 +45,7 @@ def finetune(
             `result.json` over all seeds.
         recipe: How.
         seeds: Of initialisation of the head, order and dropout.
+        source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished.
         progress: Whether to show progress.
 
@@ -51,21 +56,38 @@ def finetune(
         FileNotFoundError: If there is no model.
         ValueError: If model, data and recipe do not fit, or the folder holds another run.
     """
-    if not seeds:
-        raise ValueError("no seeds given; one at least is needed")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("fine-tuning runs in one process; start one command a seed instead of torchrun")
     config, tokenizer = load_config(model), load_tokenizer(str(model))
-    longest = recipe.max_length or config.max_position_embeddings
-    if config.position_embedding == "learned" and longest > config.max_position_embeddings:
-        raise ValueError(
-            f"max_length is {longest}, the model's max_position_embeddings {config.max_position_embeddings}"
-        )
-    job = Job(model, tokenizer, encode_task(task, splits, tokenizer, longest, recipe.truncate), recipe, progress)
+    limit = config.max_position_embeddings
+    longest = limit if recipe.max_length is None else recipe.max_length
+    if config.position_embedding == "learned" and longest > limit:
+        raise ValueError(f"max_length is {longest}, the model's max_position_embeddings {limit}")
     folder = RunFolder(output)
-    folder.claim({"model": str(model), "task": task.name, **dataclasses.asdict(recipe)}, resume)
+    request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
+    folder.check(request, resume)
+    data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
+    job = Job(model, tokenizer, data, recipe, progress)
+    request["resolved"] = {
+        "weights": weights_digest(model),
+        "examples": {name: len(examples) for name, examples in data.splits.items()},
+        "data": data.digest(),
+        "precision": resolve_precision(recipe.precision),
+    }
+    new_classifier(job)
+    folder.claim(request, resume)
     rate, tried = best_rate(job, folder.path, seeds[0])
     runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed) for seed in seeds]
     outcome = {"learning_rate": rate, "tried": tried, "main_metric": task.main_metric, "scores": spread(job.data, runs)}
     return folder.write_result(outcome, seeds=list(seeds))
+
+
+def weights_digest(model: str | Path) -> str | None:
+    """What a folder's weights are known by; None for a model of the hub."""
+    file = Path(model) / "model.safetensors"
+    return digest(file)[:16] if file.is_file() else None
 
 
 def best_rate(job: Job, folder: Path, seed: int) -> tuple[float, dict[str, float]]:
