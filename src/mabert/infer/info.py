@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -50,7 +50,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
     """
     config = load_config(path)
     model = load_model(saved_class(config), path)
-    encoder = model if isinstance(model, MaBertModel) else model.mabert
+    encoder = encoder_of(model)
     limit = config.max_position_embeddings if config.position_embedding == "learned" else max(lengths)
     return ModelInfo(
         config=config,
@@ -69,10 +69,15 @@ def saved_class(config: MaBertConfig) -> type[MaBertPreTrainedModel]:
     return MaBertModel
 
 
+def encoder_of(model: MaBertPreTrainedModel) -> MaBertModel:
+    """The encoder under a head; the model itself where it has none."""
+    return cast(MaBertModel, model.base_model)
+
+
 def parameters_by_part(model: MaBertPreTrainedModel) -> dict[str, int]:
     """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, of the norms, and of the head
     where there is one."""
-    encoder = model if isinstance(model, MaBertModel) else model.mabert
+    encoder = encoder_of(model)
     parts = {"embeddings": count(encoder.embeddings), "Mamba cores": 0, "attention": 0, "feed-forward": 0}
     for layer in encoder.layers:
         if isinstance(layer, MambaBlock):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 INK = "#1b2a38"
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
@@ -36,7 +37,7 @@ def line_chart(
         axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker="o" if dots else None, markersize=4.5)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.spines[["top", "right"]].set_visible(False)
