@@ -17,7 +17,7 @@ from mabert.train.finetune import finetune
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
 
-RECIPE = {"learning_rates": [5e-3], "epochs": 3, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
+RECIPE = {"learning_rates": [2e-2], "epochs": 3, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def pretrained(tmp_path_factory):
     """A model that was never trained; what matters here is the way."""
     folder = tmp_path_factory.mktemp("model")
     words = tokenizer()
-    torch.manual_seed(0)
+    torch.manual_seed(1234)
     MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16, initializer_range=0.1)).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
@@ -89,11 +89,11 @@ def test_the_same_seed_gives_the_same_scores(pretrained, tmp_path):
 
 
 def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
-    result = go(pretrained, tmp_path / "run", learning_rates=[1e-6, 5e-3], epochs=4)
+    result = go(pretrained, tmp_path / "run", learning_rates=[1e-6, 2e-2], epochs=6)
     tried = result["outcome"]["tried"]
-    assert set(tried) == {"1e-06", "0.005"}
-    assert result["outcome"]["learning_rate"] == 5e-3
-    assert tried["0.005"] > tried["1e-06"]
+    assert set(tried) == {"1e-06", "0.02"}
+    assert result["outcome"]["learning_rate"] == 2e-2
+    assert tried["0.02"] > tried["1e-06"]
 
 
 def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
