@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Rows(Protocol):
+    """Examples of a task, as `load_glue` and `load_tables` give them (a Hugging Face data set): columns by name.
+
+    `text_a`, `text_b` for pairs, `label` where it is known, `index`.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+    def __getitem__(self, name: Any) -> Any: ...
 
 
 @dataclass(frozen=True)

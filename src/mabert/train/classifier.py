@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -18,7 +18,7 @@ from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import EncodedDataset
 from mabert.data.metrics import compute
-from mabert.data.task import Task
+from mabert.data.task import Rows, Task
 from mabert.model import MaBertForSequenceClassification
 from mabert.model.config import make_config
 from mabert.model.load import load_config, with_new_head
@@ -104,7 +104,7 @@ class TaskData:
 
 
 def encode_task(
-    task: Task, splits: dict[str, Dataset], tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool
+    task: Task, splits: Mapping[str, Rows], tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool
 ) -> TaskData:
     """Encodes every split of a task.
 

@@ -4,18 +4,17 @@ import dataclasses
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from mabert.data.files import digest
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
-from mabert.data.task import Task
+from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.model.load import load_config
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
@@ -26,7 +25,7 @@ from mabert.train.trainer import resolve_precision
 def finetune(
     model: str | Path,
     task: Task,
-    splits: dict[str, Dataset],
+    splits: Mapping[str, Rows],
     output: str | Path,
     recipe: FinetuneRecipe,
     seeds: Sequence[int] = (0,),
