@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from mabert import cli
@@ -60,7 +61,13 @@ def tour(own_text, tmp_path_factory):
         patch.setattr(demo_module, "VOCABULARY", 200)
         patch.setattr(demo_module, "load_recipe", small)
         folder = tmp_path_factory.mktemp("demo") / "out"
-        return folder, demo(folder, [str(own_text)], steps=10)
+        # A fixture of a module comes before the one that keeps every test to one thread.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return folder, demo(folder, [str(own_text)], steps=10)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def test_everything_is_measured(tour):
