@@ -1,0 +1,21 @@
+"""The `mabert` command. It lies outside the package because it must run before torch is loaded.
+
+OpenMP reads its settings when torch loads it. By default its threads spin while they wait for each other, so that on a
+machine whose cores are busy with anything else every parallel region waits for a time slice; what that costs, and that
+sleeping threads cost nothing, stands in `docs/decisions.md`.
+"""
+
+import os
+import sys
+
+
+def main() -> int:
+    """Runs the command line with sleeping OpenMP threads, unless the environment says otherwise."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from mabert.cli import main as command_line
+
+    return command_line()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
