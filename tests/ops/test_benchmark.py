@@ -30,4 +30,4 @@ def test_a_quick_run_writes_what_it_measured_and_where(tmp_path: Path) -> None:
     assert {row["side"] for row in result["rows"]} == {"mabert", "transformers", "mamba.py", "torch"}
     assert all(difference < 1e-5 for difference in result["agreement"].values())
     assert result["memory"][0]["share"] < 1 / 20
-    assert result["environment"]["versions"]["torch"] == torch.__version__
+    assert result["environment"]["packages"]["torch"] == torch.__version__

@@ -8,11 +8,7 @@ the machine does falls on all of them alike. Nothing is timed unless the operato
 import datetime
 import gc
 import json
-import logging
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +24,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
+from mabert.environment import environment
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
 
@@ -290,42 +287,10 @@ def _memory(length: int) -> dict[str, float]:
 def _environment() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "python": platform.python_version(),
-        "system": platform.platform(),
+        **environment(),
         "backend": str(explain(torch.zeros(1))),
-        "versions": {
-            name: metadata.version(name) for name in ("mabert", "torch", "numba", "transformers", "mambapy", "numpy")
-        },
+        "mambapy": metadata.version("mambapy"),
     }
-
-
-def _commit() -> str | None:
-    try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        logging.getLogger(__name__).info("no commit recorded: %s", error)
-        return None
-    return answer.stdout.strip()
-
-
-def _processor() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
