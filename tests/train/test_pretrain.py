@@ -109,7 +109,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert go(recipe(tmp_path), tmp_path / "run", resume=True) == first
 
 
-def test_seconds_count_every_session(tmp_path):
+def test_seconds_count_every_start(tmp_path):
     class Slow(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             time.sleep(0.1)

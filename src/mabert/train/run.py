@@ -80,7 +80,7 @@ class RunFolder:
 
         Args:
             outcome: What came out.
-            seconds: Duration over all sessions; default, that of this one.
+            seconds: Duration over all starts of the run; default, since this one.
             about: Further entries, such as the seed.
         """
         result = {

@@ -159,7 +159,7 @@ class SaveOnInterrupt(TrainerCallback):
 
 
 class Stopwatch(TrainerCallback, ExportableState):
-    """Seconds of training that went into the weights: over all sessions, without what a kill threw away."""
+    """Seconds of training that went into the weights: over all starts of a run, without what a kill threw away."""
 
     def __init__(self) -> None:
         self.before = 0.0
