@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import mabert
 from mabert import cli
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
@@ -130,3 +131,16 @@ def test_what_argparse_refuses(words_):
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])
 def test_seeds(text, seeds):
     assert cli.seed_list(text) == seeds
+
+
+def test_seeds_that_run_backwards(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["finetune", "m", "-o", "x", "--seeds", "4-0"])
+    assert "the range '4-0' runs backwards" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.strip() == f"mabert {mabert.__version__}"

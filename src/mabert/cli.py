@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from mabert import __version__
 from mabert.data.batches import TOKENS_A_BATCH
 
 BAD_INPUT = 2
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         complain(f"interrupted; {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` has; Python would complain again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, SafetensorError) as error:
         if options.debug:
             raise
@@ -81,6 +85,7 @@ def quiet_libraries() -> None:
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
+    top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for add in (add_demo, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_bench):
         add(commands)
@@ -118,7 +123,7 @@ def add_pretrain(commands: Any) -> None:
     added.add_argument(
         "--budget", type=percentage, default=1.0, metavar="N%", help="share of the recipe's steps [100%%]"
     )
-    added.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
 
 
 def percentage(text: str) -> float:
@@ -132,9 +137,12 @@ def percentage(text: str) -> float:
 def run_pretrain(options: argparse.Namespace) -> None:
     """`mabert pretrain`."""
     from mabert.train.pretrain import pretrain
-    from mabert.train.recipe import load_recipe
+    from mabert.train.recipe import load_recipe, recipe_of_run
 
-    recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
+    if options.resume:
+        recipe = recipe_of_run(options.output, options.fields)
+    else:
+        recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
     result = pretrain(recipe, options.output, resume=options.resume)
     if result:
         outcome = result["outcome"]
@@ -181,6 +189,8 @@ def seed_list(text: str) -> list[int]:
         seeds: list[int] = []
         for part in text.split(","):
             first, dash, last = part.partition("-")
+            if dash and int(last) < int(first):
+                raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
             seeds += range(int(first), int(last) + 1) if dash else [int(first)]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-4 or 0,2,7") from None
@@ -214,7 +224,8 @@ def run_finetune(options: argparse.Namespace) -> None:
     for split, metrics in result["outcome"]["scores"].items():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
-            say(f"{task.name} {split} {metric}: {score['mean']:.4f}{spread} ({len(options.seeds)} seeds)")
+            line = f"{task.name} {split} {metric}: {score['mean']:.4f}{spread}"
+            say(f"{line} ({len(options.seeds)} seed{'s' if len(options.seeds) > 1 else ''})")
 
 
 def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:

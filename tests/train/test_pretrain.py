@@ -13,12 +13,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, TrainerCallback
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from mabert import MaBertForMaskedLM
 from mabert.train import trainer as trainer_module
 from mabert.train.optim import decay_parameter_names
 from mabert.train.pretrain import model_config, prepare_data, pretrain, training_arguments
+from mabert.train.recipe import recipe_of_run
 from mabert.train.trainer import TrainingDivergedError
 from tests.train.helpers import corpus, recipe, tokenizer
 
@@ -93,6 +94,22 @@ def same_course(a, b):
 def test_the_micro_batch_changes_nothing_but_rounding(tmp_path):
     runs = [go(without_dropout(recipe(tmp_path, micro_batch_size=size)), tmp_path / f"run-{size}") for size in (8, 2)]
     same_course(*runs)
+
+
+def test_going_on_needs_no_field_a_second_time(tmp_path):
+    plan = recipe(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, tmp_path / "run", callbacks=[StopAt(6)])
+    assert recipe_of_run(tmp_path / "run") == plan
+    assert recipe_of_run(tmp_path / "run", ["training.workers=1"]).training.workers == 1
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        recipe_of_run(tmp_path)
+
+
+def test_the_saved_tokenizer_cuts_where_the_model_ends(tmp_path):
+    go(recipe(tmp_path, steps=1), tmp_path / "run")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert len(saved("bird " * 99, truncation=True)["input_ids"]) == 24
 
 
 def test_changed_text_is_no_resumption(tmp_path):

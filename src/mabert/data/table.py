@@ -71,6 +71,8 @@ def load_tables(
         raise ValueError("no training table given")
     if columns.label is None:
         raise ValueError("no label column given; training needs one")
+    if columns.label in (columns.text_a, columns.text_b):
+        raise ValueError(f"the column {columns.label!r} is given as text and as label")
     if label_names is None and not regression:
         label_names = _classes(Path(files["train"]), columns)
     task = table_task(name, () if regression else label_names or ())
@@ -103,7 +105,10 @@ def load_table(path: str | Path, columns: Columns, task: Task, labelled: bool = 
                 raise ValueError(f"{where}: {column!r} is {row[column]!r}, not text")
             data[name].append(row[column])
         if label:
-            data["label"].append(row_label(task, task.label_names, _spelled(row[label]), where))
+            spelled = _spelled(row[label])
+            if not spelled.strip():
+                raise ValueError(f"{where}: no label in {label!r}")
+            data["label"].append(row_label(task, task.label_names, spelled, where))
         data["index"].append(len(data["index"]))
     if not data["index"]:
         raise ValueError(f"{path}: no rows")

@@ -32,7 +32,9 @@ def load_config(path: str | Path) -> MaBertConfig:
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / "config.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{folder} holds no model (no config.json)")
+        inside = sorted(folder.glob("*/config.json"))
+        hint = f"; did you mean {inside[0].parent}?" if inside else ""
+        raise FileNotFoundError(f"{folder} holds no model (no config.json){hint}")
     fields = read_json(file)
     kind = fields.pop("model_type", None)
     if kind != MaBertConfig.model_type:

@@ -64,6 +64,8 @@ def finetune(
     longest = limit if recipe.max_length is None else recipe.max_length
     if config.position_embedding == "learned" and longest > limit:
         raise ValueError(f"max_length is {longest}, the model's max_position_embeddings {limit}")
+    if config.position_embedding == "learned":
+        tokenizer.model_max_length = limit
     folder = RunFolder(output)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     folder.check(request, resume)
@@ -78,7 +80,10 @@ def finetune(
     new_classifier(job)
     folder.claim(request, resume)
     rate, tried = best_rate(job, folder.path, seeds[0])
-    runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed) for seed in seeds]
+    try:
+        runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed) for seed in seeds]
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("finished seeds are kept; go on with --resume") from stop
     outcome = {"learning_rate": rate, "tried": tried, "main_metric": task.main_metric, "scores": spread(job.data, runs)}
     return folder.write_result(outcome, seeds=list(seeds))
 

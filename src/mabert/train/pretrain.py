@@ -111,6 +111,9 @@ def pretrain(
     folder = RunFolder(output, FREE)
     arguments = training_arguments(recipe, folder.path)
     config = model_config(recipe, tokenizer)
+    if config.position_embedding == "learned":
+        # Saved with the model, so that `truncation=True` cuts where the model ends.
+        tokenizer.model_max_length = config.max_position_embeddings
     request = as_mapping(recipe)
     if arguments.should_save:
         folder.check(request, resume)

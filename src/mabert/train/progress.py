@@ -1,5 +1,6 @@
 """One bar a training run: steps done, rate, time left, and the last figures logged."""
 
+import math
 import time
 from typing import Any
 
@@ -15,6 +16,9 @@ SHOWN = {
     "learning_rate": "lr {:.1e}",
 }
 
+WIDTH_OF_THE_REST = 68
+"""Columns that bar, steps, rate and times take, with the spaces between."""
+
 
 class TrainingBar(TrainerCallback):
     """Draws a bar in a terminal; elsewhere writes a line now and then.
@@ -24,12 +28,12 @@ class TrainingBar(TrainerCallback):
         seconds: Least time between two lines where there is no terminal.
     """
 
-    def __init__(self, title: str, seconds: float = 30.0) -> None:
+    def __init__(self, title: str, seconds: float = 10.0) -> None:
         self.console = Console(stderr=True)
         self.title = title
         self.seconds = seconds
         self.figures: dict[str, float] = {}
-        self.last_line = time.monotonic()
+        self.last_line = -math.inf
         self.started = (0.0, 0)
         self.bar: Progress | None = None
 
@@ -42,7 +46,7 @@ class TrainingBar(TrainerCallback):
             return
         self.bar = Progress(
             TextColumn(self.title),
-            BarColumn(),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
@@ -71,7 +75,13 @@ class TrainingBar(TrainerCallback):
     ) -> None:
         """Shows the newest figures."""
         self.figures |= {name: value for name, value in (logs or {}).items() if name in SHOWN}
-        text = "  ".join(form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures)
+        shown = [form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures]
+        text = "  ".join(shown)
+        if self.bar is not None:
+            # A narrow terminal keeps steps, rate and time left, and as many figures as fit beside them.
+            while shown and len("  ".join(shown)) > self.console.width - WIDTH_OF_THE_REST - len(self.title):
+                shown.pop()
+            text = "  ".join(shown)
         if self.bar is not None:
             self.bar.update(self.task, figures=text)
         elif state.is_world_process_zero and time.monotonic() - self.last_line >= self.seconds:

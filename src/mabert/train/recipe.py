@@ -12,6 +12,7 @@ import yaml
 
 from mabert.data import files
 from mabert.model import MaBertConfig
+from mabert.train.run import REQUEST
 
 
 @dataclass
@@ -183,7 +184,29 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         ValueError: For a field that does not exist (naming the nearest one) or a value of another type.
         FileNotFoundError: If there is no such file.
     """
-    content = read_yaml(find_recipe(path))
+    return build(PretrainRecipe, with_overrides(read_yaml(find_recipe(path)), overrides), "")
+
+
+def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
+    """The recipe that a run in a folder was started with, so that going on needs no field a second time.
+
+    Args:
+        folder: The run's folder.
+        overrides: As `load_recipe` takes them.
+
+    Raises:
+        ValueError: If the folder holds no pretraining run.
+    """
+    path = Path(folder) / REQUEST
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no run to resume (no {REQUEST})")
+    content = read_yaml(path)
+    content.pop("resolved", None)
+    return build(PretrainRecipe, with_overrides(content, overrides), "")
+
+
+def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
+    """Sets `section.field=value` for each override, in place."""
     for override in overrides or []:
         key, equals, value = override.partition("=")
         if not equals or not key:
@@ -192,7 +215,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
             set_field(content, key.split("."), yaml.safe_load(value))
         except yaml.YAMLError as error:
             raise ValueError(f"the value in {override!r} is not YAML: {' '.join(str(error).split())}") from error
-    return build(PretrainRecipe, content, "")
+    return content
 
 
 def find_recipe(path: str | Path) -> Path:
@@ -232,6 +255,9 @@ def unknown(key: str, known: typing.Iterable[str]) -> str:
     """The message for a key that does not exist."""
     known = sorted(known)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    leaves = {f.name: f"training.{f.name}" for f in dataclasses.fields(TrainingRecipe)}
+    if "." not in key and key in leaves:
+        near = [leaves[key]]
     return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
 
 
