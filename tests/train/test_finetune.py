@@ -191,4 +191,5 @@ def test_what_is_refused(pretrained, tmp_path, changes, message):
 
 
 def test_longer_texts_are_cut_if_asked(pretrained, tmp_path):
-    go(pretrained, tmp_path / "run", max_length=4, truncate=True, epochs=1)
+    result = go(pretrained, tmp_path / "run", max_length=4, truncate=True, epochs=1)
+    assert result["request"]["resolved"]["examples"] == {"train": 160, "validation": 40}
