@@ -177,6 +177,9 @@ def add_finetune(commands: Any) -> None:
     how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
     how.add_argument("--truncate", action="store_true", help="cut longer examples")
     how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
+    how.add_argument(
+        "--batches", choices=("length", "random"), default="length", help="of similar length, or mixed [%(default)s]"
+    )
     how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
     how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
     how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
@@ -208,6 +211,7 @@ def run_finetune(options: argparse.Namespace) -> None:
         learning_rates=options.learning_rate,
         epochs=options.epochs,
         batch_size=options.batch_size,
+        batches=options.batches,
         dropout=options.dropout,
         max_length=options.max_length,
         truncate=options.truncate,
@@ -382,13 +386,19 @@ def say(text: str) -> None:
 def add_bench(commands: Any) -> None:
     """Measurements."""
     added = command(commands, "bench", run_bench, "speed beside what people know, both sides in one run")
-    added.add_argument("what", choices=("ops",), help="ops: the two operators")
-    added.add_argument("--quick", action="store_true", help="fewer rounds")
+    added.add_argument(
+        "what",
+        choices=("ops", "models", "parts"),
+        help="ops: the two operators; models: MaBERT beside BERT, forward and training step; "
+        "parts: where the time of one forward goes",
+    )
+    added.add_argument("--quick", action="store_true", help="see that everything runs, in seconds; no numbers to quote")
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder for the JSON rows [%(default)s]")
 
 
 def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
-    from mabert.bench.operators import run
+    from mabert.bench import models, operators, parts
 
-    run(quick=options.quick, output=Path(options.output))
+    measure = {"ops": operators.run, "models": models.run, "parts": parts.run}[options.what]
+    measure(quick=options.quick, output=Path(options.output))

@@ -1,15 +1,13 @@
 """The two operators beside what one would use without them, on the same tensors, in one run.
 
 Rivals are the real code of the installed packages: the sequential scan of transformers' Mamba and the parallel scan of
-mamba.py, and torch's own convolution with the transposes it needs. Rounds interleave the sides, so that whatever else
-the machine does falls on all of them alike. Nothing is timed unless the operators agree with the reference here.
+mamba.py, and torch's own convolution with the transposes it needs. Where a C++ compiler is installed, the scan as a
+plain C++ loop runs beside them. Rounds interleave the sides, so that whatever else the machine does falls on all of
+them alike. Nothing is timed unless the operators agree with the reference here.
 """
 
-import datetime
+import functools
 import gc
-import json
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -24,12 +22,15 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
-from mabert.environment import environment
+from mabert.bench import native
+from mabert.bench.results import measured_on, write
+from mabert.bench.rounds import Spread, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
+_SLOW = ("transformers", "mamba.py")
 _REPETITIONS = 5  # of a fast side, for one call of a slow one
 
 Call = Callable[..., Tensor]
@@ -60,9 +61,9 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
 
     Returns:
         ``environment``, ``rows`` (one for each operator, side, dtype, length and task), ``ratios`` (how many times
-        faster than each rival, medians over medians), ``memory`` (bytes the scan saves for its backward beside the
-        bytes of every state) and ``agreement`` (largest difference to each rival's output, as a share of its largest
-        number).
+        faster than each rival, medians over medians), ``backward`` (how many times a forward the backward alone takes),
+        ``memory`` (bytes the scan saves for its backward beside the bytes of every state) and ``agreement`` (largest
+        difference to each rival's output, as a share of its largest number).
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
@@ -75,10 +76,10 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
     plan = _plan(quick)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("operators", total=len(plan))
-        for operator, dtype, length, rivals, rounds in plan:
+        for operator, dtype, length, slow_rivals, rounds in plan:
             progress.update(task, description=f"{operator}, {_name(dtype)}, {length} steps")
             inputs = _scan_inputs(length, dtype) if operator == "selective_scan" else _conv_inputs(length, dtype)
-            sides = _sides(operator, rivals)
+            sides = _sides(operator, dtype, slow_rivals)
             agreement |= _agreement(operator, dtype, length, sides, inputs)
             rows += _measure(operator, dtype, length, sides, inputs, rounds)
             progress.advance(task)
@@ -88,18 +89,18 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
         "quick": quick,
         "rows": [asdict(row) for row in rows],
         "ratios": _ratios(rows),
+        "backward": _backward(rows),
         "memory": memory,
         "agreement": agreement,
     }
     _show(console, rows, result)
     if output is not None:
-        path = _write(result, output)
-        console.print(f"written to {path}")
+        console.print(f"written to {write(result, output, 'operators')}")
     return result
 
 
 def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool, int]]:
-    """List what is measured: operator, dtype, steps, whether beside its rivals, rounds."""
+    """List what is measured: operator, dtype, steps, whether beside the slow rivals, rounds."""
     f32, bf16 = torch.float32, torch.bfloat16
     if quick:
         return [("selective_scan", f32, 16, True, 1), ("depthwise_conv1d", f32, 128, True, 1)]
@@ -184,11 +185,15 @@ def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
 
 
-def _sides(operator: str, rivals: bool) -> dict[str, Call]:
-    if operator == "selective_scan":
-        others: dict[str, Call] = {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
-        return {"mabert": selective_scan, **(others if rivals else {})}
-    return {"mabert": depthwise_conv1d, **({"torch": _torch_conv} if rivals else {})}
+def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool) -> dict[str, Call]:
+    if operator == "depthwise_conv1d":
+        return {"mabert": depthwise_conv1d, "torch": _torch_conv}
+    sides: dict[str, Call] = {"mabert": selective_scan}
+    if dtype == torch.float32 and native.compiler():
+        sides["C++"] = native.scan
+    if slow_rivals:
+        sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
+    return sides
 
 
 def _agreement(
@@ -208,47 +213,33 @@ def _measure(
 ) -> list[Row]:
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
     grad = torch.ones_like(inputs["u"])
-    samples: dict[tuple[str, str], list[float]] = {}
+    tasks: dict[tuple[str, str], Callable[[], object]] = {}
     for side, function in sides.items():
-        if side in ("mabert", "torch"):
-            _time_both(function, inputs, leaves, grad)  # the first call of a fast side compiles or warms
+        tasks[side, "forward"] = functools.partial(torch.no_grad()(function), **inputs)
+        if side != "C++":
+            tasks[side, "forward+backward"] = functools.partial(_differentiate, function, leaves, grad)
+    for (side, _), task in tasks.items():
+        if side not in _SLOW:
+            task()  # the first call of a fast side compiles or warms
     gc.collect()
+    samples: dict[tuple[str, str], list[float]] = {key: [] for key in tasks}
     for _ in range(rounds):
-        for side, function in sides.items():
-            for _ in range(_REPETITIONS if side in ("mabert", "torch") else 1):
-                forward, both = _time_both(function, inputs, leaves, grad)
-                samples.setdefault((side, "forward"), []).append(forward)
-                samples.setdefault((side, "forward+backward"), []).append(both)
-    return [_row(operator, side, dtype, length, task, times) for (side, task), times in samples.items()]
+        for repetition in range(_REPETITIONS):
+            for (side, name), task in tasks.items():
+                if repetition == 0 or side not in _SLOW:
+                    samples[side, name].append(timed(task))
+    return [_row(operator, side, dtype, length, task, seconds) for (side, task), seconds in samples.items()]
 
 
-def _time_both(
-    function: Call, inputs: dict[str, Tensor], leaves: dict[str, Tensor], grad: Tensor
-) -> tuple[float, float]:
-    started = time.perf_counter()
-    with torch.no_grad():
-        function(**inputs)
-    forward = time.perf_counter() - started
-    started = time.perf_counter()
-    torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
-    return forward, time.perf_counter() - started
+def _differentiate(function: Call, leaves: dict[str, Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
 
 
 def _row(operator: str, side: str, dtype: torch.dtype, length: int, task: str, seconds: list[float]) -> Row:
-    median = statistics.median(seconds)
-    updates = length * CHANNELS * STATE / median if operator == "selective_scan" and task == "forward" else None
-    return Row(
-        operator,
-        side,
-        _name(dtype),
-        length,
-        task,
-        1e3 * median,
-        1e3 * min(seconds),
-        1e3 * max(seconds),
-        len(seconds),
-        updates,
-    )
+    spread = Spread.of(seconds)
+    is_scan = operator == "selective_scan" and task == "forward"
+    updates = 1e3 * length * CHANNELS * STATE / spread.median_ms if is_scan else None
+    return Row(operator, side, _name(dtype), length, task, **asdict(spread), updates_per_second=updates)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -263,6 +254,16 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
         / ours[row.operator, row.dtype, row.time, row.task]
         for row in rows
         if row.side != "mabert"
+    }
+
+
+def _backward(rows: list[Row]) -> dict[str, float]:
+    """Divide the time our backward alone takes, forward+backward less forward, by the forward's."""
+    ours = {(row.operator, row.dtype, row.time, row.task): row.median_ms for row in rows if row.side == "mabert"}
+    return {
+        f"{operator}, {dtype}, {time}": ours[operator, dtype, time, "forward+backward"] / milliseconds - 1
+        for (operator, dtype, time, task), milliseconds in ours.items()
+        if task == "forward"
     }
 
 
@@ -286,8 +287,7 @@ def _memory(length: int) -> dict[str, float]:
 
 def _environment() -> dict[str, Any]:
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **environment(),
+        **measured_on(),
         "backend": str(explain(torch.zeros(1))),
         "mambapy": metadata.version("mambapy"),
     }
@@ -300,10 +300,12 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for column in ("dtype", "steps", "task", "side"):
             table.add_column(column, no_wrap=True)
-        for column in ("median ms", "range", "ratio", "updates/s"):
+        for column in ("median ms", "range", "mabert is", "bwd/fwd", "updates/s"):
             table.add_column(column, justify="right", no_wrap=True)
         for row in sorted((row for row in rows if row.operator == operator), key=lambda row: (row.dtype, row.time)):
-            ratio = result["ratios"].get(f"{row.operator}, {row.dtype}, {row.time}, {row.task}: {row.side} / mabert")
+            cell = f"{row.operator}, {row.dtype}, {row.time}"
+            ratio = result["ratios"].get(f"{cell}, {row.task}: {row.side} / mabert")
+            backward = result["backward"][cell] if row.side == "mabert" and row.task != "forward" else None
             table.add_row(
                 {"float32": "fp32", "bfloat16": "bf16"}[row.dtype],
                 str(row.time),
@@ -311,7 +313,8 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
                 row.side,
                 f"{row.median_ms:,.2f}",
                 f"{row.fastest_ms:,.1f}-{row.slowest_ms:,.1f}",
-                f"{ratio:,.1f}x" if ratio else "",
+                f"{ratio:,.2f}x" if ratio else "",
+                f"{backward:.1f}" if backward else "",
                 f"{row.updates_per_second / 1e9:.2f} G" if row.updates_per_second else "",
             )
         console.print(table)
@@ -321,11 +324,3 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
             f"{memory['backward_bytes'] / 2**20:,.1f} MiB in the backward: {memory['share']:.2%} of every state's "
             f"{memory['every_state_bytes'] / 2**20:,.0f} MiB"
         )
-
-
-def _write(result: dict[str, Any], folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp = result["environment"]["date"].replace(":", "").split("+")[0]
-    path = folder / f"{stamp}-operators.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    return path

@@ -9,6 +9,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
+from mabert.model.masking import PaddingMask, is_tracing
+from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 
 def eager_attention(
@@ -46,6 +48,21 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
+def can_fuse(config: MaBertConfig, hidden: Tensor, *, training: bool, output_attentions: bool) -> bool:
+    """Whether `mabert.ops.softmax_attention` may and should stand in for SDPA: in inference, where it is faster.
+
+    Args:
+        config: The model's.
+        hidden: What the layers are given.
+        training: Whether dropout is on.
+        output_attentions: Whether the weights are wanted.
+    """
+    wanted = config._attn_implementation == "sdpa" and not output_attentions and not torch.is_grad_enabled()
+    dropout = training and config.attention_probs_dropout_prob > 0
+    fits = config.head_size % HEAD_SIZE_STEP == 0
+    return wanted and fits and not dropout and not is_tracing() and attention_pays(hidden)
+
+
 class SelfAttention(nn.Module):
     """MHSA: projections with bias as in BERT, any of transformers' attention implementations, never causal."""
 
@@ -66,6 +83,7 @@ class SelfAttention(nn.Module):
         attention_mask: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         output_attentions: bool = False,
+        fused: PaddingMask | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends over the whole row.
@@ -75,6 +93,7 @@ class SelfAttention(nn.Module):
             attention_mask: As the implementation wants it, from `create_bidirectional_mask`; None for no padding.
             rotary: Cosines and sines of `RotaryPositions`, or None.
             output_attentions: Whether the weights are wanted; SDPA does not have them, so eager attention serves.
+            fused: The batch's padding where `can_fuse` holds; `attention_mask` is then not looked at.
             kwargs: Passed on to the implementation.
 
         Returns:
@@ -87,6 +106,10 @@ class SelfAttention(nn.Module):
         value = self.value(hidden).view(heads).transpose(1, 2)
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)
+        if fused is not None:
+            query, key, value = (x.transpose(1, 2).reshape(batch, time, width) for x in (query, key, value))
+            mixed = softmax_attention(query, key, value, self.config.num_attention_heads, mask=fused.keys)
+            return self.output(mixed), None
         mixed, weights = self._implementation(output_attentions)(
             self,
             query,

@@ -12,7 +12,7 @@ from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from mabert.model.attention import SelfAttention
+from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
@@ -137,10 +137,11 @@ class MaBertModel(MaBertPreTrainedModel):
 
         hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         kwargs["output_attentions"] = self._wants_attentions(kwargs)
-        attention: dict[str, Any] = {
-            "attention_mask": create_bidirectional_mask(self.config, hidden, mask.keys),
-            "rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype),
-        }
+        attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
+        if can_fuse(self.config, hidden, training=self.training, output_attentions=kwargs["output_attentions"]):
+            attention["fused"] = mask
+        else:
+            attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, mask.keys)
         for layer in self.layers:
             hidden = layer(hidden, mask, **attention, **kwargs)
         return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))

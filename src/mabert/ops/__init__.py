@@ -1,4 +1,4 @@
-"""The two recurrent operators of the Mamba block, on any device that torch knows.
+"""The two recurrent operators of the Mamba block, and attention for inference, on any device that torch knows.
 
 One layout at every boundary: ``(batch, time, channel)``. The arithmetic is specified in `mabert.ops.reference`; which
 backend serves a call is told by `explain` and set by `use_backend`.
@@ -7,11 +7,24 @@ backend serves a call is told by `explain` and set by `use_backend`.
 import torch
 from torch import Tensor
 
-from mabert.ops.backends import Choice, SlowBackendWarning, explain, requested_backend, use_backend
+from mabert.ops.backends import Choice, SlowBackendWarning, attention_pays, explain, requested_backend, use_backend
 from mabert.ops.checks import check_float, check_input, check_matrix, check_steps, widen
-from mabert.ops.library import conv_op, scan_op
+from mabert.ops.library import attention_op, conv_op, scan_op
 
-__all__ = ["Choice", "SlowBackendWarning", "depthwise_conv1d", "explain", "selective_scan", "use_backend"]
+__all__ = [
+    "HEAD_SIZE_STEP",
+    "Choice",
+    "SlowBackendWarning",
+    "attention_pays",
+    "depthwise_conv1d",
+    "explain",
+    "selective_scan",
+    "softmax_attention",
+    "use_backend",
+]
+
+HEAD_SIZE_STEP = 32
+"""Heads of attention are as wide as a multiple of this."""
 
 
 def selective_scan(
@@ -133,3 +146,59 @@ def depthwise_conv1d(
         raise ValueError(f"activation must be 'silu' or None, got {activation!r}")
     wide = (widen(u), widen(weight), widen(bias))
     return conv_op(*wide, mask, cu_seqlens, mode, activation == "silu", reverse, requested_backend()).to(u.dtype)
+
+
+def softmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    *,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Attend from every step to every valid step of its sequence, without a matrix of all scores. For inference.
+
+    Each head h is softmax(scale · Q_h K_hᵀ) V_h, MHSA of the MaBERT paper's Eq. 1 before its output projection. Scores,
+    sums and outputs are float32 (float64 where an input is). A step's output depends on the valid steps of its sequence
+    alone, to the last bit: not on how much padding stands beside them, nor on the rest of the batch.
+
+    Args:
+        query: ``(batch, time, width)``, heads side by side, in float32, bfloat16, float16 (widened in a copy) or
+            float64; its dtype is the output's. Any strides; a last dimension of stride 1 is read without a copy.
+        key: As ``query``, of the same dtype.
+        value: As ``query``, of the same dtype.
+        heads: How many heads divide ``width``; each has a multiple of 32 channels.
+        scale: Factor on the scores, positive; None for the head's size to the power of -½.
+        mask: ``(batch, time)`` bool, True at steps that may be looked at. What stands at the others has no effect. A
+            sequence without any gives 0. None for all.
+        cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: no step looks across an
+            offset. None where each row is a sequence.
+
+    Returns:
+        ``(batch, time, width)``, contiguous, in the dtype of ``query``.
+
+    Raises:
+        ValueError: A shape, dtype, device, offset or option is wrong, a gradient is wanted, or the backend asked for
+            cannot serve the call.
+    """
+    check_input(query)
+    check_steps(query, mask, cu_seqlens)
+    width = query.shape[2]
+    if heads < 1 or width % (heads * HEAD_SIZE_STEP):
+        raise ValueError(f"heads must divide width={width} into multiples of {HEAD_SIZE_STEP} channels, got {heads}")
+    for name, tensor in (("key", key), ("value", value)):
+        check_float(name, tensor, tuple(query.shape), "(batch, time, width)", query.device)
+        if tensor.dtype != query.dtype:
+            raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {tensor.dtype}")
+    scale = (width // heads) ** -0.5 if scale is None else scale
+    if not scale > 0:
+        raise ValueError(f"scale must be positive, got {scale}")
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value)):
+        raise ValueError(
+            "softmax_attention has no gradient: call it under torch.no_grad(), or use "
+            "torch.nn.functional.scaled_dot_product_attention"
+        )
+    wide = [tensor for tensor in map(widen, (query, key, value)) if tensor is not None]
+    return attention_op(*wide, heads, scale, mask, cu_seqlens, requested_backend()).to(query.dtype)

@@ -115,6 +115,22 @@ def _what_cpu_lacks(tensors: list[torch.Tensor]) -> str:
     return ""
 
 
+def attention_pays(tensor: torch.Tensor) -> bool:
+    """Tell whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
+
+    It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
+    rate of float32 (measured: `docs/performance.md`). Elsewhere nothing was measured and the answer is no.
+    """
+    served = not _what_cpu_lacks([tensor]) and requested_backend() in (AUTO, "cpu")
+    return served and _has_bf16_without_amx()
+
+
+@functools.cache
+def _has_bf16_without_amx() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16")) and not capabilities.get("amx_bf16")
+
+
 @functools.cache
 def _has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None

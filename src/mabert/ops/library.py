@@ -1,4 +1,4 @@
-"""The two operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast.
+"""The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast.
 
 Each op takes the name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the
 backend that served the forward.
@@ -293,3 +293,40 @@ def _conv_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 conv_op.register_autograd(_conv_gradients, setup_context=_save_conv)
+
+
+@torch.library.custom_op("mabert::softmax_attention", mutates_args=())
+def attention_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    scale: float,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    backend: str,
+) -> Tensor:
+    """Return the attention's output, contiguous. It has no gradient."""
+    choice = choose(backend, query, key, value)
+    warn_if_slow(choice)
+    if choice.name == "cpu":
+        from mabert.ops import cpu
+
+        return cpu.attention(query, key, value, heads, scale, mask, cu_seqlens)
+    return reference.softmax_attention(
+        query, key, value, heads, scale=scale, mask=mask, cu_seqlens=cu_seqlens
+    ).contiguous()
+
+
+@attention_op.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    scale: float,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    backend: str,
+) -> Tensor:
+    return query.new_empty(query.shape)

@@ -1,6 +1,6 @@
-"""Both operators in plain PyTorch, a loop over time (or over taps) in plain sight: the specification.
+"""The operators in plain PyTorch, a loop over time (or over taps) in plain sight: the specification.
 
-Every fast backend is compared with these two functions, outputs and gradients. They need nothing compiled, run on any
+Every fast backend is compared with these functions, outputs and gradients. They need nothing compiled, run on any
 device in float32, bfloat16 or float64, and are differentiated by autograd.
 """
 
@@ -110,3 +110,30 @@ def depthwise_conv1d(
     if activation == "silu":
         y = silu(y)
     return _silence(y, mask).to(output_dtype)
+
+
+def softmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    *,
+    scale: float,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Attend sequence by sequence; see `mabert.ops.softmax_attention` for the contract."""
+    dtype = _working_dtype(query, key, value)
+    rows, time, width = query.shape
+    valid = torch.ones(rows, time, dtype=torch.bool, device=query.device) if mask is None else mask
+    output_dtype = query.dtype
+    query, key, value = query.to(dtype), _silence(key.to(dtype), mask), _silence(value.to(dtype), mask)
+    outputs = []
+    for row, start, end in spans(cu_seqlens, rows, time):
+        split = (end - start, heads, width // heads)
+        q, k, v = (tensor[row, start:end].reshape(split).transpose(0, 1) for tensor in (query, key, value))
+        scores = (q @ k.transpose(1, 2) * scale).masked_fill(~valid[row, start:end], float("-inf"))
+        weights = scores.softmax(dim=-1) if bool(valid[row, start:end].any()) else torch.zeros_like(scores)
+        outputs.append((weights @ v).transpose(0, 1).reshape(end - start, width))
+    attended = torch.cat(outputs).view(rows, time, width) if outputs else torch.zeros_like(query)
+    return attended.to(output_dtype)

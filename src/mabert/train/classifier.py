@@ -38,6 +38,7 @@ class FinetuneRecipe:
             validation data.
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
         batch_size: Examples a step.
+        batches: `length`, of examples of about the same length, so that little is padded; or `random`.
         warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
         weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
         dropout: On embeddings, sub-layers, attention and classifier.
@@ -53,6 +54,7 @@ class FinetuneRecipe:
     learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
     epochs: int | None = None
     batch_size: int = 32
+    batches: Literal["length", "random"] = "length"
     warmup_share: float = 0.06
     weight_decay: float = 0.01
     dropout: float = 0.1
@@ -182,6 +184,7 @@ def train_classifier(
                 output_dir=str(place),
                 num_train_epochs=job.epochs,
                 per_device_train_batch_size=recipe.batch_size,
+                train_sampling_strategy="group_by_length" if recipe.batches == "length" else "random",
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
                 weight_decay=recipe.weight_decay,

@@ -52,26 +52,26 @@ def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Pla
     return Plan(np.array(parts, dtype=np.int64).reshape(-1, 4), _group(lengths))
 
 
-def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
-    """Plan jobs that need no more than a sequence's few neighbouring steps: long sequences are cut as well.
+def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: int = _GROUP_STEPS) -> Plan:
+    """Plan jobs that give each step its own result: long sequences are cut as well, into at most ``steps``.
 
     Returns:
         The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
     """
     parts, lengths = [], []
     for row, start, end in spans(cu_seqlens, rows, time):
-        for first in range(start, end, _GROUP_STEPS):
-            last = min(first + _GROUP_STEPS, end)
+        for first in range(start, end, steps):
+            last = min(first + steps, end)
             parts.append((row, start, end, first, last))
             lengths.append(last - first)
-    return Plan(np.array(parts, dtype=np.int64).reshape(-1, 5), _group(lengths))
+    return Plan(np.array(parts, dtype=np.int64).reshape(-1, 5), _group(lengths, steps))
 
 
-def _group(lengths: list[int]) -> np.ndarray:
+def _group(lengths: list[int], most: int = _GROUP_STEPS) -> np.ndarray:
     """Close a group before it would grow past the size of a job."""
     groups, steps = [0], 0
     for index, length in enumerate(lengths):
-        if steps and steps + length > _GROUP_STEPS:
+        if steps and steps + length > most:
             groups.append(index)
             steps = 0
         steps += length

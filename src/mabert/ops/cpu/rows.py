@@ -18,6 +18,7 @@ from mabert.ops.cpu.simd import (
     load_one,
     load_one_bf16,
     prefetch,
+    prefetch_to_write,
     store,
     store_bf16,
     store_one,
@@ -101,3 +102,12 @@ def announce(tensor: Any, row: int, step: int, first: int, count: int) -> None:
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first
     for i in range(0, size * count, LINE):
         prefetch(source + i)
+
+
+@njit
+def reserve(tensor: Any, row: int, step: int, first: int, count: int) -> None:
+    """Have the cache lines that a later `emit` will write taken over from memory or another core."""
+    size = 4 - 2 * tensor[BF16]
+    target = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first
+    for i in range(0, size * count, LINE):
+        prefetch_to_write(target + i)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from mabert.ops.cpu.blocks import (
@@ -34,7 +35,7 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable, reserve
 from mabert.ops.cpu.scan_chunk import go_back, prepare, replay
 from mabert.ops.cpu.simd import LANES
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels
@@ -61,6 +62,23 @@ STRIPE = 4
     _DC_PARTS,
     _PARAMETERS,
 ) = range(17)
+
+
+@njit
+def _announce_next(
+    tensors: Any, row: int, t: int, i: int, width: int, first_block: int, reverse: bool, start: int, end: int
+) -> None:
+    """Announce what is read at this step of the next block, or at the same step of the next chunk of the first one."""
+    if i + 1 < width:
+        first = (first_block + i + 1) * BLOCK
+    else:
+        first = first_block * BLOCK
+        t = t + CHUNK if reverse else t - CHUNK
+    if start <= t < end:
+        for read in (_U, _DELTA, _GRAD):
+            announce(tensors[read], row, t, first, BLOCK)
+        if tensors[_Z, ADDRESS]:
+            announce(tensors[_Z], row, t, first, BLOCK)
 
 
 def _scan_backward(
@@ -154,6 +172,9 @@ def _scan_backward(
                     if gated:
                         fetch_block(tensors[_Z], row, t, first, count, z + at)
                     prepare(delta + at, z + at, g + at, bias + i * BLOCK_BYTES, slope + at, delta_softplus, gated)
+                    _announce_next(tensors, row, t, i, width, first_block, reverse, start, end)
+                    for written in range(_DU, _DZ + gated):
+                        reserve(tensors[written], row, t, first, count)
                 A_i, D_i = A + i * state_bytes, D + i * BLOCK_BYTES
                 replay(steps, N, A_i, delta, u, D_i, B, C, g, y, states, decays, lanes, dC)
                 clear(sums, sum_bytes)

@@ -18,7 +18,7 @@ from mabert.ops.cpu.kernel import BUILD, Kernel
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable, reserve
 from mabert.ops.cpu.simd import load, load_one, splat, store
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, saved_states_shape
 
@@ -141,6 +141,7 @@ def _scan_forward(
                     fetch_block(tensors[_U], row, t, first, count, x + k * BLOCK_BYTES)
                     fetch_block(tensors[_DELTA], row, t, first, count, delta + k * BLOCK_BYTES)
                     _prepare(k, delta_softplus, delta, x, y, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+                    reserve(tensors[_Y], row, t, first, count)
                     if tensors[_Z, ADDRESS]:
                         announce(tensors[_Z], row, t, first, count)
                     ahead = t - TILE if reverse else t + TILE

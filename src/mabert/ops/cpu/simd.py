@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -18,6 +19,9 @@ from numba.extending import intrinsic, lower_builtin, models, register_model, ty
 
 LANES = 16
 """Numbers in one vector: one AVX-512 register, two of AVX2, four of NEON."""
+
+HAS_BF16 = bool(llvmlite.binding.get_host_cpu_features().get("avx512bf16"))
+"""Whether this processor works on bfloat16 itself (AVX-512 BF16)."""
 
 _FLOAT = ir.FloatType()
 _INT16 = ir.IntType(16)
@@ -41,6 +45,22 @@ class _VectorModel(models.PrimitiveModel):
 vector = VectorType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _INTS = ir.VectorType(_INT32, LANES)
+
+
+_HALVES = ir.VectorType(_INT16, LANES)
+
+
+class BFloatType(ir.Type):
+    """bfloat16 as LLVM names it; llvmlite has no type for it."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloatType)
+
+    def __hash__(self) -> int:
+        return hash(BFloatType)
 
 
 def _all(kind: ir.VectorType, value: float) -> ir.Constant:
@@ -89,6 +109,14 @@ def _narrow(builder: Any, floats: Any, ints: Any, halves: Any) -> Any:
     return builder.trunc(builder.lshr(chosen, _constant(ints, 16)), halves)
 
 
+def _narrow_at_once(builder: Any, floats: Any) -> Any:
+    """Do the same in one instruction of AVX-512 BF16, which also takes float32 below 2**-126 as zero."""
+    bf16 = ir.VectorType(BFloatType(), LANES)
+    kind = ir.FunctionType(bf16, [_VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.cvtneps2bf16.512")
+    return builder.bitcast(builder.call(function, [floats]), _HALVES)
+
+
 def _loader(numba_type: Any, floats: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
     def load_(typingctx: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -105,7 +133,9 @@ def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
     def store_(typingctx: Any, address: Any, value: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             address, value = args
-            if bf16:
+            if bf16 and ints is _INTS and HAS_BF16:
+                value = _narrow_at_once(builder, value)
+            elif bf16:
                 value = _narrow(builder, value, ints, halves)
             builder.store(value, _pointer(builder, address, value.type), align=2 if bf16 else 4)
             return context.get_dummy_value()
@@ -115,7 +145,6 @@ def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
     return store_
 
 
-_HALVES = ir.VectorType(_INT16, LANES)
 load = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=False))
 load_bf16 = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=True))
 store = intrinsic(_storer(vector, _INTS, _HALVES, bf16=False))
@@ -126,29 +155,51 @@ store_one = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=False))
 store_one_bf16 = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=True))
 
 
+def _integer_loader(bits: int) -> Callable:
+    def load_(typingctx: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value = builder.load(_pointer(builder, args[0], ir.IntType(bits)), align=bits // 8)
+            return builder.zext(value, ir.IntType(64))
+
+        return types.int64(types.int64), emit
+
+    return load_
+
+
+# Read an unsigned number of 8, 16 or 32 bits.
+load_byte = intrinsic(_integer_loader(8))
+load_half = intrinsic(_integer_loader(16))
+load_word = intrinsic(_integer_loader(32))
+
+
 @intrinsic
-def load_byte(typingctx: Any, address: Any) -> Any:
-    """Read one unsigned byte."""
+def store_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write the lower 32 bits of a number."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = builder.load(_pointer(builder, args[0], ir.IntType(8)), align=1)
-        return builder.zext(byte, ir.IntType(64))
-
-    return types.int64(types.int64), emit
-
-
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at an address, which need not be readable."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT32, _INT32, _INT32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        options = [ir.Constant(_INT32, value) for value in (0, 2, 1)]  # to read, into the second level, data
-        builder.call(function, [builder.inttoptr(args[0], ir.PointerType()), *options])
+        builder.store(builder.trunc(args[1], _INT32), _pointer(builder, args[0], _INT32), align=4)
         return context.get_dummy_value()
 
-    return types.void(types.int64), emit
+    return types.void(types.int64, types.int64), emit
+
+
+def _prefetcher(writing: int) -> Callable:
+    def prefetch_(typingctx: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT32, _INT32, _INT32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            options = [ir.Constant(_INT32, value) for value in (writing, 2, 1)]  # into the second level, data
+            builder.call(function, [builder.inttoptr(args[0], ir.PointerType()), *options])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), emit
+
+    return prefetch_
+
+
+# Ask for the cache line at an address, to read or to write it; the address need not be accessible.
+prefetch = intrinsic(_prefetcher(writing=0))
+prefetch_to_write = intrinsic(_prefetcher(writing=1))
 
 
 @intrinsic
@@ -167,19 +218,36 @@ def total(typingctx: Any, value: Any) -> Any:
     """Add up all lanes, halves onto halves: a fixed order."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value, count = args[0], LANES
-        while count > 1:
-            count //= 2
-            low, high = (
-                builder.shuffle_vector(
-                    value, value, ir.Constant(ir.VectorType(_INT32, count), list(range(first, first + count)))
-                )
-                for first in (0, count)
-            )
-            value = builder.fadd(low, high)
-        return builder.extract_element(value, ir.Constant(_INT32, 0))
+        return _fold(builder, args[0], builder.fadd)
 
     return types.float32(vector), emit
+
+
+@intrinsic
+def largest(typingctx: Any, value: Any) -> Any:
+    """Find the largest of all lanes; a NaN beside numbers may be passed over."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _fold(
+            builder, args[0], lambda low, high: builder.select(builder.fcmp_ordered(">", low, high), low, high)
+        )
+
+    return types.float32(vector), emit
+
+
+def _fold(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """Combine one half of the lanes with the other until one is left."""
+    count = LANES
+    while count > 1:
+        count //= 2
+        low, high = (
+            builder.shuffle_vector(
+                value, value, ir.Constant(ir.VectorType(_INT32, count), list(range(first, first + count)))
+            )
+            for first in (0, count)
+        )
+        value = combine(low, high)
+    return builder.extract_element(value, ir.Constant(_INT32, 0))
 
 
 def _chooser(comparison: str) -> Callable:

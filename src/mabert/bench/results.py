@@ -1,0 +1,31 @@
+"""What every measurement records beside its numbers, and where it is written."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from mabert.environment import environment
+
+
+def measured_on() -> dict[str, Any]:
+    """Date, machine, versions and commit."""
+    return {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **environment()}
+
+
+def write(result: dict[str, Any], folder: Path, name: str) -> Path:
+    """Write one dated JSON file.
+
+    Args:
+        result: What was measured, with `measured_on` under ``environment``.
+        folder: Made where it is missing.
+        name: What was measured, the end of the file's name.
+
+    Returns:
+        The file: date and time of the measurement, then ``name``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = result["environment"]["date"].replace(":", "").split("+")[0]
+    path = folder / f"{stamp}-{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,162 @@
+"""Attention for inference: against the float64 reference and SDPA, and what it does not depend on, to the last bit."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from mabert.ops import softmax_attention, use_backend
+from tests.ops.cases import masks, offsets
+from tests.tolerances import assert_close
+
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+DTYPES = (torch.float32, torch.bfloat16)
+TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300)
+Call = tuple[dict[str, Tensor], int, dict[str, Any]]
+
+
+@st.composite
+def calls(draw: Any) -> Call:
+    """Inputs by name, heads, and options; one head of 32 channels to three of 96, in any layout."""
+    batch, time = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from(TIMES))
+    heads, size = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((32, 64, 96)))
+    options: dict[str, Any] = {"scale": draw(st.sampled_from((None, 0.03, 0.3)))}
+    if draw(st.booleans()):
+        batch = 1
+        options["cu_seqlens"] = draw(offsets(time))
+    options["mask"] = draw(masks(batch, time))
+    dtype = draw(st.sampled_from(DTYPES))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    wide = torch.randn(3, batch, time, 2 * heads * size).to(dtype)
+    inputs = dict(zip(("query", "key", "value"), wide[..., : heads * size], strict=True))
+    if draw(st.booleans()):
+        inputs["key"] = inputs["key"].transpose(1, 2).contiguous().transpose(1, 2)
+    return inputs, heads, options
+
+
+def attend(inputs: dict[str, Tensor], heads: int, options: dict[str, Any], backend: str = "cpu") -> Tensor:
+    with use_backend(backend):
+        return softmax_attention(*inputs.values(), heads, **options)
+
+
+def plain(batch: int = 2, time: int = 130, heads: int = 2, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(3, batch, time, 64 * heads, generator=generator).to(dtype)
+    return dict(zip(("query", "key", "value"), values, strict=True))
+
+
+@SETTINGS
+@given(calls())
+def test_it_agrees_with_the_reference(call: Call) -> None:
+    inputs, heads, options = call
+    expected = attend({name: tensor.double() for name, tensor in inputs.items()}, heads, options, "reference")
+    actual = attend(*call)
+    assert actual.dtype == inputs["query"].dtype
+    assert_close("softmax_attention", "output", actual, expected)
+
+
+@pytest.mark.parametrize("time", [1, 40, 200])
+def test_the_reference_is_what_sdpa_computes(time: int) -> None:
+    inputs = {name: tensor.double() for name, tensor in plain(time=time).items()}
+    query, key, value = (tensor.view(2, time, 2, 64).transpose(1, 2) for tensor in inputs.values())
+    expected = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(2, time, 128)
+    assert_close("reference", "output", attend(inputs, 2, {}, "reference"), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("left", [0, 1, 50])
+@pytest.mark.parametrize("right", [0, 7, 300])
+def test_padding_and_the_rest_of_the_batch_change_no_bit(dtype: torch.dtype, left: int, right: int) -> None:
+    inputs = plain(batch=1, dtype=dtype)
+    alone = attend(inputs, 2, {})
+    padded = {
+        name: torch.cat(
+            [torch.full((1, left, 128), float("nan"), dtype=dtype), tensor, torch.randn(1, right, 128).to(dtype)], 1
+        )
+        for name, tensor in inputs.items()
+    }
+    padded = {name: torch.cat([tensor, torch.randn_like(tensor)]) for name, tensor in padded.items()}
+    mask = torch.zeros(2, left + 130 + right, dtype=torch.bool)
+    mask[0, left : left + 130] = True
+    mask[1] = True
+    beside = attend(padded, 2, {"mask": mask})
+    assert torch.equal(beside[0, left : left + 130], alone[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_sequences_are_those_of_rows_of_their_own(dtype: torch.dtype) -> None:
+    inputs = plain(batch=1, time=300, dtype=dtype)
+    cuts = [0, 1, 1, 98, 300]
+    packed = attend(inputs, 2, {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)})
+    for start, end in itertools.pairwise(cuts):
+        alone = attend({name: tensor[:, start:end] for name, tensor in inputs.items()}, 2, {})
+        assert torch.equal(packed[:, start:end], alone)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_number_of_threads_changes_no_bit(threads: int) -> None:
+    inputs = plain(batch=1, time=700)
+    expected = attend(inputs, 2, {})
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(attend(inputs, 2, {}), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_nan_and_infinity_travel_where_the_reference_lets_them(name: str, value: float) -> None:
+    inputs = plain(batch=1, time=40, heads=1)
+    inputs[name] = inputs[name].clone()
+    inputs[name][0, 17, 5] = value
+    expected = attend({key: tensor.double() for key, tensor in inputs.items()}, 1, {}, "reference")
+    assert torch.equal(attend(inputs, 1, {}).isfinite(), expected.isfinite())
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
+    inputs = plain(time=300)
+    inputs["query"] = 300 * inputs["query"]
+    expected = attend({name: tensor.double() for name, tensor in inputs.items()}, 2, {}, "reference")
+    actual = attend(inputs, 2, {})
+    assert actual.isfinite().all()
+    # Scores of some thousands carry their own rounding, which softmax turns into a share of the weights.
+    assert (actual - expected).abs().max() < 2e-3
+
+
+def test_a_sequence_without_keys_gives_zeros() -> None:
+    mask = torch.ones(2, 130, dtype=torch.bool)
+    mask[1] = False
+    for backend in ("cpu", "reference"):
+        out = attend(plain(), 2, {"mask": mask}, backend)
+        assert out[1].eq(0).all()
+        assert out[0].ne(0).any()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+def test_empty_inputs_give_empty_outputs(shape: tuple[int, int]) -> None:
+    assert attend(plain(*shape), 2, {}).shape == (*shape, 128)
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    inputs = plain()
+    query, key, value = inputs.values()
+    with pytest.raises(ValueError, match="heads must divide width=128 into multiples of 32 channels, got 3"):
+        softmax_attention(query, key, value, 3)
+    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+        softmax_attention(query, key, value, 2, scale=0.0)
+    with pytest.raises(ValueError, match=r"value must have the dtype of query, torch\.float32, got torch\.bfloat16"):
+        softmax_attention(query, key, value.bfloat16(), 2)
+    with pytest.raises(ValueError, match="softmax_attention has no gradient"):
+        softmax_attention(query.requires_grad_(), key, value, 2)
+
+
+def test_opcheck() -> None:
+    arguments = (*plain(time=20).values(), 2, 0.1, torch.rand(2, 20) < 0.5, None, "cpu")
+    torch.library.opcheck(torch.ops.mabert.softmax_attention.default, arguments)
