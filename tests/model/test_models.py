@@ -26,6 +26,7 @@ from mabert import (
     MaBertForTokenClassification,
     MaBertModel,
 )
+from mabert.model import attention as attention_module
 from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore
 from mabert.ops import use_backend
 from tests.model.helpers import VOCAB, build, config, ids, run
@@ -139,6 +140,39 @@ def test_eager_and_sdpa_agree_under_padding():
         model.set_attn_implementation(attention)
         out.append(model(batch(), mask).last_hidden_state)
     torch.testing.assert_close(*out, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_attention_says_what_sdpa_says(position, dtype, monkeypatch):
+    settings = config(hidden_size=64, num_attention_heads=2, layer_pattern="TMT", position_embedding=position)
+    model = build(MaBertModel, settings, dtype=torch.float32).to(dtype)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+    outputs = []
+    for pays in (True, False):
+        monkeypatch.setattr(attention_module, "attention_pays", lambda tensor, pays=pays: pays)
+        with torch.no_grad():
+            outputs.append(model(batch(), mask).last_hidden_state)
+    bound = 1e-5 if dtype == torch.float32 else 2**-5
+    torch.testing.assert_close(*outputs, rtol=bound, atol=bound)
+
+
+def test_attention_is_fused_in_inference_only(monkeypatch):
+    monkeypatch.setattr(attention_module, "attention_pays", lambda tensor: True)
+    settings = config(hidden_size=64, num_attention_heads=2, attention_probs_dropout_prob=0.1)
+    hidden = torch.zeros(1, 3, 64)
+    usual = {"training": False, "output_attentions": False}
+    assert not attention_module.can_fuse(settings, hidden, **usual)
+    with torch.no_grad():
+        settings._attn_implementation = "sdpa"
+        assert attention_module.can_fuse(settings, hidden, **usual)
+        assert not attention_module.can_fuse(settings, hidden, **usual | {"training": True})
+        assert not attention_module.can_fuse(settings, hidden, **usual | {"output_attentions": True})
+        settings._attn_implementation = "eager"
+        assert not attention_module.can_fuse(settings, hidden, **usual)
+        settings = config(hidden_size=8, num_attention_heads=2)
+        settings._attn_implementation = "sdpa"
+        assert not attention_module.can_fuse(settings, hidden[..., :8], **usual)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,3 +158,40 @@ def test_an_interrupted_call_waits_for_its_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         pool.run(Slow(), 2, 64)
     assert finished.is_set()
+
+
+def test_memory_is_used_again_only_when_its_tensor_is_gone() -> None:
+    from mabert.ops.cpu import memory
+
+    shape = (3 << 20,)
+    first = memory.fresh(shape, torch.uint8).fill_(1)
+    place, view = first.data_ptr(), first[5:]
+    second = memory.fresh(shape, torch.uint8).fill_(2)
+    del first
+    assert memory.fresh(shape, torch.uint8).data_ptr() not in (place, second.data_ptr())
+    assert view.eq(1).all()
+    del view
+    assert memory.fresh(shape, torch.uint8).data_ptr() == place
+    assert second.eq(2).all()
+
+
+def test_little_memory_waits() -> None:
+    from mabert.ops.cpu import memory
+
+    blocks = memory._Blocks()
+    for length in (memory.KEPT // 2, memory.KEPT // 2, memory.KEPT // 4, 2 * memory.KEPT):
+        blocks.give_back(np.empty(length, np.uint8))
+        assert blocks.waiting <= memory.KEPT
+    assert blocks.waiting == memory.KEPT // 4
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_stands_in_fresh_memory_does_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = _everything(case)
+
+    def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.full(shape, float("nan"), dtype=dtype)
+
+    for module in ("conv", "scan_forward", "scan_backward"):
+        monkeypatch.setattr(sys.modules[f"mabert.ops.cpu.{module}"], "fresh", poisoned)
+    assert _all_equal(_everything(case), expected)

@@ -18,7 +18,7 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, describe, emit, fetch, is_valid, readable
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, announce, describe, emit, fetch, is_valid, readable, reserve
 from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
 from mabert.ops.layout import BLOCK, padded_channels
 
@@ -41,9 +41,12 @@ def _fetch_taps(weight: Any, first: int, count: int, width: int, reverse: bool, 
 
 @njit
 def _fetch_steps(
-    tensors: Any, which: int, piece: Any, begin: int, stop: int, first: int, count: int, target: int
+    tensors: Any, which: int, piece: Any, begin: int, stop: int, first: int, count: int, target: int, ahead: Any
 ) -> None:
-    """Read steps ``begin`` to ``stop`` of one block; masked ones and those outside the sequence are zero."""
+    """Read steps ``begin`` to ``stop`` of one block; masked ones and those outside the sequence are zero.
+
+    ``ahead`` is what is read next: how many steps further, from which channel on.
+    """
     row = piece[PIECE_ROW]
     for t in range(begin, stop):
         at = target + (t - begin) * BLOCK_BYTES
@@ -51,6 +54,16 @@ def _fetch_steps(
             fetch_block(tensors[which], row, t, first, count, at)
         else:
             clear(at, BLOCK_BYTES)
+        if piece[PIECE_START] <= t + ahead[0] < piece[PIECE_END]:
+            announce(tensors[which], row, t + ahead[0], ahead[1], BLOCK)
+
+
+@njit
+def _next(block: int, first_block: int, last_block: int) -> Any:
+    """Tell what comes after a block: the next one at the same steps, after the last the first one, a tile later."""
+    if block + 1 < last_block:
+        return 0, (block + 1) * BLOCK
+    return TILE, first_block * BLOCK
 
 
 @njit
@@ -103,7 +116,10 @@ def _conv_forward(
             for block in range(first_block, last_block):
                 i, first = block - first_block, block * BLOCK
                 count = min(BLOCK, channels - first)
-                _fetch_steps(tensors, _U, piece, begin - before, stop - before + width - 1, first, count, rows)
+                ahead = _next(block, first_block, last_block)
+                _fetch_steps(tensors, _U, piece, begin - before, stop - before + width - 1, first, count, rows, ahead)
+                for t in range(begin, stop):
+                    reserve(tensors[_Y], row, t, first, count)
                 for t in range(begin, stop):
                     if not is_valid(tensors[_MASK], row, t):
                         emit(zeros, count, tensors[_Y], row, t, first)
@@ -174,8 +190,11 @@ def _conv_backward(
                 count = min(BLOCK, channels - first)
                 taps_i, sums_i = taps + i * width * BLOCK_BYTES, sums + i * sum_bytes
                 # The gradient at step t reaches back to u at t - before and on to t + after, and needs the same window.
-                _fetch_steps(tensors, _U, piece, begin - width + 1, stop + width - 1, first, count, rows)
-                _fetch_steps(tensors, _GRAD, piece, begin - after, stop + before, first, count, grads)
+                ahead = _next(block, first_block, last_block)
+                _fetch_steps(tensors, _U, piece, begin - width + 1, stop + width - 1, first, count, rows, ahead)
+                _fetch_steps(tensors, _GRAD, piece, begin - after, stop + before, first, count, grads, ahead)
+                for t in range(begin, stop):
+                    reserve(tensors[_DU], row, t, first, count)
                 if silu:
                     for k in range(stop - begin + width - 1):
                         at = k * BLOCK_BYTES

@@ -1,27 +1,80 @@
-"""Fresh memory for results, in huge pages where the system offers them on request.
+"""Memory for large results: in huge pages where the system offers them, and used again once a result is gone.
 
-Large results come from the system anew at every call, and the first touch of every 4 KiB page costs more than computing
-what is written there (measured: 55 ms for 100 MB, 15 ms in huge pages).
+The C library gives large blocks back to the system when they are freed and gets them anew at the next call. Touching
+new memory for the first time can cost more than computing what is written there (measured: `docs/performance.md`). So
+blocks without a tensor wait here for the next result of their size, `KEPT` bytes of them at most.
 """
 
-import ctypes
 import mmap
 import sys
+import weakref
+from collections import deque
 
+import numpy as np
 import torch
 
-_LARGE = 32 << 20  # below this the C library hands out memory it already has
+KEPT = 256 << 20
+"""Bytes that wait at most."""
+
+_PAGE = 2 << 20  # a huge page
+_LARGE = 1 << 20  # below this the C library hands out memory it already has
+
+
+class _Blocks:
+    """Blocks without a tensor, by their size.
+
+    A tensor may die on any thread and at any moment, also while this one is in here: a lock could then be held. Each
+    step on a dict or a deque is whole in itself instead.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[np.ndarray]] = {}
+
+    def take(self, size: int) -> np.ndarray:
+        """Return at least ``size`` bytes, uninitialised and nobody else's."""
+        length = -(-size // _PAGE) * _PAGE
+        try:
+            return self._waiting[length].pop()
+        except (KeyError, IndexError):
+            return _map(length)
+
+    def give_back(self, block: np.ndarray) -> None:
+        """Keep a block for later; where that would be too much, let those go that wait already."""
+        if block.nbytes > KEPT:
+            return
+        if self.waiting + block.nbytes > KEPT:
+            self._waiting.clear()
+        self._waiting.setdefault(block.nbytes, deque()).append(block)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait now."""
+        return sum(length * len(blocks) for length, blocks in tuple(self._waiting.items()))
+
+
+def _map(length: int) -> np.ndarray:
+    """Get whole huge pages from the system, for this process alone."""
+    memory = mmap.mmap(-1, length + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Advice only: where the system declines it, the memory is as good, and slower to touch.
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, dtype=np.uint8)
+    start = -whole.ctypes.data % _PAGE
+    return whole[start : start + length]
+
+
+_blocks = _Blocks()
 
 
 def fresh(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised contiguous CPU tensor."""
-    tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    if tensor.nbytes >= _LARGE and sys.platform == "linux":
-        start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = (tensor.data_ptr() + tensor.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
-        # Advice only: where the system declines it, the memory is as good as before.
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)
-    return tensor
+    numbers = int(np.prod(shape, dtype=np.int64))
+    size = numbers * dtype.itemsize
+    if size < _LARGE or sys.platform != "linux":
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    block = _blocks.take(size)
+    owned = block[:size]  # a new object, alive as long as torch's storage
+    weakref.finalize(owned, _blocks.give_back, block).atexit = False
+    return torch.from_numpy(owned).view(dtype).view(shape)
 
 
 def own(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
