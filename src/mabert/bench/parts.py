@@ -27,6 +27,7 @@ REST = "everything else"
 PARTS = {
     "aten::linear": "matrix products",
     "aten::scaled_dot_product_attention": "attention",
+    "mabert::softmax_attention": "attention",
     "mabert::selective_scan": "scan",
     "mabert::depthwise_conv1d": "convolution",
     "aten::layer_norm": "norms",

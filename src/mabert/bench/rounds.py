@@ -35,19 +35,22 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def interleave(sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float) -> dict[str, Spread]:
-    """Time the sides in turns, after one call of each that is not counted.
+def interleave(
+    sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
+) -> dict[str, Spread]:
+    """Time the sides in turns.
 
     Args:
         sides: Name to what is timed.
         least: Rounds that are made whatever they cost.
         most: Rounds that are never exceeded.
         budget: Seconds after which no round past ``least`` is begun.
+        warm: Whether one call of each comes first that is not counted.
 
     Returns:
         One spread for each side.
     """
-    for function in sides.values():
+    for function in sides.values() if warm else ():
         function()
     samples: dict[str, list[float]] = {side: [] for side in sides}
     started = time.perf_counter()
