@@ -126,13 +126,13 @@ def test_an_error_in_a_job_reaches_the_caller() -> None:
 
     class Failing:
         def prepared(self) -> Any:
-            def fail(job: int, scratch: int) -> None:
-                raise OSError(f"job {job}")
+            def fail(calls: int, scratch: int) -> None:
+                raise OSError("out of order")
 
             return fail
 
     torch.set_num_threads(3)
-    with pytest.raises(OSError, match="job"):
+    with pytest.raises(OSError, match="out of order"):
         pool.run(Failing(), 5, 64)
     assert torch.equal(plain_convolution().run(), plain_convolution().run())
 
@@ -144,7 +144,7 @@ def test_an_interrupted_call_waits_for_its_threads() -> None:
 
     class Slow:
         def prepared(self) -> Any:
-            def run(job: int, scratch: int) -> None:
+            def run(calls: int, scratch: int) -> None:
                 if threading.current_thread() is threading.main_thread():
                     running.wait(10)
                     raise KeyboardInterrupt

@@ -8,6 +8,7 @@ them alike. Nothing is timed unless the operators agree with the reference here.
 
 import functools
 import gc
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -293,6 +294,18 @@ def _environment() -> dict[str, Any]:
     }
 
 
+def _three_digits(number: float) -> str:
+    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"
+
+
+def _remark(row: Row, backward: float) -> str:
+    if row.updates_per_second:
+        return f"{row.updates_per_second / 1e9:.2f} G/s"
+    if row.side == "mabert" and row.task != "forward":
+        return f"bwd {backward:.1f} fwd"
+    return ""
+
+
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
     for operator in dict.fromkeys(row.operator for row in rows):
         threads = result["environment"]["threads"]
@@ -300,22 +313,20 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for column in ("dtype", "steps", "task", "side"):
             table.add_column(column, no_wrap=True)
-        for column in ("median ms", "range", "mabert is", "bwd/fwd", "updates/s"):
+        for column in ("ms", "range", "mabert is", ""):
             table.add_column(column, justify="right", no_wrap=True)
         for row in sorted((row for row in rows if row.operator == operator), key=lambda row: (row.dtype, row.time)):
             cell = f"{row.operator}, {row.dtype}, {row.time}"
             ratio = result["ratios"].get(f"{cell}, {row.task}: {row.side} / mabert")
-            backward = result["backward"][cell] if row.side == "mabert" and row.task != "forward" else None
             table.add_row(
                 {"float32": "fp32", "bfloat16": "bf16"}[row.dtype],
-                str(row.time),
+                f"{row.time:,}",
                 {"forward": "fwd", "forward+backward": "fwd+bwd"}[row.task],
                 row.side,
-                f"{row.median_ms:,.2f}",
-                f"{row.fastest_ms:,.1f}-{row.slowest_ms:,.1f}",
-                f"{ratio:,.2f}x" if ratio else "",
-                f"{backward:.1f}" if backward else "",
-                f"{row.updates_per_second / 1e9:.2f} G" if row.updates_per_second else "",
+                _three_digits(row.median_ms),
+                f"{_three_digits(row.fastest_ms)}-{_three_digits(row.slowest_ms)}",
+                f"{_three_digits(ratio)}x" if ratio else "",
+                _remark(row, result["backward"][cell]),
             )
         console.print(table)
     for memory in result["memory"]:

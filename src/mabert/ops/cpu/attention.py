@@ -14,7 +14,7 @@ from numba import float32, njit
 from torch import Tensor
 
 from mabert.ops.cpu.functions import LOG2_E, exp2
-from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
 from mabert.ops.cpu.pool import run
@@ -141,7 +141,8 @@ def _weigh(
         store(out + i, load(out + i) * fade)
 
 
-def _attention(
+@njit
+def _attention_job(
     job: int,
     scratch: int,
     tensors: Any,
@@ -151,10 +152,7 @@ def _attention(
     heads: int,
     size: int,
     scale: float,
-    build: int = BUILD,
 ) -> None:
-    if job < 0:
-        return
     group, head = job // heads, job % heads
     bf16 = tensors[_QUERY, BF16]
     per_word = 1 + bf16
@@ -234,6 +232,15 @@ def _attention(
                         store_bf16(target + i // 2, value)
                     else:
                         store(target + i, value)
+
+
+def _attention(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _attention_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
 
 
 _kernel = Kernel(_attention)

@@ -70,6 +70,10 @@ def fetch_decays(tensor: Any, first: int, count: int, N: int, target: int) -> No
     """Read A for one block, times log2(e), so that exp(ΔA) is a power of two."""
     for c in range(count):
         row = tensor[ADDRESS] + (first + c) * tensor[ROW]
-        for n in range(N):
-            value = load_one_bf16(row + 2 * n) if tensor[BF16] else load_one(row + 4 * n)
-            store_one(target + within(c, n, N), value * float32(LOG2_E))
+        column = target + within(c, 0, N)
+        if tensor[BF16]:
+            for n in range(N):
+                store_one(column + n * VECTOR_BYTES, load_one_bf16(row + 2 * n) * float32(LOG2_E))
+        else:
+            for n in range(N):
+                store_one(column + n * VECTOR_BYTES, load_one(row + 4 * n) * float32(LOG2_E))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block
 from mabert.ops.cpu.functions import sigmoid
-from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
 from mabert.ops.cpu.pool import run
@@ -75,7 +75,8 @@ def _window(rows: int, taps: int, width: int, bias: Any) -> Any:
     return y
 
 
-def _conv_forward(
+@njit
+def _conv_forward_job(
     job: int,
     scratch: int,
     tensors: Any,
@@ -87,10 +88,7 @@ def _conv_forward(
     before: int,
     silu: bool,
     reverse: bool,
-    build: int = BUILD,
 ) -> None:
-    if job < 0:
-        return
     blocks = -(-channels // BLOCK)
     stripes = -(-blocks // stripe)
     group, first_block = job // stripes, job % stripes * stripe
@@ -144,7 +142,8 @@ def _through_silu(grad: int, rows: int, taps: int, width: int, bias: int) -> Non
         store(grad + v, load(grad + v) * s * (one + x * (one - s)))
 
 
-def _conv_backward(
+@njit
+def _conv_backward_job(
     job: int,
     scratch: int,
     tensors: Any,
@@ -156,10 +155,7 @@ def _conv_backward(
     before: int,
     silu: bool,
     reverse: bool,
-    build: int = BUILD,
 ) -> None:
-    if job < 0:
-        return
     blocks = -(-channels // BLOCK)
     stripes = -(-blocks // stripe)
     group, first_block = job // stripes, job % stripes * stripe
@@ -231,7 +227,27 @@ def _sum_parameters(steps: int, width: int, grads: int, rows: int, sums: int) ->
         store(sums + k * BLOCK_BYTES, load(sums + k * BLOCK_BYTES) + tile)
 
 
+def _conv_forward(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _conv_forward_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
+
+
 _forward_kernel = Kernel(_conv_forward)
+
+
+def _conv_backward(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _conv_backward_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
+
+
 _backward_kernel = Kernel(_conv_backward)
 
 

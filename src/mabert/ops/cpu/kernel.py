@@ -8,39 +8,67 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from mabert.ops import layout
+from mabert.ops.cpu.simd import add_atomically, load_shared
 
 logger = logging.getLogger(__name__)
 
+_LINGER = 1 << 16  # looks, some 100 microseconds
 _NOTICEABLE = 1.0  # seconds; loading a kernel from the cache stays below it
 
 
-def _fingerprint() -> int:
+def _fingerprint() -> str:
     sources = [Path(layout.__file__), *sorted(Path(__file__).parent.glob("*.py"))]
-    return zlib.crc32(b"".join(source.read_bytes() for source in sources))
+    return f"{zlib.crc32(b''.join(source.read_bytes() for source in sources)):08x}"
 
 
 BUILD = _fingerprint()
 """Changes with any source of the kernels.
 
-Numba's cache looks only at the file of the kernel itself. Each kernel has this number as the default of its last
-argument, and defaults are part of the signature under which the cache files a kernel, so no stale one is loaded.
+Numba's cache looks only at the file of the kernel itself. Each kernel carries this in its qualified name, under which
+the cache files it, so no stale one is loaded.
 """
+
+NEXT, JOBS, FINISHED = range(3)
+"""Places in the three numbers that all threads at work on one call share: see `claim`, `finish` and `linger`."""
+
+
+@njit
+def claim(calls: int) -> int:
+    """Take the next job of a call; -1 where none is left. ``calls`` is the address of the shared numbers."""
+    job = add_atomically(calls + 8 * NEXT, 1)
+    return job if job < load_shared(calls + 8 * JOBS) else -1
+
+
+@njit
+def finish(calls: int) -> None:
+    """Say that a job is done, and with it all it wrote."""
+    add_atomically(calls + 8 * FINISHED, 1)
+
+
+@njit
+def linger(calls: int) -> None:
+    """Wait for the last jobs of other threads, but not long: it is quicker than being woken up by them."""
+    for _ in range(_LINGER):
+        if load_shared(calls + 8 * FINISHED) >= load_shared(calls + 8 * JOBS):
+            return
 
 
 class Kernel:
     """A function to be compiled on first use, without the interpreter lock, cached on disk where that is possible.
 
     Args:
-        function: What to compile; returns nothing, its last argument is ``build=BUILD``.
+        function: What to compile: claims and finishes jobs until none is left, and returns nothing.
     """
 
     _announced = False
     _lock = threading.Lock()
 
     def __init__(self, function: Callable[..., None]) -> None:
+        function.__qualname__ += f"_{BUILD}"
         self._function = function
         self._ready: Callable[..., None] | None = None
 
@@ -59,7 +87,8 @@ class Kernel:
         notice.start()
         try:
             dispatcher = self._dispatcher()
-            dispatcher(-1, 0, *args)
+            no_jobs = np.zeros(3, np.int64)
+            dispatcher(no_jobs.ctypes.data, 0, *args)
         finally:
             notice.cancel()
         seconds = time.perf_counter() - started

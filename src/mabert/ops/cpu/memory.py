@@ -5,6 +5,7 @@ new memory for the first time can cost more than computing what is written there
 blocks without a tensor wait here for the next result of their size, `KEPT` bytes of them at most.
 """
 
+import math
 import mmap
 import sys
 import weakref
@@ -67,8 +68,7 @@ _blocks = _Blocks()
 
 def fresh(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised contiguous CPU tensor."""
-    numbers = int(np.prod(shape, dtype=np.int64))
-    size = numbers * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if size < _LARGE or sys.platform != "linux":
         return torch.empty(shape, dtype=dtype, device="cpu")
     block = _blocks.take(size)

@@ -1,12 +1,13 @@
 """How a call is cut into jobs: by sequences and by blocks of channels, never by the number of threads."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from mabert.ops.layout import CHUNK
-from mabert.ops.sequences import spans
+from mabert.ops.sequences import Span, spans
 
 SPAN_ROW, SPAN_START, SPAN_END, SPAN_SLOT = range(4)
 PIECE_ROW, PIECE_START, PIECE_END, PIECE_FIRST, PIECE_LAST = range(5)
@@ -43,8 +44,17 @@ def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Pla
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
     """
+    return _sequences_of_rows(rows, time) if cu_seqlens is None else _sequences(spans(cu_seqlens, rows, time))
+
+
+@functools.lru_cache(maxsize=64)
+def _sequences_of_rows(rows: int, time: int) -> Plan:
+    return _sequences(spans(None, rows, time))
+
+
+def _sequences(of: list[Span]) -> Plan:
     parts, lengths, slot = [], [], 0
-    for row, start, end in spans(cu_seqlens, rows, time):
+    for row, start, end in of:
         if end > start:
             parts.append((row, start, end, slot))
             lengths.append(end - start)
@@ -58,8 +68,19 @@ def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: in
     Returns:
         The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
     """
+    if cu_seqlens is None:
+        return _pieces_of_rows(rows, time, steps)
+    return _pieces(spans(cu_seqlens, rows, time), steps)
+
+
+@functools.lru_cache(maxsize=64)
+def _pieces_of_rows(rows: int, time: int, steps: int) -> Plan:
+    return _pieces(spans(None, rows, time), steps)
+
+
+def _pieces(of: list[Span], steps: int) -> Plan:
     parts, lengths = [], []
-    for row, start, end in spans(cu_seqlens, rows, time):
+    for row, start, end in of:
         for first in range(start, end, steps):
             last = min(first + steps, end)
             parts.append((row, start, end, first, last))

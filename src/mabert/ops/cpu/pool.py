@@ -5,7 +5,6 @@ another one, and several Python threads may call at once. Which thread does whic
 places of their own.
 """
 
-import itertools
 import os
 import queue
 import threading
@@ -15,17 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from mabert.ops.cpu.kernel import Kernel
+from mabert.ops.cpu.kernel import FINISHED, JOBS, NEXT, Kernel
 
 _ALIGNMENT = 64
+_NEVER = 1 << 62  # more jobs than there are
 
 
 class _Call:
-    """The jobs of one call, handed out one by one to whoever comes to work."""
+    """The jobs of one call, claimed one by one by whoever comes to work."""
 
     def __init__(self, kernel: Callable[..., None], jobs: int, scratch: int, args: tuple[Any, ...]) -> None:
-        self._kernel, self._jobs, self._scratch, self._args = kernel, jobs, scratch, args
-        self._next = itertools.count()
+        self._kernel, self._scratch, self._args = kernel, scratch, args
+        self._shared = np.array([0, jobs, 0], np.int64)
         self._changed = threading.Condition()
         self._workers = 0
         self._closed = False
@@ -37,26 +37,26 @@ class _Call:
                 return
             self._workers += 1
         try:
-            address = _scratch_address(self._scratch)
-            while not self._closed and (job := next(self._next)) < self._jobs:
-                self._kernel(job, address, *self._args)
+            self._kernel(self._shared.ctypes.data, _scratch_address(self._scratch), *self._args)
         except BaseException as error:
             self._error = error
-            self._closed = True
+            self._shared[NEXT] = _NEVER
         finally:
             with self._changed:
                 self._workers -= 1
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Let nobody in any more, wait for those at work, and raise what went wrong.
+        """Let nobody in any more, wait for the last job, and raise what went wrong.
 
         Kernels write to memory that the caller frees, so not even an interrupt may cut the waiting short.
         """
         interrupt: BaseException | None = None
         with self._changed:
             self._closed = True
-            while self._workers:
+            # A thread that has finished the last job may still be on its way back to the interpreter.
+            done = self._error is None and self._shared[FINISHED] == self._shared[JOBS]
+            while self._workers and not done:
                 try:
                     self._changed.wait()
                 except KeyboardInterrupt as error:
@@ -110,10 +110,10 @@ def _scratch_address(size: int) -> int:
 
 
 def run(kernel: Kernel, jobs: int, scratch: int, *args: Any) -> None:
-    """Run ``kernel(job, scratch_address, *args)`` for every job below ``jobs`` and wait for all.
+    """Run a kernel on every job below ``jobs``, on several threads, and wait for all.
 
     Args:
-        kernel: The kernel; job -1 must do nothing (it stands for "only compile").
+        kernel: The kernel.
         jobs: How many jobs there are.
         scratch: Bytes of working memory that each thread needs.
         *args: Passed on to every job; what they point to must stay alive until this returns.

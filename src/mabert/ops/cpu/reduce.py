@@ -3,19 +3,18 @@
 from typing import Any
 
 import torch
-from numba import float32
+from numba import float32, njit
 from torch import Tensor
 
-from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one
 
 _SLICE = 1024
 
 
-def _sum_parts(job: int, scratch: int, source: int, parts: int, size: int, target: int, build: Any = BUILD) -> None:
-    if job < 0:
-        return
+@njit
+def _sum_parts_job(job: int, scratch: int, source: int, parts: int, size: int, target: int) -> None:
     first = job * _SLICE
     last = min(first + _SLICE, size)
     whole = first + (last - first) // LANES * LANES
@@ -29,6 +28,15 @@ def _sum_parts(job: int, scratch: int, source: int, parts: int, size: int, targe
         for part in range(parts):
             one += load_one(source + 4 * (part * size + i))
         store_one(target + 4 * i, one)
+
+
+def _sum_parts(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _sum_parts_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
 
 
 _kernel = Kernel(_sum_parts)

@@ -41,14 +41,13 @@ def describe(*tensors: torch.Tensor | None) -> np.ndarray:
     ``(batch, time, channel)`` tensors and masks ``(batch, time)`` have both distances, matrices ``(channel, column)``
     have that of two channels as `ROW`, and vectors have neither.
     """
-    rows: list[tuple[int, ...]] = []
-    for tensor in tensors:
-        if tensor is None:
-            rows.append(ABSENT)
-            continue
-        distances = [stride * tensor.element_size() for stride in tensor.stride()[:2]] if tensor.dim() > 1 else []
-        rows.append((tensor.data_ptr(), int(tensor.dtype == torch.bfloat16), *distances, 0, 0)[:4])
-    return np.array(rows, dtype=np.int64)
+    return np.array([ABSENT if tensor is None else _row_of(tensor) for tensor in tensors], dtype=np.int64)
+
+
+def _row_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    size, strides = tensor.itemsize, tensor.stride()
+    row, step = strides[:2] if len(strides) > 1 else (0, 0)
+    return tensor.data_ptr(), int(tensor.dtype == torch.bfloat16), row * size, step * size
 
 
 @njit

@@ -30,7 +30,7 @@ from mabert.ops.cpu.blocks import (
     multiply,
     step_at,
 )
-from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
@@ -81,7 +81,8 @@ def _announce_next(
             announce(tensors[_Z], row, t, first, BLOCK)
 
 
-def _scan_backward(
+@njit
+def _scan_backward_job(
     job: int,
     scratch: int,
     tensors: Any,
@@ -92,10 +93,7 @@ def _scan_backward(
     N: int,
     delta_softplus: bool,
     reverse: bool,
-    build: int = BUILD,
 ) -> None:
-    if job < 0:
-        return
     blocks = -(-channels // BLOCK)
     stripes = -(-blocks // STRIPE)
     group, stripe = job // stripes, job % stripes
@@ -199,6 +197,15 @@ def _scan_backward(
     for i in range(width):
         part = (group * blocks + first_block + i) * sum_bytes
         copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
+
+
+def _scan_backward(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _scan_backward_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
 
 
 _kernel = Kernel(_scan_backward)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block, fetch_decays, step_at
 from mabert.ops.cpu.functions import exp2, sigmoid, softplus
-from mabert.ops.cpu.kernel import BUILD, Kernel
+from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.pool import run
@@ -71,7 +71,8 @@ def _load_parameters(tensors: Any, first: int, count: int, N: int, A: int, D: in
         fetch(tensors[_BIAS], 0, 0, first, count, bias)
 
 
-def _scan_forward(
+@njit
+def _scan_forward_job(
     job: int,
     scratch: int,
     tensors: Any,
@@ -82,10 +83,7 @@ def _scan_forward(
     N: int,
     delta_softplus: bool,
     reverse: bool,
-    build: int = BUILD,
 ) -> None:
-    if job < 0:
-        return
     blocks = -(-channels // BLOCK)
     stripes = -(-blocks // stripe)
     group = job // stripes
@@ -156,6 +154,15 @@ def _scan_forward(
                     emit(y + k * BLOCK_BYTES, count, tensors[_Y], row, times[k], first)
                 for k in range(holes):
                     emit(zeros, count, tensors[_Y], row, masked[k], first)
+
+
+def _scan_forward(calls: int, scratch: int, *args: Any) -> None:
+    job = claim(calls)
+    while job >= 0:
+        _scan_forward_job(job, scratch, *args)
+        finish(calls)
+        job = claim(calls)
+    linger(calls)
 
 
 _kernel = Kernel(_scan_forward)

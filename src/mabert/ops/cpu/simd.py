@@ -183,6 +183,26 @@ def store_word(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+@intrinsic
+def add_atomically(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the 64-bit number that several threads share; return what stood there before."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(builder, args[0], ir.IntType(64)), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), emit
+
+
+@intrinsic
+def load_shared(typingctx: Any, address: Any) -> Any:
+    """Read a 64-bit number that other threads write, and then see all they wrote before it."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
+
+    return types.int64(types.int64), emit
+
+
 def _prefetcher(writing: int) -> Callable:
     def prefetch_(typingctx: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
