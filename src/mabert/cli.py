@@ -145,7 +145,12 @@ def run_pretrain(options: argparse.Namespace) -> None:
         recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
     result = pretrain(recipe, options.output, resume=options.resume)
     if result:
+        from mabert.report.figures import on_paper
+        from mabert.report.training import loss_chart, stage_ends
+
         outcome = result["outcome"]
+        chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
+        (Path(options.output) / "loss.svg").write_text(on_paper(chart), encoding="utf-8")
         say(
             f"{options.output}: {outcome['steps']} steps, {outcome['tokens']:,} tokens; held-out loss "
             f"{outcome['held_out_loss']:.3f}, accuracy {outcome['held_out_accuracy']:.1%}"
@@ -401,4 +406,11 @@ def run_bench(options: argparse.Namespace) -> None:
     from mabert.bench import models, operators, parts
 
     measure = {"ops": operators.run, "models": models.run, "parts": parts.run}[options.what]
-    measure(quick=options.quick, output=Path(options.output))
+    result = measure(quick=options.quick, output=Path(options.output))
+    if options.what == "models":
+        from mabert.bench.results import path_of
+        from mabert.report.figures import on_paper
+        from mabert.report.speed import speed_chart
+
+        chart = path_of(result, Path(options.output), "models", ".svg")
+        chart.write_text(on_paper(speed_chart(result)), encoding="utf-8")

@@ -302,7 +302,7 @@ def _remark(row: Row, backward: float) -> str:
     if row.updates_per_second:
         return f"{row.updates_per_second / 1e9:.2f} G/s"
     if row.side == "mabert" and row.task != "forward":
-        return f"bwd {backward:.1f} fwd"
+        return f"bwd {backward:.1f}x"
     return ""
 
 

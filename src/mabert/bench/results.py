@@ -13,6 +13,12 @@ def measured_on() -> dict[str, Any]:
     return {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **environment()}
 
 
+def path_of(result: dict[str, Any], folder: Path, name: str, suffix: str = ".json") -> Path:
+    """Return the file that belongs to a result: date and time of the measurement, what it was, and the kind of file."""
+    stamp = result["environment"]["date"].replace(":", "").split("+")[0]
+    return folder / f"{stamp}-{name}{suffix}"
+
+
 def write(result: dict[str, Any], folder: Path, name: str) -> Path:
     """Write one dated JSON file.
 
@@ -25,7 +31,6 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
         The file: date and time of the measurement, then ``name``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stamp = result["environment"]["date"].replace(":", "").split("+")[0]
-    path = folder / f"{stamp}-{name}.json"
+    path = path_of(result, folder, name)
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return path

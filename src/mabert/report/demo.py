@@ -7,6 +7,7 @@ from typing import Any
 
 from mabert.report.figures import line_chart
 from mabert.report.page import figure, numbers, page, table
+from mabert.report.training import loss_chart
 
 
 def render(result: dict[str, Any]) -> str:
@@ -50,12 +51,6 @@ def counted(number: int, noun: str) -> str:
 
 def pretraining_part(outcome: dict[str, Any]) -> Iterator[str]:
     """The loss curve."""
-    logged = [entry for entry in outcome["history"] if "loss" in entry]
-    held_out = [entry for entry in outcome["history"] if "eval_loss" in entry]
-    lines = {
-        "training": ([e["step"] for e in logged], [e["loss"] for e in logged]),
-        "held out": ([e["step"] for e in held_out], [e["eval_loss"] for e in held_out]),
-    }
     windows = " and then of ".join(str(stage["length"]) for stage in outcome["stages"])
     changes = list(accumulate(stage["steps"] for stage in outcome["stages"]))[:-1]
     dotted = " (dotted line)" if changes else ""
@@ -64,8 +59,7 @@ def pretraining_part(outcome: dict[str, Any]) -> Iterator[str]:
         f"<p>{counted(outcome['steps'], 'step')}, {outcome['tokens'] / 1e6:.1f} million tokens, windows of {windows} "
         f"tokens{dotted}. Of held-out masked tokens {outcome['held_out_accuracy']:.1%} are guessed right.</p>"
     )
-    chart = line_chart(lines, "step", "loss (nats a masked token)", marks=changes)
-    yield figure(chart, "Loss against step, on training and on held-out text")
+    yield figure(loss_chart(outcome["history"], changes), "Loss against step, on training and on held-out text")
 
 
 def tuning_part(tuned: dict[str, Any], examples: list[dict[str, str]]) -> Iterator[str]:

@@ -54,3 +54,8 @@ def svg(figure: Figure) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     text = out.getvalue()
     return text[text.index("<svg") :]
+
+
+def on_paper(svg_text: str) -> str:
+    """The same figure on a white ground, for a file of its own: whatever shows it may be dark."""
+    return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)

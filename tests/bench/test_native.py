@@ -1,0 +1,21 @@
+"""The yardstick in C++ computes what the operator computes; otherwise its time would say nothing."""
+
+import pytest
+import torch
+
+from mabert.bench import native
+from mabert.bench.operators import _scan_inputs
+from mabert.ops import selective_scan
+
+
+@pytest.mark.skipif(native.compiler() is None, reason="no C++ compiler is installed")
+def test_the_loop_is_the_scan() -> None:
+    inputs = _scan_inputs(70, torch.float32, channels=48)
+    torch.testing.assert_close(native.scan(**inputs), selective_scan(**inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_what_it_was_not_written_for_it_refuses() -> None:
+    with pytest.raises(ValueError, match="whole vectors of 16 channels"):
+        native.scan(**_scan_inputs(5, torch.float32, channels=20))
+    with pytest.raises(ValueError, match="contiguous float32"):
+        native.scan(**_scan_inputs(5, torch.bfloat16, channels=16))
