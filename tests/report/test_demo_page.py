@@ -72,10 +72,10 @@ def test_the_change_of_length_is_where_the_run_had_it(monkeypatch, stages, said,
         marked.append(list(marks))
         return line_chart(curves, *labels, marks=marks, dots=dots)
 
-    monkeypatch.setattr("mabert.report.demo.line_chart", spy)
+    monkeypatch.setattr("mabert.report.training.line_chart", spy)
     page = render(result(stages))
     assert said in page
-    assert marked == [lines, []]
+    assert marked == [lines]
 
 
 def test_text_is_escaped_and_counted():
