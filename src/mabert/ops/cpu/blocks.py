@@ -46,10 +46,10 @@ def multiply(source: int, target: int, size: int) -> None:
 
 
 @njit
-def fetch_block(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
-    """Read one step of a block, with zeros past the last channel, so that sums over the block are sums of channels."""
-    if count < BLOCK:
-        clear(target, BLOCK_BYTES)
+def fetch_padded(tensor: Any, row: int, step: int, first: int, count: int, width: int, target: int) -> None:
+    """Read ``count`` channels of one step, with zeros up to ``width``, so that sums over all are sums of channels."""
+    if count < width:
+        clear(target, 4 * width)
     fetch(tensor, row, step, first, count, target)
 
 

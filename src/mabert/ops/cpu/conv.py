@@ -11,7 +11,7 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
 from mabert.ops.cpu.functions import sigmoid
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh, own
@@ -51,7 +51,7 @@ def _fetch_steps(
     for t in range(begin, stop):
         at = target + (t - begin) * BLOCK_BYTES
         if piece[PIECE_START] <= t < piece[PIECE_END] and is_valid(tensors[_MASK], row, t):
-            fetch_block(tensors[which], row, t, first, count, at)
+            fetch_padded(tensors[which], row, t, first, count, BLOCK, at)
         else:
             clear(at, BLOCK_BYTES)
         if piece[PIECE_START] <= t + ahead[0] < piece[PIECE_END]:

@@ -8,8 +8,8 @@ With g the gradient of y before the gate, and dh that of the state, going back i
     du_t = Δ_t Σ_states dh_t B_t + D g_t                   dA = Σ_t dh_t a_t h_{t-1} Δ_t
 
 One job carries one stripe of channels through the sequences of one group. It keeps the states and decays of one chunk
-of one block, which fit the second-level cache. Sums over channels and over sequences are left in parts, one for each
-stripe and group, that `sum_parts` adds in a fixed order.
+of a few vectors of channels, which fit the second-level cache. Sums over channels and over sequences are left in parts,
+one for each stripe and group, that `sum_parts` adds in a fixed order.
 """
 
 from typing import Any
@@ -20,13 +20,12 @@ from numba import njit
 from torch import Tensor
 
 from mabert.ops.cpu.blocks import (
-    BLOCK_BYTES,
     VECTOR_BYTES,
     add,
     clear,
     copy,
-    fetch_block,
     fetch_decays,
+    fetch_padded,
     multiply,
     step_at,
 )
@@ -36,12 +35,14 @@ from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
 from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable, reserve
-from mabert.ops.cpu.scan_chunk import go_back, prepare, replay
+from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
 from mabert.ops.cpu.simd import LANES
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels
 
-STRIPE = 4
-"""Blocks of a job. Fixed, because the sums over its channels belong together."""
+STRIPE = 4 * BLOCK
+"""Channels of a job. Fixed, because the sums over its channels belong together."""
+
+_PARTS = STRIPE // PART
 
 (
     _U,
@@ -66,19 +67,48 @@ STRIPE = 4
 
 @njit
 def _announce_next(
-    tensors: Any, row: int, t: int, i: int, width: int, first_block: int, reverse: bool, start: int, end: int
+    tensors: Any, row: int, t: int, first: int, last: int, stripe: int, reverse: bool, start: int, end: int
 ) -> None:
-    """Announce what is read at this step of the next block, or at the same step of the next chunk of the first one."""
-    if i + 1 < width:
-        first = (first_block + i + 1) * BLOCK
+    """Announce what is read at this step of the next channels, or at the same step of the next chunk of the first."""
+    if first + PART < last:
+        first += PART
     else:
-        first = first_block * BLOCK
+        first = stripe * STRIPE
         t = t + CHUNK if reverse else t - CHUNK
     if start <= t < end:
         for read in (_U, _DELTA, _GRAD):
-            announce(tensors[read], row, t, first, BLOCK)
+            announce(tensors[read], row, t, first, PART)
         if tensors[_Z, ADDRESS]:
-            announce(tensors[_Z], row, t, first, BLOCK)
+            announce(tensors[_Z], row, t, first, PART)
+
+
+@njit
+def _fetch_matrices(
+    tensors: Any,
+    row: int,
+    start: int,
+    end: int,
+    chunk: int,
+    reverse: bool,
+    N: int,
+    B: int,
+    C: int,
+    times: Any,
+    masked: Any,
+) -> Any:
+    """Read B and C of a chunk's valid steps; list these and the masked ones, and return how many there are of each."""
+    steps, holes = 0, 0
+    for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, end - start)):
+        t = step_at(i, start, end, reverse)
+        if is_valid(tensors[_MASK], row, t):
+            times[steps] = t
+            fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
+            fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
+            steps += 1
+        else:
+            masked[holes] = t
+            holes += 1
+    return steps, holes
 
 
 @njit
@@ -94,14 +124,15 @@ def _scan_backward_job(
     delta_softplus: bool,
     reverse: bool,
 ) -> None:
-    blocks = -(-channels // BLOCK)
-    stripes = -(-blocks // STRIPE)
+    stripes = -(-channels // STRIPE)
     group, stripe = job // stripes, job % stripes
-    first_block = stripe * STRIPE
-    width = min(STRIPE, blocks - first_block)
-    state_bytes = N * BLOCK_BYTES
-    sum_bytes = state_bytes + 2 * BLOCK_BYTES
-    chunk_bytes = CHUNK * BLOCK_BYTES
+    last = min((stripe + 1) * STRIPE, channels)
+    width = -(-(last - stripe * STRIPE) // PART)
+    state_bytes = N * PART_BYTES
+    sum_bytes = state_bytes + 2 * PART_BYTES
+    chunk_bytes = CHUNK * PART_BYTES
+    padded = -(-channels // BLOCK) * BLOCK
+    saved_bytes = padded * 4 * N
     gated = tensors[_Z, ADDRESS] != 0
 
     u = scratch
@@ -113,89 +144,77 @@ def _scan_backward_job(
     decays = y + chunk_bytes
     states = decays + CHUNK * state_bytes
     A = states + (CHUNK + 1) * state_bytes
-    carry = A + STRIPE * state_bytes
-    D = carry + STRIPE * state_bytes
-    bias = D + STRIPE * BLOCK_BYTES
-    totals = bias + STRIPE * BLOCK_BYTES
-    sums = totals + STRIPE * sum_bytes
+    carry = A + _PARTS * state_bytes
+    D = carry + _PARTS * state_bytes
+    bias = D + _PARTS * PART_BYTES
+    totals = bias + _PARTS * PART_BYTES
+    sums = totals + _PARTS * sum_bytes
     lanes = sums + sum_bytes
     zeros = lanes + N * VECTOR_BYTES
-    B = zeros + max(BLOCK_BYTES, N * VECTOR_BYTES)
+    B = zeros + max(PART_BYTES, N * VECTOR_BYTES)
     C = B + CHUNK * 4 * N
     dB = C + CHUNK * 4 * N
     dC = dB + CHUNK * 4 * N
     clear(scratch, B - scratch)
     for i in range(width):
-        first = (first_block + i) * BLOCK
-        count = min(BLOCK, channels - first)
+        first = stripe * STRIPE + i * PART
+        count = min(PART, channels - first)
         fetch_decays(tensors[_A], first, count, N, A + i * state_bytes)
         if tensors[_D, ADDRESS]:
-            fetch(tensors[_D], 0, 0, first, count, D + i * BLOCK_BYTES)
+            fetch(tensors[_D], 0, 0, first, count, D + i * PART_BYTES)
         if tensors[_BIAS, ADDRESS]:
-            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * PART_BYTES)
     times = np.empty(CHUNK, np.int64)
     masked = np.empty(CHUNK, np.int64)
 
     for s in range(groups[group], groups[group + 1]):
         row, start, end = sequences[s, SPAN_ROW], sequences[s, SPAN_START], sequences[s, SPAN_END]
-        clear(carry, STRIPE * state_bytes)
+        clear(carry, _PARTS * state_bytes)
         for chunk in range((end - start - 1) // CHUNK, -1, -1):
-            steps, holes = 0, 0
-            for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, end - start)):
-                t = step_at(i, start, end, reverse)
-                if is_valid(tensors[_MASK], row, t):
-                    times[steps] = t
-                    fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
-                    fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
-                    steps += 1
-                else:
-                    masked[holes] = t
-                    holes += 1
-                    emit(zeros, N, tensors[_DB_PARTS], stripe * rows + row, t, 0)
-                    emit(zeros, N, tensors[_DC_PARTS], stripe * rows + row, t, 0)
+            steps, holes = _fetch_matrices(tensors, row, start, end, chunk, reverse, N, B, C, times, masked)
             clear(dB, 2 * CHUNK * 4 * N)
             for i in range(width):
-                first = (first_block + i) * BLOCK
-                count = min(BLOCK, channels - first)
+                first = stripe * STRIPE + i * PART
+                count = min(PART, channels - first)
                 if chunk == 0:
                     clear(states, state_bytes)
                 else:
-                    slot = (sequences[s, SPAN_SLOT] + chunk - 1) * blocks + first_block + i
-                    copy(tensors[_STATES, ADDRESS] + slot * state_bytes, states, state_bytes)
+                    saved = tensors[_STATES, ADDRESS] + (sequences[s, SPAN_SLOT] + chunk - 1) * saved_bytes
+                    copy(saved + first * 4 * N, states, state_bytes)
                 for k in range(steps):
-                    t, at = times[k], k * BLOCK_BYTES
-                    fetch_block(tensors[_U], row, t, first, count, u + at)
-                    fetch_block(tensors[_DELTA], row, t, first, count, delta + at)
-                    fetch_block(tensors[_GRAD], row, t, first, count, g + at)
+                    t, at = times[k], k * PART_BYTES
+                    fetch_padded(tensors[_U], row, t, first, count, PART, u + at)
+                    fetch_padded(tensors[_DELTA], row, t, first, count, PART, delta + at)
+                    fetch_padded(tensors[_GRAD], row, t, first, count, PART, g + at)
                     if gated:
-                        fetch_block(tensors[_Z], row, t, first, count, z + at)
-                    prepare(delta + at, z + at, g + at, bias + i * BLOCK_BYTES, slope + at, delta_softplus, gated)
-                    _announce_next(tensors, row, t, i, width, first_block, reverse, start, end)
+                        fetch_padded(tensors[_Z], row, t, first, count, PART, z + at)
+                    prepare(delta + at, z + at, g + at, bias + i * PART_BYTES, slope + at, delta_softplus, gated)
+                    _announce_next(tensors, row, t, first, last, stripe, reverse, start, end)
                     for written in range(_DU, _DZ + gated):
                         reserve(tensors[written], row, t, first, count)
-                A_i, D_i = A + i * state_bytes, D + i * BLOCK_BYTES
+                A_i, D_i, carry_i = A + i * state_bytes, D + i * PART_BYTES, carry + i * state_bytes
                 replay(steps, N, A_i, delta, u, D_i, B, C, g, y, states, decays, lanes, dC)
                 clear(sums, sum_bytes)
-                carry_i = carry + i * state_bytes
                 go_back(steps, N, A_i, delta, u, D_i, B, C, g, slope, states, decays, lanes, carry_i, sums, dB)
                 add(sums, totals + i * sum_bytes, sum_bytes)
                 for k in range(steps):
-                    t, at = times[k], k * BLOCK_BYTES
+                    t, at = times[k], k * PART_BYTES
                     emit(u + at, count, tensors[_DU], row, t, first)
                     emit(delta + at, count, tensors[_DDELTA], row, t, first)
                     if gated:
-                        multiply(y + at, z + at, BLOCK_BYTES)
+                        multiply(y + at, z + at, PART_BYTES)
                         emit(z + at, count, tensors[_DZ], row, t, first)
                 for k in range(holes):
-                    emit(zeros, count, tensors[_DU], row, masked[k], first)
-                    emit(zeros, count, tensors[_DDELTA], row, masked[k], first)
-                    if gated:
-                        emit(zeros, count, tensors[_DZ], row, masked[k], first)
+                    for written in range(_DU, _DZ + gated):
+                        emit(zeros, count, tensors[written], row, masked[k], first)
             for k in range(steps):
                 emit(dB + k * 4 * N, N, tensors[_DB_PARTS], stripe * rows + row, times[k], 0)
                 emit(dC + k * 4 * N, N, tensors[_DC_PARTS], stripe * rows + row, times[k], 0)
+            for k in range(holes):
+                emit(zeros, N, tensors[_DB_PARTS], stripe * rows + row, masked[k], 0)
+                emit(zeros, N, tensors[_DC_PARTS], stripe * rows + row, masked[k], 0)
     for i in range(width):
-        part = (group * blocks + first_block + i) * sum_bytes
+        part = (group * (padded // PART) + stripe * _PARTS + i) * sum_bytes
         copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
 
 
@@ -212,19 +231,18 @@ _kernel = Kernel(_scan_backward)
 
 
 def _scratch_size(N: int) -> int:
-    per_state = 2 * CHUNK + 1 + 3 * STRIPE + 1
-    per_step = 6 * CHUNK + 4 * STRIPE + 2 + 1
-    return (per_state * N + per_step) * BLOCK_BYTES + 2 * N * VECTOR_BYTES + 4 * CHUNK * 4 * N
+    per_state = 2 * CHUNK + 1 + 3 * _PARTS + 1
+    per_step = 6 * CHUNK + 4 * _PARTS + 2 + 1
+    return (per_state * N + per_step) * PART_BYTES + 2 * N * VECTOR_BYTES + 4 * CHUNK * 4 * N
 
 
 def working_bytes(u: Tensor, A: Tensor) -> int:
     """Return the bytes that the backward of whole rows needs beside inputs, saved states and gradients."""
     rows, time, channels = u.shape
     N = A.shape[1]
-    blocks = padded_channels(channels) // BLOCK
     groups = len(plan_sequences(None, rows, time).groups) - 1
-    parts = 2 * -(-blocks // STRIPE) * rows * time * N + groups * blocks * (N + 2) * BLOCK
-    return 4 * parts + torch.get_num_threads() * _scratch_size(N)
+    sums = 2 * -(-channels // STRIPE) * rows * time * N + groups * padded_channels(channels) * (N + 2)
+    return 4 * sums + torch.get_num_threads() * _scratch_size(N)
 
 
 def scan_backward(
@@ -246,14 +264,13 @@ def scan_backward(
     """Return the gradients of the floating inputs that were given, in the order of the arguments."""
     rows, time, channels = u.shape
     N = A.shape[1]
-    blocks = padded_channels(channels) // BLOCK
-    stripes = -(-blocks // STRIPE)
+    stripes = -(-channels // STRIPE)
     sequences, groups = plan_sequences(cu_seqlens, rows, time)
     du, ddelta = fresh(u.shape, u.dtype), fresh(delta.shape, delta.dtype)
     dz = None if z is None else fresh(z.shape, z.dtype)
     dB_parts = fresh((stripes * rows, time, N), torch.float32)
     dC_parts = fresh((stripes * rows, time, N), torch.float32)
-    parameters = fresh((max(len(groups) - 1, 1), blocks, (N + 2) * BLOCK), torch.float32)
+    parameters = fresh((max(len(groups) - 1, 1), padded_channels(channels) // PART, (N + 2) * PART), torch.float32)
     if len(sequences) == 0:
         parameters.zero_()
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask, grad)]
@@ -284,8 +301,8 @@ def scan_backward(
 
 
 def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take dA, dD and the gradient of delta_bias out of their blocks."""
-    blocks = parameters.shape[0]
-    of_state, dD, dbias = parameters.split([N * BLOCK, BLOCK, BLOCK], dim=1)
-    dA = of_state.reshape(blocks, BLOCK // LANES, N, LANES).transpose(2, 3).reshape(blocks * BLOCK, N)
+    """Take dA, dD and the gradient of delta_bias out of the parts they were summed in."""
+    parts = parameters.shape[0]
+    of_state, dD, dbias = parameters.split([N * PART, PART, PART], dim=1)
+    dA = of_state.reshape(parts, PART // LANES, N, LANES).transpose(2, 3).reshape(parts * PART, N)
     return dA[:channels], dD.reshape(-1)[:channels], dbias.reshape(-1)[:channels]

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_block, fetch_decays, step_at
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_decays, fetch_padded, step_at
 from mabert.ops.cpu.functions import exp2, sigmoid, softplus
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
@@ -136,8 +136,8 @@ def _scan_forward_job(
                 count = min(BLOCK, channels - first)
                 for k in range(steps):
                     t = times[k]
-                    fetch_block(tensors[_U], row, t, first, count, x + k * BLOCK_BYTES)
-                    fetch_block(tensors[_DELTA], row, t, first, count, delta + k * BLOCK_BYTES)
+                    fetch_padded(tensors[_U], row, t, first, count, BLOCK, x + k * BLOCK_BYTES)
+                    fetch_padded(tensors[_DELTA], row, t, first, count, BLOCK, delta + k * BLOCK_BYTES)
                     _prepare(k, delta_softplus, delta, x, y, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
                     reserve(tensors[_Y], row, t, first, count)
                     if tensors[_Z, ADDRESS]:
