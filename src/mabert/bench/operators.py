@@ -313,7 +313,7 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for column in ("dtype", "steps", "task", "side"):
             table.add_column(column, no_wrap=True)
-        for column in ("ms", "range", "mabert is", ""):
+        for column in ("ms", "range", "ratio", ""):
             table.add_column(column, justify="right", no_wrap=True)
         for row in sorted((row for row in rows if row.operator == operator), key=lambda row: (row.dtype, row.time)):
             cell = f"{row.operator}, {row.dtype}, {row.time}"
