@@ -34,7 +34,8 @@ def test_embed_reads_a_file_and_writes_vectors(capsys, masked_lm, tmp_path):  # 
     code, out, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert code == 0
     lines = [json.loads(line)["vector"] for line in out.splitlines()]
-    code, _, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy")
+    code, out, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy")
+    assert out.startswith(f"{tmp_path / 'out.npy'}: ")
     assert code == 0
     np.testing.assert_allclose(np.load(tmp_path / "out.npy", allow_pickle=False), lines, rtol=1e-6)
 

@@ -321,6 +321,7 @@ def run_embed(options: argparse.Namespace) -> None:
             options.model, texts, pooling=options.pooling, normalize=options.normalize, **how_to_encode(options)
         )
     write_vectors(vectors, options.output)
+    say_written(options.output, f"{len(vectors):,} vectors of {vectors.shape[1]} numbers")
 
 
 def add_predict(commands: Any) -> None:
@@ -348,6 +349,7 @@ def run_predict(options: argparse.Namespace) -> None:
         answers = predict(options.model, columns["text"], columns.get("pair"), **how_to_encode(options))
     texts = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     write_rows(({**text, **answer} for text, answer in zip(texts, answers, strict=True)), options.output)
+    say_written(options.output, f"{len(texts):,} rows")
 
 
 def add_fill_mask(commands: Any) -> None:
@@ -367,6 +369,7 @@ def run_fill_mask(options: argparse.Namespace) -> None:
     with naming_truncate():
         guesses = fill_mask(options.model, texts, top=options.top, **how_to_encode(options))
     write_rows([{"text": text, "masks": masks} for text, masks in zip(texts, guesses, strict=True)], options.output)
+    say_written(options.output, f"{len(texts):,} rows")
 
 
 def add_info(commands: Any) -> None:
@@ -386,6 +389,12 @@ def run_info(options: argparse.Namespace) -> None:
 def say(text: str) -> None:
     """One line on standard output."""
     sys.stdout.write(text + "\n")
+
+
+def say_written(output: str | None, what: str) -> None:
+    """What was written to a file; nothing where the answers themselves went to standard output."""
+    if output is not None:
+        say(f"{output}: {what}")
 
 
 def add_bench(commands: Any) -> None:

@@ -66,6 +66,11 @@ def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
     assert not list((tmp_path / "run").rglob("*.bin"))
 
 
+def test_a_warm_up_longer_than_the_run_is_remarked(tmp_path, caplog):
+    go(recipe(tmp_path, steps=2, warmup_steps=2), tmp_path / "run")
+    assert "training.warmup_steps is 2, training.steps 2: the learning rate never reaches its peak" in caplog.text
+
+
 @pytest.mark.parametrize(("step", "precision"), [(6, "fp32"), (6, "bf16"), (10, "fp32")])
 def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision):
     plan = recipe(tmp_path, precision=precision)

@@ -310,7 +310,13 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
     for operator in dict.fromkeys(row.operator for row in rows):
         threads = result["environment"]["threads"]
         title = f"{operator}, batch 1, {CHANNELS} channels, {threads} thread{'s' * (threads > 1)}"
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table = Table(
+            title=title,
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+            caption="ratio: its time over mabert's",
+        )
         for column in ("dtype", "steps", "task", "side"):
             table.add_column(column, no_wrap=True)
         for column in ("ms", "range", "ratio", ""):

@@ -107,6 +107,12 @@ def pretrain(
         )
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
+    if recipe.training.warmup_steps >= recipe.training.steps:
+        logger.warning(
+            "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak",
+            recipe.training.warmup_steps,
+            recipe.training.steps,
+        )
     tokenizer = tokenizer or load_tokenizer(recipe.tokenizer)
     folder = RunFolder(output, FREE)
     arguments = training_arguments(recipe, folder.path)
