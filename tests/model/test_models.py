@@ -28,7 +28,7 @@ from mabert import (
 )
 from mabert.model import attention as attention_module
 from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore
-from mabert.ops import use_backend
+from mabert.ops import softmax_attention, use_backend
 from tests.model.helpers import VOCAB, build, config, ids, run
 
 HEADS = {
@@ -143,17 +143,27 @@ def test_eager_and_sdpa_agree_under_padding():
 
 
 @pytest.mark.parametrize("position", ["learned", "rotary"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fused_attention_says_what_sdpa_says(position, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)]
+)
+def test_fused_attention_says_what_sdpa_says(position, dtype, autocast, monkeypatch):
     settings = config(hidden_size=64, num_attention_heads=2, layer_pattern="TMT", position_embedding=position)
     model = build(MaBertModel, settings, dtype=torch.float32).to(dtype)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
     outputs = []
+    fused = []
+
+    def spy(*inputs, **options):
+        fused.append(len(outputs))
+        return softmax_attention(*inputs, **options)
+
+    monkeypatch.setattr(attention_module, "softmax_attention", spy)
     for pays in (True, False):
         monkeypatch.setattr(attention_module, "attention_pays", lambda tensor, pays=pays: pays)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs.append(model(batch(), mask).last_hidden_state)
-    bound = 1e-5 if dtype == torch.float32 else 2**-5
+    assert fused == [0, 0]
+    bound = 1e-5 if dtype == torch.float32 and not autocast else 2**-5
     torch.testing.assert_close(*outputs, rtol=bound, atol=bound)
 
 

@@ -17,7 +17,7 @@ SCAN_ERRORS = {
     "B": (torch.zeros(2, 6, 4), "B must have shape (batch, time, state) = (2, 6, 5), got (2, 6, 4)"),
     "C": (torch.zeros(2, 6, 5).int(), "C must be float32, bfloat16, float16 or float64, got torch.int32"),
     "D": (torch.zeros(4), "D must have shape (channel,) = (3,), got (4,)"),
-    "z": (torch.zeros(2, 6, 3, device="meta"), "z must lie on the device of u, cpu, got meta"),
+    "z": (torch.zeros(2, 6, 3, device="meta"), "z must lie on the device of the first argument, cpu, got meta"),
     "delta_bias": (torch.zeros(3, 1), "delta_bias must have shape (channel,) = (3,), got (3, 1)"),
     "mask": (torch.ones(2, 6), "mask must be bool, got torch.float32"),
     "cu_seqlens": (torch.tensor([0, 6], dtype=torch.int32), "cu_seqlens needs batch size 1 (one packed row), got"),

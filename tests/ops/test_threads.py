@@ -1,6 +1,8 @@
 """Threads and processes: they change how long a call takes, and nothing else."""
 
+import ctypes
 import logging
+import mmap
 import multiprocessing
 import os
 import subprocess
@@ -16,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+from mabert.ops import selective_scan, softmax_attention
 from tests.ops.cases import PLAIN, Case, plain_convolution
 
 CASES = {
+    "scan of more than a megabyte": PLAIN["scan"](1, 1100, 260),
     "scan": PLAIN["scan"](2, 150, 130, 16),
     "convolution": PLAIN["convolution"](2, 300, 130),
     "packed scan": PLAIN["scan"](1, 600, 70).with_options(cu_seqlens=torch.tensor([0, 290, 290, 600]).int()),
@@ -185,13 +189,66 @@ def test_little_memory_waits() -> None:
     assert blocks.waiting == memory.KEPT // 4
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_stands_in_fresh_memory_does_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = _everything(case)
+def test_a_system_without_huge_pages_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mabert.ops.cpu import memory
+
+    class WithoutHugePages(mmap.mmap):
+        def madvise(self, *arguments: int) -> None:
+            raise OSError("Invalid argument")
+
+    monkeypatch.setattr(memory.mmap, "mmap", WithoutHugePages)
+    assert len(memory._map(4 << 20)) == 4 << 20
+
+
+def _everything_or_attention(name: str) -> list[torch.Tensor]:
+    if name in CASES:
+        return _everything(CASES[name])
+    values = torch.randn(3, 2, 130, 128, generator=torch.Generator().manual_seed(0))
+    return [softmax_attention(*values, 2)]
+
+
+@pytest.mark.parametrize("name", [*CASES, "attention"])
+def test_what_stands_in_fresh_memory_does_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mabert.ops.cpu import pool
+
+    expected = _everything_or_attention(name)
+    scratch_address = pool._scratch_address
 
     def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.full(shape, float("nan"), dtype=dtype)
 
-    for module in ("conv", "scan_forward", "scan_backward"):
+    def poisoned_scratch(size: int) -> int:
+        address = scratch_address(size)
+        ctypes.memset(address, 0xFF, size)  # the bits of a NaN
+        return address
+
+    for module in ("attention", "conv", "scan_forward", "scan_backward"):
         monkeypatch.setattr(sys.modules[f"mabert.ops.cpu.{module}"], "fresh", poisoned)
-    assert _all_equal(_everything(case), expected)
+    monkeypatch.setattr(pool, "_scratch_address", poisoned_scratch)
+    assert _all_equal(_everything_or_attention(name), expected)
+
+
+_WITHOUT_BF16 = """
+import torch
+from mabert.ops import selective_scan, softmax_attention
+from mabert.ops.cpu.simd import HAS_BF16
+assert not HAS_BF16
+torch.manual_seed(0)
+values = torch.randn(3, 1, 40, 64).bfloat16()
+outputs = [softmax_attention(*values, 2)]
+outputs.append(selective_scan(values[0], values[1], -torch.ones(64, 4), values[0, ..., :4], values[1, ..., :4]))
+torch.save(outputs, r"{path}")
+"""
+
+
+@pytest.mark.slow
+def test_a_processor_without_bfloat16_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.pt"
+    target = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _WITHOUT_BF16.format(path=path)], env={**os.environ, **target}, check=True)
+    torch.manual_seed(0)
+    values = torch.randn(3, 1, 40, 64).bfloat16()
+    here = [softmax_attention(*values, 2)]
+    here.append(selective_scan(values[0], values[1], -torch.ones(64, 4), values[0, ..., :4], values[1, ..., :4]))
+    for there, expected in zip(torch.load(path, weights_only=True), here, strict=True):
+        torch.testing.assert_close(there, expected, rtol=2**-7, atol=2**-7)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 from mabert import MaBertForMaskedLM
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
-from mabert.train.classifier import FinetuneRecipe
+from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe
 from mabert.train.finetune import finetune
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
@@ -86,6 +87,32 @@ def test_the_same_seed_gives_the_same_scores(pretrained, tmp_path):
     a = go(pretrained, tmp_path / "a", epochs=1)
     b = go(pretrained, tmp_path / "b", epochs=1)
     assert a["outcome"] == b["outcome"]
+
+
+class Texts:
+    """Examples of which only the lengths are known."""
+
+    def __init__(self, lengths):
+        self.lengths = list(lengths)
+
+    def __len__(self):
+        return len(self.lengths)
+
+
+def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path):
+    lengths = np.random.default_rng(0).integers(3, 60, 400)
+    spread = {}
+    for batches in ("length", "random"):
+        trainer = SimpleNamespace(
+            job=SimpleNamespace(
+                data=SimpleNamespace(splits={"train": Texts(lengths)}), recipe=SimpleNamespace(batches=batches)
+            ),
+            args=SimpleNamespace(train_batch_size=8, gradient_accumulation_steps=1, seed=0),
+        )
+        order = list(ClassifierTrainer._get_train_sampler(trainer))
+        assert sorted(order) == list(range(400))
+        spread[batches] = np.ptp(lengths[order].reshape(-1, 8), axis=1).mean()
+    assert spread["length"] < spread["random"] / 3
 
 
 def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):

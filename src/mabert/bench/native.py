@@ -10,26 +10,33 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC")
 STATES, LANES = 16, 16
 
 
-def compiler() -> str | None:
-    """The C++ compiler that would be used, None where there is none."""
-    return shutil.which("g++") or shutil.which("clang++")
+@functools.cache
+def missing() -> str:
+    """Tell what keeps the loop from being built here; empty where nothing does."""
+    try:
+        _library()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return ""
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    found = compiler()
-    if found is None:
-        raise FileNotFoundError("no C++ compiler (g++ or clang++) is installed: the C++ loop cannot be built")
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler (g++ or clang++) is installed")
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "scan.so"
+        compiled, library = Path(folder) / "scan.o", Path(folder) / "scan.so"
         source = Path(__file__).with_name("scan.cpp")
-        done = subprocess.run([found, *FLAGS, source, "-o", library], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{found} cannot compile {source.name}: {done.stderr.strip()[:300]}")
+        # Linked without -ffast-math: with it, loading the library would turn subnormal numbers off in this process.
+        for command in ([*FLAGS, "-c", source, "-o", compiled], ["-shared", "-fopenmp", compiled, "-o", library]):
+            done = subprocess.run([compiler, *command], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{compiler} cannot build {source.name}: {' '.join(done.stderr.split())[:300]}")
         return ctypes.CDLL(str(library))
 
 
@@ -51,6 +58,7 @@ def scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z
 
     Raises:
         FileNotFoundError: There is no compiler.
+        RuntimeError: The compiler refuses, see `missing`.
         ValueError: A tensor is not what the loop was written for.
     """
     inputs = (u, delta, A, B, C, D, z, delta_bias)

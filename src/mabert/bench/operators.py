@@ -190,7 +190,7 @@ def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool) -> dict[str, Ca
     if operator == "depthwise_conv1d":
         return {"mabert": depthwise_conv1d, "torch": _torch_conv}
     sides: dict[str, Call] = {"mabert": selective_scan}
-    if dtype == torch.float32 and native.compiler():
+    if dtype == torch.float32 and not native.missing():
         sides["C++"] = native.scan
     if slow_rivals:
         sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
@@ -335,6 +335,8 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
                 _remark(row, result["backward"][cell]),
             )
         console.print(table)
+    if native.missing():
+        console.print(f"without the C++ loop: {native.missing()}")
     for memory in result["memory"]:
         console.print(
             f"{memory['time']} steps: {memory['saved_bytes'] / 2**20:,.1f} MiB saved, "

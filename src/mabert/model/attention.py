@@ -107,7 +107,9 @@ class SelfAttention(nn.Module):
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)
         if fused is not None:
-            query, key, value = (x.transpose(1, 2).reshape(batch, time, width) for x in (query, key, value))
+            # Under autocast, turning by the float32 table has made float32 of query and key.
+            heads_last = (x.to(value.dtype).transpose(1, 2) for x in (query, key, value))
+            query, key, value = (x.reshape(batch, time, width) for x in heads_last)
             mixed = softmax_attention(query, key, value, self.config.num_attention_heads, mask=fused.keys)
             return self.output(mixed), None
         mixed, weights = self._implementation(output_attentions)(

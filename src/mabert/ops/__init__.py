@@ -76,7 +76,7 @@ def selective_scan(
     Raises:
         ValueError: A shape, dtype, device or offset is wrong, or the backend that was asked for cannot serve the call.
     """
-    check_input(u)
+    check_input("u", u)
     check_matrix("A", A, "state")
     check_steps(u, mask, cu_seqlens)
     batch, time, channel = u.shape
@@ -133,7 +133,7 @@ def depthwise_conv1d(
     Raises:
         ValueError: A shape, dtype, device, offset or option is wrong, or the backend asked for cannot serve the call.
     """
-    check_input(u)
+    check_input("u", u)
     check_matrix("weight", weight, "width")
     check_steps(u, mask, cu_seqlens)
     channel = u.shape[2]
@@ -183,7 +183,7 @@ def softmax_attention(
         ValueError: A shape, dtype, device, offset or option is wrong, a gradient is wanted, or the backend asked for
             cannot serve the call.
     """
-    check_input(query)
+    check_input("query", query)
     check_steps(query, mask, cu_seqlens)
     width = query.shape[2]
     if heads < 1 or width % (heads * HEAD_SIZE_STEP):
@@ -200,5 +200,5 @@ def softmax_attention(
             "softmax_attention has no gradient: call it under torch.no_grad(), or use "
             "torch.nn.functional.scaled_dot_product_attention"
         )
-    wide = [tensor for tensor in map(widen, (query, key, value)) if tensor is not None]
+    wide = (widen(query), widen(key), widen(value))
     return attention_op(*wide, heads, scale, mask, cu_seqlens, requested_backend()).to(query.dtype)

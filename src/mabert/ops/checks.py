@@ -1,8 +1,10 @@
-"""Argument checks of both operators: one clear line with both values, before anything is computed.
+"""Argument checks of the operators: one clear line with both values, before anything is computed.
 
 Only what the shapes and dtypes tell is checked here, so that tracing never looks at data; the values of ``cu_seqlens``
 are checked where they are read.
 """
+
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -20,17 +22,17 @@ def check_float(name: str, tensor: Tensor, shape: tuple[int, ...], what: str, de
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    """Require a tensor to lie where ``u`` lies."""
+    """Require a tensor to lie where the first argument lies."""
     if tensor.device != device:
-        raise ValueError(f"{name} must lie on the device of u, {device}, got {tensor.device}")
+        raise ValueError(f"{name} must lie on the device of the first argument, {device}, got {tensor.device}")
 
 
-def check_input(u: Tensor) -> None:
-    """Require ``u`` to be a floating ``(batch, time, channel)`` tensor."""
-    if u.dim() != 3:
-        raise ValueError(f"u must have 3 dimensions (batch, time, channel), got shape {tuple(u.shape)}")
-    if u.dtype not in DTYPES:
-        raise ValueError(f"u must be float32, bfloat16, float16 or float64, got {u.dtype}")
+def check_input(name: str, tensor: Tensor) -> None:
+    """Require the first argument to be a floating ``(batch, time, channel)`` tensor."""
+    if tensor.dim() != 3:
+        raise ValueError(f"{name} must have 3 dimensions (batch, time, channel), got shape {tuple(tensor.shape)}")
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"{name} must be float32, bfloat16, float16 or float64, got {tensor.dtype}")
 
 
 def check_matrix(name: str, tensor: Tensor, columns: str) -> None:
@@ -56,6 +58,10 @@ def check_steps(u: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None) -> No
             raise ValueError(f"cu_seqlens needs batch size 1 (one packed row), got batch size {u.shape[0]}")
 
 
+@overload
+def widen(tensor: Tensor) -> Tensor: ...
+@overload
+def widen(tensor: None) -> None: ...
 def widen(tensor: Tensor | None) -> Tensor | None:
     """A float16 tensor as float32, any other as it is: kernels know float32, bfloat16 and float64."""
     return tensor.float() if tensor is not None and tensor.dtype == torch.float16 else tensor

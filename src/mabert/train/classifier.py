@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.data import RandomSampler, Sampler
 from transformers import PreTrainedTokenizerFast, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -184,7 +185,6 @@ def train_classifier(
                 output_dir=str(place),
                 num_train_epochs=job.epochs,
                 per_device_train_batch_size=recipe.batch_size,
-                train_sampling_strategy="group_by_length" if recipe.batches == "length" else "random",
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
                 weight_decay=recipe.weight_decay,
@@ -240,12 +240,12 @@ class ClassifierTrainer(MaBertTrainer):
         self.best = -math.inf
         self.best_weights: dict[str, torch.Tensor] | None = None
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
-        return LengthGroupedSampler(
-            self.args.train_batch_size * self.args.gradient_accumulation_steps,
-            lengths=self.job.data.splits["train"].lengths,
-            generator=torch.Generator().manual_seed(self.args.seed),
-        )
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        examples, order = self.job.data.splits["train"], torch.Generator().manual_seed(self.args.seed)
+        if self.job.recipe.batches == "random":
+            return RandomSampler(examples, generator=order)
+        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LengthGroupedSampler(size, lengths=examples.lengths, generator=order)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         """Scores the first validation split, and keeps the best weights if they are wanted."""

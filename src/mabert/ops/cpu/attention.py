@@ -13,12 +13,13 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
+from mabert.ops.cpu.blocks import clear
 from mabert.ops.cpu.functions import LOG2_E, exp2
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, is_valid, readable
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, is_valid, readable
 from mabert.ops.cpu.simd import (
     LANES,
     at_least,
@@ -97,6 +98,18 @@ def _pack_values(tensor: Any, row: int, offset: int, keys: Any, count: int, size
 
 
 @njit
+def _pack_queries(
+    tensor: Any, row: int, offset: int, first: int, rows: int, padded: int, words: int, target: int
+) -> None:
+    """Copy neighbouring queries side by side, zeros past the last one."""
+    source = tensor[ADDRESS] + row * tensor[ROW] + offset
+    for r in range(padded):
+        query = source + (first + r) * tensor[STEP]
+        for w in range(words):
+            store_word(target + 4 * (r * words + w), load_word(query + 4 * w) if r < rows else 0)
+
+
+@njit
 def _multiply(bf16: int, left: int, left_row: int, panel: int, depth: int, result: int, row: int, keep: bool) -> None:
     if bf16:
         tile_product_bf16(left, left_row, panel, depth, result, row, keep)
@@ -142,6 +155,15 @@ def _weigh(
 
 
 @njit
+def _divide(out: int, size: int, sums: int, count: int) -> None:
+    """Divide what was summed up by the sum of its weights; without any key it is zero already."""
+    if count > 0:
+        inverse = splat(float32(1.0)) / splat(total(load(sums)))
+        for i in range(0, 4 * size, _VECTOR):
+            store(out + i, load(out + i) * inverse)
+
+
+@njit
 def _attention_job(
     job: int,
     scratch: int,
@@ -184,15 +206,11 @@ def _attention_job(
         for first in range(piece[PIECE_FIRST], piece[PIECE_LAST], QUERIES):
             rows = min(QUERIES, piece[PIECE_LAST] - first)
             tiles = -(-rows // TILE_ROWS)
-            source = tensors[_QUERY, ADDRESS] + row * tensors[_QUERY, ROW] + offset
+            _pack_queries(tensors[_QUERY], row, offset, first, rows, tiles * TILE_ROWS, words, query)
             for r in range(tiles * TILE_ROWS):
-                at = source + (first + r) * tensors[_QUERY, STEP]
-                for w in range(words):
-                    store_word(query + 4 * (r * words + w), load_word(at + 4 * w) if r < rows else 0)
                 store_one(peaks + 4 * r, _LOWEST)
-                store(sums + r * _VECTOR, splat(float32(0.0)))
-                for i in range(0, 4 * size, _VECTOR):
-                    store(out + r * 4 * size + i, splat(float32(0.0)))
+            clear(sums, tiles * TILE_ROWS * _VECTOR)
+            clear(out, tiles * TILE_ROWS * 4 * size)
             for key in range(0, count, KEYS):
                 taken = min(KEYS, count - key)
                 columns = -(-taken // TILE_COLUMNS) * TILE_COLUMNS
@@ -222,16 +240,8 @@ def _attention_job(
                         result = out + tile * TILE_ROWS * 4 * size + panel * _PANEL
                         _multiply(bf16, left, bytes_of * KEYS, of_panel, -(-taken // per_word), result, 4 * size, True)
             for r in range(rows):
-                target = tensors[_OUT, ADDRESS] + row * tensors[_OUT, ROW] + (first + r) * tensors[_OUT, STEP] + offset
-                inverse = splat(float32(0.0))
-                if count > 0:
-                    inverse = splat(float32(1.0)) / splat(total(load(sums + r * _VECTOR)))
-                for i in range(0, 4 * size, _VECTOR):
-                    value = load(out + r * 4 * size + i) * inverse
-                    if bf16:
-                        store_bf16(target + i // 2, value)
-                    else:
-                        store(target + i, value)
+                _divide(out + r * 4 * size, size, sums + r * _VECTOR, count)
+                emit(out + r * 4 * size, size, tensors[_OUT], row, first + r, head * size)
 
 
 def _attention(calls: int, scratch: int, *args: Any) -> None:

@@ -61,7 +61,15 @@ class Kernel:
     """A function to be compiled on first use, without the interpreter lock, cached on disk where that is possible.
 
     Args:
-        function: What to compile: claims and finishes jobs until none is left, and returns nothing.
+        function: What to compile, of this shape (Numba caches no function that is given the job as a variable)::
+
+            def kernel(calls, scratch, *args):
+                job = claim(calls)
+                while job >= 0:
+                    do(job, scratch, *args)
+                    finish(calls)
+                    job = claim(calls)
+                linger(calls)
     """
 
     _announced = False

@@ -5,6 +5,7 @@ new memory for the first time can cost more than computing what is written there
 blocks without a tensor wait here for the next result of their size, `KEPT` bytes of them at most.
 """
 
+import contextlib
 import math
 import mmap
 import sys
@@ -50,14 +51,14 @@ class _Blocks:
     @property
     def waiting(self) -> int:
         """Bytes that wait now."""
-        return sum(length * len(blocks) for length, blocks in tuple(self._waiting.items()))
+        return sum(block.nbytes for blocks in list(self._waiting.values()) for block in list(blocks))
 
 
 def _map(length: int) -> np.ndarray:
     """Get whole huge pages from the system, for this process alone."""
     memory = mmap.mmap(-1, length + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Advice only: where the system declines it, the memory is as good, and slower to touch.
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a system without huge pages: the memory is as good, and slower to touch
+        memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, dtype=np.uint8)
     start = -whole.ctypes.data % _PAGE
     return whole[start : start + length]

@@ -1,4 +1,4 @@
-"""How a call is cut into jobs: by sequences and by blocks of channels, never by the number of threads."""
+"""How a call is cut into jobs. The number of threads may decide how many there are, never what comes out."""
 
 import functools
 from typing import NamedTuple
@@ -64,6 +64,12 @@ def _sequences(of: list[Span]) -> Plan:
 
 def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: int = _GROUP_STEPS) -> Plan:
     """Plan jobs that give each step its own result: long sequences are cut as well, into at most ``steps``.
+
+    Args:
+        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None where each row is a sequence.
+        rows: Number of rows of the batch.
+        time: Number of steps of a row.
+        steps: Steps of a piece, and of a job that takes several short sequences.
 
     Returns:
         The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.

@@ -27,40 +27,44 @@ class _Call:
         self._kernel, self._scratch, self._args = kernel, scratch, args
         self._shared = np.array([0, jobs, 0], np.int64)
         self._changed = threading.Condition()
-        self._workers = 0
+        self._at_work: set[int] = set()
         self._closed = False
         self._error: BaseException | None = None
 
     def work(self) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._workers += 1
+        me = threading.get_ident()
         try:
+            with self._changed:
+                if self._closed:
+                    return
+                self._at_work.add(me)
             self._kernel(self._shared.ctypes.data, _scratch_address(self._scratch), *self._args)
         except BaseException as error:
             self._error = error
             self._shared[NEXT] = _NEVER
         finally:
             with self._changed:
-                self._workers -= 1
+                self._at_work.discard(me)
                 self._changed.notify_all()
 
     def finish(self) -> None:
         """Let nobody in any more, wait for the last job, and raise what went wrong.
 
-        Kernels write to memory that the caller frees, so not even an interrupt may cut the waiting short.
+        Kernels write to memory that the caller frees, so nothing that a signal raises may cut the waiting short.
         """
         interrupt: BaseException | None = None
-        with self._changed:
-            self._closed = True
-            # A thread that has finished the last job may still be on its way back to the interpreter.
-            done = self._error is None and self._shared[FINISHED] == self._shared[JOBS]
-            while self._workers and not done:
-                try:
-                    self._changed.wait()
-                except KeyboardInterrupt as error:
-                    interrupt = error
+        done = False
+        while not done:
+            try:
+                with self._changed:
+                    self._closed = True
+                    # A thread that has finished the last job may still be on its way back to the interpreter.
+                    finished = self._error is None and self._shared[FINISHED] == self._shared[JOBS]
+                    done = finished or not self._at_work - {threading.get_ident()}
+                    if not done:
+                        self._changed.wait()
+            except BaseException as error:
+                interrupt = error
         failure = interrupt or self._error
         if failure is not None:
             raise failure

@@ -11,17 +11,25 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 LANES = 16
 """Numbers in one vector: one AVX-512 register, two of AVX2, four of NEON."""
 
-HAS_BF16 = bool(llvmlite.binding.get_host_cpu_features().get("avx512bf16"))
-"""Whether this processor works on bfloat16 itself (AVX-512 BF16)."""
+
+def _target_features() -> str:
+    """Return what Numba compiles for: its settings where they are made, otherwise this processor."""
+    if config.CPU_FEATURES is not None:
+        return str(config.CPU_FEATURES)
+    return "" if config.CPU_NAME is not None else str(get_host_cpu_features())
+
+
+HAS_BF16 = "+avx512bf16" in _target_features().split(",")
+"""Whether the kernels may work on bfloat16 itself (AVX-512 BF16)."""
 
 _FLOAT = ir.FloatType()
 _INT16 = ir.IntType(16)
@@ -158,7 +166,7 @@ store_one_bf16 = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=True))
 def _integer_loader(bits: int) -> Callable:
     def load_(typingctx: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            value = builder.load(_pointer(builder, args[0], ir.IntType(bits)), align=bits // 8)
+            value = builder.load(_pointer(builder, args[0], ir.IntType(bits)), align=min(bits // 8, 2))
             return builder.zext(value, ir.IntType(64))
 
         return types.int64(types.int64), emit
@@ -169,7 +177,7 @@ def _integer_loader(bits: int) -> Callable:
 # Read an unsigned number of 8, 16 or 32 bits.
 load_byte = intrinsic(_integer_loader(8))
 load_half = intrinsic(_integer_loader(16))
-load_word = intrinsic(_integer_loader(32))
+load_word = intrinsic(_integer_loader(32))  # aligned as bfloat16 is: a word may be two of them
 
 
 @intrinsic
