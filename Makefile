@@ -1,7 +1,7 @@
 # make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (a few minutes)
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
-# make bench  the operators beside their rivals, JSON into benchmarks/results
+# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (half an hour)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,6 +44,8 @@ test: check
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/mabert bench ops
+	$(BIN)/mabert bench parts
+	$(BIN)/mabert bench models
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix src tests
