@@ -73,10 +73,9 @@ def attention_flops(counter: FlopCounterMode) -> int:
     return sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "attention" in str(name))
 
 
-def test_parts_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_of_a_forward_is_found_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "base_models", small_models)
-    measured = parts.measure(40, torch.float32, rounds=5)
+    measured = parts.measure(40, torch.float32, rounds=1)
     assert set(measured) == {"whole", *parts.PARTS.values(), parts.REST}
+    # The rest is what the parts leave of the whole: counted twice, they would leave less than nothing.
     assert min(measured.values()) > 0
-    # With the profiler a forward takes longer, but the parts are of that forward and no more.
-    assert 0.5 < sum(measured[part] for part in measured if part != "whole") / measured["whole"] < 10
