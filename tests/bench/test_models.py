@@ -1,7 +1,10 @@
 """Whole models beside each other: what is timed, how ratios come about, and where the time of one forward goes."""
 
+import contextlib
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,9 +76,22 @@ def attention_flops(counter: FlopCounterMode) -> int:
     return sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "attention" in str(name))
 
 
-def test_every_part_of_a_forward_is_found_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_of_a_forward_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "base_models", small_models)
     measured = parts.measure(40, torch.float32, rounds=1)
     assert set(measured) == {"whole", *parts.PARTS.values(), parts.REST}
-    # The rest is what the parts leave of the whole: counted twice, they would leave less than nothing.
     assert min(measured.values()) > 0
+
+
+def test_a_part_is_the_sum_of_its_calls_and_what_they_called_is_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = {"aten::linear": 2000.0, "aten::addmm": 1900.0, "aten::gelu": 500.0}
+    events = [SimpleNamespace(name=name, cpu_time_total=spent) for name, spent in calls.items()] * 2
+    profiler = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr(parts, "profile", lambda **options: contextlib.nullcontext(profiler))
+    monkeypatch.setattr(parts, "forwards", lambda length, dtype: {"mabert": lambda: time.sleep(0.02)})
+    measured = parts.measure(40, torch.float32, rounds=1)
+    assert measured["matrix products"] == 4.0
+    assert measured["activation"] == 1.0
+    assert measured[parts.REST] >= 20 - 5
