@@ -19,23 +19,15 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import (
-    VECTOR_BYTES,
-    add,
-    clear,
-    copy,
-    fetch_decays,
-    fetch_padded,
-    multiply,
-    step_at,
-)
+from mabert.ops.cpu.blocks import VECTOR_BYTES, add, clear, copy, fetch_padded, multiply
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable, reserve
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, readable, reserve
 from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
+from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import LANES
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels
 
@@ -44,25 +36,7 @@ STRIPE = 4 * BLOCK
 
 _PARTS = STRIPE // PART
 
-(
-    _U,
-    _DELTA,
-    _A,
-    _B,
-    _C,
-    _D,
-    _Z,
-    _BIAS,
-    _MASK,
-    _GRAD,
-    _STATES,
-    _DU,
-    _DDELTA,
-    _DZ,
-    _DB_PARTS,
-    _DC_PARTS,
-    _PARAMETERS,
-) = range(17)
+_GRAD, _STATES, _DU, _DDELTA, _DZ, _DB_PARTS, _DC_PARTS, _PARAMETERS = range(INPUTS, INPUTS + 8)
 
 
 @njit
@@ -76,39 +50,34 @@ def _announce_next(
         first = stripe * STRIPE
         t = t + CHUNK if reverse else t - CHUNK
     if start <= t < end:
-        for read in (_U, _DELTA, _GRAD):
+        for read in (U, DELTA, _GRAD):
             announce(tensors[read], row, t, first, PART)
-        if tensors[_Z, ADDRESS]:
-            announce(tensors[_Z], row, t, first, PART)
+        if tensors[Z, ADDRESS]:
+            announce(tensors[Z], row, t, first, PART)
 
 
 @njit
-def _fetch_matrices(
-    tensors: Any,
-    row: int,
-    start: int,
-    end: int,
-    chunk: int,
-    reverse: bool,
-    N: int,
-    B: int,
-    C: int,
-    times: Any,
-    masked: Any,
-) -> Any:
-    """Read B and C of a chunk's valid steps; list these and the masked ones, and return how many there are of each."""
-    steps, holes = 0, 0
-    for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, end - start)):
-        t = step_at(i, start, end, reverse)
-        if is_valid(tensors[_MASK], row, t):
-            times[steps] = t
-            fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
-            fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
-            steps += 1
-        else:
-            masked[holes] = t
-            holes += 1
-    return steps, holes
+def _emit_channels(
+    tensors: Any, row: int, times: Any, steps: int, first: int, count: int, du: int, ddelta: int, dz: int, y: int
+) -> None:
+    """Write what a chunk of some channels leaves at each valid step; dz still lacks its factor y."""
+    for k in range(steps):
+        t, at = times[k], k * PART_BYTES
+        emit(du + at, count, tensors[_DU], row, t, first)
+        emit(ddelta + at, count, tensors[_DDELTA], row, t, first)
+        if tensors[Z, ADDRESS]:
+            multiply(y + at, dz + at, PART_BYTES)
+            emit(dz + at, count, tensors[_DZ], row, t, first)
+
+
+@njit
+def _emit_zeros(
+    tensors: Any, written: int, until: int, row: int, times: Any, steps: int, first: int, count: int, zeros: int
+) -> None:
+    """Write zeros at the masked steps of the gradients from ``written`` up to ``until``."""
+    for k in range(steps):
+        for gradient in range(written, until):
+            emit(zeros, count, tensors[gradient], row, times[k], first)
 
 
 @njit
@@ -133,7 +102,7 @@ def _scan_backward_job(
     chunk_bytes = CHUNK * PART_BYTES
     padded = -(-channels // BLOCK) * BLOCK
     saved_bytes = padded * 4 * N
-    gated = tensors[_Z, ADDRESS] != 0
+    gated = tensors[Z, ADDRESS] != 0
 
     u = scratch
     delta = u + chunk_bytes
@@ -159,11 +128,7 @@ def _scan_backward_job(
     for i in range(width):
         first = stripe * STRIPE + i * PART
         count = min(PART, channels - first)
-        fetch_decays(tensors[_A], first, count, N, A + i * state_bytes)
-        if tensors[_D, ADDRESS]:
-            fetch(tensors[_D], 0, 0, first, count, D + i * PART_BYTES)
-        if tensors[_BIAS, ADDRESS]:
-            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * PART_BYTES)
+        fetch_parameters(tensors, first, count, N, A + i * state_bytes, D + i * PART_BYTES, bias + i * PART_BYTES)
     times = np.empty(CHUNK, np.int64)
     masked = np.empty(CHUNK, np.int64)
 
@@ -171,7 +136,8 @@ def _scan_backward_job(
         row, start, end = sequences[s, SPAN_ROW], sequences[s, SPAN_START], sequences[s, SPAN_END]
         clear(carry, _PARTS * state_bytes)
         for chunk in range((end - start - 1) // CHUNK, -1, -1):
-            steps, holes = _fetch_matrices(tensors, row, start, end, chunk, reverse, N, B, C, times, masked)
+            position = chunk * CHUNK
+            steps, holes = fetch_matrices(tensors, row, start, end, position, CHUNK, reverse, N, B, C, times, masked)
             clear(dB, 2 * CHUNK * 4 * N)
             for i in range(width):
                 first = stripe * STRIPE + i * PART
@@ -183,11 +149,11 @@ def _scan_backward_job(
                     copy(saved + first * 4 * N, states, state_bytes)
                 for k in range(steps):
                     t, at = times[k], k * PART_BYTES
-                    fetch_padded(tensors[_U], row, t, first, count, PART, u + at)
-                    fetch_padded(tensors[_DELTA], row, t, first, count, PART, delta + at)
+                    fetch_padded(tensors[U], row, t, first, count, PART, u + at)
+                    fetch_padded(tensors[DELTA], row, t, first, count, PART, delta + at)
                     fetch_padded(tensors[_GRAD], row, t, first, count, PART, g + at)
                     if gated:
-                        fetch_padded(tensors[_Z], row, t, first, count, PART, z + at)
+                        fetch_padded(tensors[Z], row, t, first, count, PART, z + at)
                     prepare(delta + at, z + at, g + at, bias + i * PART_BYTES, slope + at, delta_softplus, gated)
                     _announce_next(tensors, row, t, first, last, stripe, reverse, start, end)
                     for written in range(_DU, _DZ + gated):
@@ -197,22 +163,13 @@ def _scan_backward_job(
                 clear(sums, sum_bytes)
                 go_back(steps, N, A_i, delta, u, D_i, B, C, g, slope, states, decays, lanes, carry_i, sums, dB)
                 add(sums, totals + i * sum_bytes, sum_bytes)
-                for k in range(steps):
-                    t, at = times[k], k * PART_BYTES
-                    emit(u + at, count, tensors[_DU], row, t, first)
-                    emit(delta + at, count, tensors[_DDELTA], row, t, first)
-                    if gated:
-                        multiply(y + at, z + at, PART_BYTES)
-                        emit(z + at, count, tensors[_DZ], row, t, first)
-                for k in range(holes):
-                    for written in range(_DU, _DZ + gated):
-                        emit(zeros, count, tensors[written], row, masked[k], first)
+                _emit_channels(tensors, row, times, steps, first, count, u, delta, z, y)
+                _emit_zeros(tensors, _DU, _DZ + gated, row, masked, holes, first, count, zeros)
+            of_stripe = stripe * rows + row
             for k in range(steps):
-                emit(dB + k * 4 * N, N, tensors[_DB_PARTS], stripe * rows + row, times[k], 0)
-                emit(dC + k * 4 * N, N, tensors[_DC_PARTS], stripe * rows + row, times[k], 0)
-            for k in range(holes):
-                emit(zeros, N, tensors[_DB_PARTS], stripe * rows + row, masked[k], 0)
-                emit(zeros, N, tensors[_DC_PARTS], stripe * rows + row, masked[k], 0)
+                emit(dB + k * 4 * N, N, tensors[_DB_PARTS], of_stripe, times[k], 0)
+                emit(dC + k * 4 * N, N, tensors[_DC_PARTS], of_stripe, times[k], 0)
+            _emit_zeros(tensors, _DB_PARTS, _DC_PARTS + 1, of_stripe, masked, holes, 0, N, zeros)
     for i in range(width):
         part = (group * (padded // PART) + stripe * _PARTS + i) * sum_bytes
         copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)

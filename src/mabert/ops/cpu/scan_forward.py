@@ -12,18 +12,19 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_decays, fetch_padded, step_at
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
 from mabert.ops.cpu.functions import exp2, sigmoid, softplus
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, is_valid, readable, reserve
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, readable, reserve
+from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import load, load_one, splat, store
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, saved_states_shape
 
 TILE = 16
-_U, _DELTA, _A, _B, _C, _D, _Z, _BIAS, _MASK, _Y, _STATES = range(11)
+_Y, _STATES = range(INPUTS, INPUTS + 2)
 
 
 @njit
@@ -63,12 +64,30 @@ def _gate(z: int, y: int) -> None:
 
 
 @njit
-def _load_parameters(tensors: Any, first: int, count: int, N: int, A: int, D: int, bias: int) -> None:
-    fetch_decays(tensors[_A], first, count, N, A)
-    if tensors[_D, ADDRESS]:
-        fetch(tensors[_D], 0, 0, first, count, D)
-    if tensors[_BIAS, ADDRESS]:
-        fetch(tensors[_BIAS], 0, 0, first, count, bias)
+def _fetch_steps(
+    tensors: Any,
+    row: int,
+    times: Any,
+    steps: int,
+    start: int,
+    end: int,
+    ahead: int,
+    first: int,
+    count: int,
+    x: int,
+    delta: int,
+) -> None:
+    """Read u and raw Δ of a tile's steps, and announce what is read or written next: z, y, and u and Δ a tile later."""
+    for k in range(steps):
+        t = times[k]
+        fetch_padded(tensors[U], row, t, first, count, BLOCK, x + k * BLOCK_BYTES)
+        fetch_padded(tensors[DELTA], row, t, first, count, BLOCK, delta + k * BLOCK_BYTES)
+        reserve(tensors[_Y], row, t, first, count)
+        if tensors[Z, ADDRESS]:
+            announce(tensors[Z], row, t, first, count)
+        if start <= t + ahead < end:
+            announce(tensors[U], row, t + ahead, first, count)
+            announce(tensors[DELTA], row, t + ahead, first, count)
 
 
 @njit
@@ -106,7 +125,8 @@ def _scan_forward_job(
         i = block - first_block
         first = block * BLOCK
         count = min(BLOCK, channels - first)
-        _load_parameters(tensors, first, count, N, A + i * state_bytes, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+        fetch_parameters(tensors, first, count, N, A + i * state_bytes, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+    ahead = -TILE if reverse else TILE
     times = np.empty(TILE, np.int64)
     masked = np.empty(TILE, np.int64)
 
@@ -119,37 +139,18 @@ def _scan_forward_job(
                 saved = tensors[_STATES, ADDRESS] + (slot * blocks + first_block) * state_bytes
                 copy(state, saved, (last_block - first_block) * state_bytes)
                 slot += 1
-            steps, holes = 0, 0
-            for i in range(position, min(position + TILE, end - start)):
-                t = step_at(i, start, end, reverse)
-                if is_valid(tensors[_MASK], row, t):
-                    times[steps] = t
-                    fetch(tensors[_B], row, t, 0, N, B + steps * 4 * N)
-                    fetch(tensors[_C], row, t, 0, N, C + steps * 4 * N)
-                    steps += 1
-                else:
-                    masked[holes] = t
-                    holes += 1
+            steps, holes = fetch_matrices(tensors, row, start, end, position, TILE, reverse, N, B, C, times, masked)
             for block in range(first_block, last_block):
                 i = block - first_block
                 first = block * BLOCK
                 count = min(BLOCK, channels - first)
+                _fetch_steps(tensors, row, times, steps, start, end, ahead, first, count, x, delta)
                 for k in range(steps):
-                    t = times[k]
-                    fetch_padded(tensors[_U], row, t, first, count, BLOCK, x + k * BLOCK_BYTES)
-                    fetch_padded(tensors[_DELTA], row, t, first, count, BLOCK, delta + k * BLOCK_BYTES)
                     _prepare(k, delta_softplus, delta, x, y, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
-                    reserve(tensors[_Y], row, t, first, count)
-                    if tensors[_Z, ADDRESS]:
-                        announce(tensors[_Z], row, t, first, count)
-                    ahead = t - TILE if reverse else t + TILE
-                    if start <= ahead < end:
-                        announce(tensors[_U], row, ahead, first, count)
-                        announce(tensors[_DELTA], row, ahead, first, count)
                 _advance(steps, N, A + i * state_bytes, delta, x, B, C, y, state + i * state_bytes)
                 for k in range(steps):
-                    if tensors[_Z, ADDRESS]:
-                        fetch(tensors[_Z], row, times[k], first, count, x)
+                    if tensors[Z, ADDRESS]:
+                        fetch(tensors[Z], row, times[k], first, count, x)
                         _gate(x, y + k * BLOCK_BYTES)
                     emit(y + k * BLOCK_BYTES, count, tensors[_Y], row, times[k], first)
                 for k in range(holes):
