@@ -9,6 +9,7 @@ import pytest
 
 import mabert
 from mabert import cli
+from mabert.cli.train import seed_list
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
 
@@ -131,7 +132,7 @@ def test_what_argparse_refuses(words_):
 
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])
 def test_seeds(text, seeds):
-    assert cli.seed_list(text) == seeds
+    assert seed_list(text) == seeds
 
 
 def test_seeds_that_run_backwards(capsys):

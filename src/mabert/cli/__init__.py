@@ -1,0 +1,87 @@
+"""`mabert ...`: each subcommand reads its arguments, calls one library function and shows what came back."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from safetensors import SafetensorError
+
+from mabert import __version__
+from mabert.cli.command import complain
+from mabert.cli.measure import add_bench, add_demo
+from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
+from mabert.cli.train import add_finetune, add_pretrain
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand.
+
+    Args:
+        arguments: What follows `mabert` on the command line; default, that of this process.
+
+    Returns:
+        0; 2 after bad input, which gets one line; 130 after Ctrl-C.
+    """
+    options = parse(arguments)
+    quiet_libraries()
+    try:
+        options.run(options)
+    except KeyboardInterrupt as stop:
+        complain(f"interrupted; {stop}" if str(stop) else "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` has; Python would complain again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, SafetensorError) as error:
+        if options.debug:
+            raise
+        complain(one_line(error))
+        return BAD_INPUT
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; a recipe's fields may stand anywhere among the options."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
+    if stray:
+        top.error(f"unrecognized arguments: {' '.join(stray)}")
+    if rest:
+        options.fields += rest
+    return options
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line, without the errno in front that Python puts there."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.filename and str(error.filename) not in text:
+        text = f"{error.filename}: {text}"
+    return " ".join(text.split())
+
+
+def quiet_libraries() -> None:
+    """Our own progress and messages, without those of the libraries below."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
+    logging.getLogger("mabert").setLevel(logging.INFO)
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
+    top.add_argument("--version", action="version", version=f"mabert {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for add in (add_demo, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_bench):
+        add(commands)
+    return top

@@ -1,0 +1,143 @@
+"""`mabert pretrain` and `mabert finetune`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mabert.cli.command import command, say
+
+
+def add_pretrain(commands: Any) -> None:
+    """Pretraining."""
+    added = command(commands, "pretrain", run_pretrain, "masked language modelling from a recipe")
+    added.add_argument("recipe", help="a YAML file, or demo, mini or paper")
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the recipe's")
+    added.add_argument("-o", "--output", required=True, help="folder of the run")
+    added.add_argument(
+        "--budget", type=percentage, default=1.0, metavar="N%", help="share of the recipe's steps [100%%]"
+    )
+    added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+
+
+def percentage(text: str) -> float:
+    """`10%` as 0.1."""
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 10%") from None
+
+
+def run_pretrain(options: argparse.Namespace) -> None:
+    """`mabert pretrain`."""
+    from mabert.train.pretrain import pretrain
+    from mabert.train.recipe import load_recipe, recipe_of_run
+
+    if options.resume:
+        recipe = recipe_of_run(options.output, options.fields)
+    else:
+        recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
+    result = pretrain(recipe, options.output, resume=options.resume)
+    if result:
+        from mabert.report.figures import on_paper
+        from mabert.report.training import loss_chart, stage_ends
+
+        outcome = result["outcome"]
+        chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
+        (Path(options.output) / "loss.svg").write_text(on_paper(chart), encoding="utf-8")
+        say(
+            f"{options.output}: {outcome['steps']} steps, {outcome['tokens']:,} tokens; held-out loss "
+            f"{outcome['held_out_loss']:.3f}, accuracy {outcome['held_out_accuracy']:.1%}"
+        )
+
+
+def add_finetune(commands: Any) -> None:
+    """Fine-tuning."""
+    added = command(commands, "finetune", run_finetune, "a classifier on GLUE or on your own table, over several seeds")
+    added.add_argument("model", help="pretrained model: folder or hub name")
+    added.add_argument("-o", "--output", required=True, help="folder of the run")
+    glue = added.add_argument_group("a GLUE task")
+    glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
+    glue.add_argument("--data", default="hub:nyu-mll/glue", help="folder in the official layout [%(default)s]")
+    table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
+    table.add_argument("--train", metavar="FILE", help="labelled rows")
+    table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
+    table.add_argument("--test", metavar="FILE", help="rows to predict")
+    table.add_argument("--text-column", default="text", help="[%(default)s]")
+    table.add_argument("--pair-column", help="second text of a pair")
+    table.add_argument("--label-column", default="label", help="[%(default)s]")
+    table.add_argument("--regression", action="store_true", help="labels are numbers")
+    how = added.add_argument_group("how")
+    how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
+    how.add_argument("--learning-rate", type=float, nargs="+", default=[2e-5], help="several make a grid [2e-5]")
+    how.add_argument("--epochs", type=int, help="[10 for CoLA, MRPC and RTE, else 3]")
+    how.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
+    how.add_argument("--dropout", type=float, default=0.1, help="[%(default)s]")
+    how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
+    how.add_argument("--truncate", action="store_true", help="cut longer examples")
+    how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
+    how.add_argument(
+        "--batches", choices=("length", "random"), default="length", help="of similar length, or mixed [%(default)s]"
+    )
+    how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
+    how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
+    how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
+    how.add_argument("--resume", action="store_true", help="keep the seeds that are finished")
+
+
+def seed_list(text: str) -> list[int]:
+    """`0-4` or `0,2,7` as numbers."""
+    try:
+        seeds: list[int] = []
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            if dash and int(last) < int(first):
+                raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-4 or 0,2,7") from None
+    return seeds
+
+
+def run_finetune(options: argparse.Namespace) -> None:
+    """`mabert finetune`."""
+    from mabert.train.finetune import FinetuneRecipe, finetune
+
+    if (options.task is None) == (options.train is None):
+        raise ValueError("name either a GLUE task (--task) or a table of your own (--train)")
+    task, splits = load_examples(options)
+    recipe = FinetuneRecipe(
+        learning_rates=options.learning_rate,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        batches=options.batches,
+        dropout=options.dropout,
+        max_length=options.max_length,
+        truncate=options.truncate,
+        precision=options.precision,
+        select=options.select,
+        from_scratch=options.from_scratch,
+        pooling=options.pooling,
+    )
+    names = ("data",) if options.task else ("train", "validation", "test", "text_column", "pair_column", "label_column")
+    source = {name: getattr(options, name) for name in names}
+    result = finetune(
+        options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
+    )
+    for split, metrics in result["outcome"]["scores"].items():
+        for metric, score in metrics.items():
+            spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
+            line = f"{task.name} {split} {metric}: {score['mean']:.4f}{spread}"
+            say(f"{line} ({len(options.seeds)} seed{'s' if len(options.seeds) > 1 else ''})")
+
+
+def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The task and its examples, from GLUE or from tables."""
+    from mabert.data.glue import glue_task, load_glue
+    from mabert.data.table import Columns, load_tables
+
+    if options.task is not None:
+        return glue_task(options.task), load_glue(options.task, options.data)
+    files = {"train": options.train, "validation": options.validation, "test": options.test}
+    columns = Columns(options.text_column, options.pair_column, options.label_column)
+    named = {split: file for split, file in files.items() if file is not None}
+    return load_tables(named, columns, name=Path(options.train).stem.split(".")[0], regression=options.regression)
