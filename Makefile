@@ -1,7 +1,7 @@
 # make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (a few minutes)
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
-# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (20 minutes)
+# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (half an hour)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -172,7 +172,7 @@ def _cells(quick: bool) -> Iterator[tuple[str, str, int, int, int, int]]:
         return
     for name in DTYPES:
         for length in LENGTHS:
-            yield "forward", name, 1, length, 3 if length < _LONG else 2 if name == "bfloat16" else 1, 15
+            yield "forward", name, 1, length, 3, 15
         yield "training step", name, *STEP_SHAPE, 5, 15
 
 
