@@ -2,12 +2,13 @@
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (half an hour)
+# make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (40 minutes)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench gpu format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -40,12 +41,19 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-cache
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not triton"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -m "triton and not gpu" tests/ops/test_triton.py
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/mabert bench ops
 	$(BIN)/mabert bench parts
 	$(BIN)/mabert bench models
+
+# From the sources, with the Python, torch and Triton that are there: a GPU's own may not be the tested ones.
+RESULTS ?= benchmarks/results
+STEP ?=
+gpu:
+	PYTHONPATH=src $(PYTHON) -m mabert.bench.gpu $(STEP) -o $(RESULTS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix src tests

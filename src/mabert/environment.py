@@ -4,7 +4,7 @@ import contextlib
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 def environment() -> dict[str, Any]:
     """Machine, versions and commit, as every result records them."""
-    packages = ("mabert", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numba", "numpy")
+    packages = ("mabert", "torch", "triton", "transformers", "tokenizers", "datasets", "accelerate", "numba", "numpy")
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -22,9 +22,17 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "packages": {name: version(name) for name in packages},
+        "packages": {name: installed(name) for name in packages},
         "commit": commit(),
     }
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not installed, as this one where it runs from its sources."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def processor() -> str:

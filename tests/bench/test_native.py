@@ -6,24 +6,24 @@ import pytest
 import torch
 
 from mabert.bench import native
-from mabert.bench.operators import _scan_inputs
+from mabert.bench.operators import scan_inputs
 from mabert.ops import selective_scan
 
 
 @pytest.mark.skipif(bool(native.missing()), reason=f"the C++ loop cannot be built: {native.missing()}")
 def test_the_loop_is_the_scan() -> None:
-    inputs = _scan_inputs(70, torch.float32, channels=48)
+    inputs = scan_inputs(70, torch.float32, channels=48)
     torch.testing.assert_close(native.scan(**inputs), selective_scan(**inputs), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(bool(native.missing()), reason=f"the C++ loop cannot be built: {native.missing()}")
 def test_loading_it_leaves_subnormal_numbers_alone() -> None:
-    native.scan(**_scan_inputs(5, torch.float32, channels=16))
+    native.scan(**scan_inputs(5, torch.float32, channels=16))
     assert sys.float_info.min / 2 > 0
 
 
 def test_what_it_was_not_written_for_it_refuses() -> None:
     with pytest.raises(ValueError, match="whole vectors of 16 channels"):
-        native.scan(**_scan_inputs(5, torch.float32, channels=20))
+        native.scan(**scan_inputs(5, torch.float32, channels=20))
     with pytest.raises(ValueError, match="contiguous float32"):
-        native.scan(**_scan_inputs(5, torch.bfloat16, channels=16))
+        native.scan(**scan_inputs(5, torch.bfloat16, channels=16))

@@ -57,6 +57,17 @@ class Case:
         gradients = torch.autograd.grad(output, list(leaves.values()), grad.to(output.dtype))
         return {"output": output.detach(), **dict(zip(leaves, gradients, strict=True))}
 
+    def on(self, device: str) -> Case:
+        """Move every tensor, with its strides."""
+
+        def move(tensor: Tensor) -> Tensor:
+            if tensor.device.type == torch.device(device).type:
+                return tensor
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
+
+        options = {name: move(value) if isinstance(value, Tensor) else value for name, value in self.options.items()}
+        return replace(self, inputs={name: move(tensor) for name, tensor in self.inputs.items()}, options=options)
+
     def in_float64(self) -> Case:
         return replace(self, inputs={name: tensor.double() for name, tensor in self.inputs.items()})
 
@@ -74,6 +85,8 @@ def _lay_out(tensor: Tensor, layout: str) -> Tensor:
 
 TIMES = (1, 2, 15, 16, 17, 33, 64, 65, 97, 130)
 CHANNELS = (1, 3, 16, 37, 64, 65, 130)
+STATES = (1, 2, 5, 16, 17)
+WIDTHS = (1, 2, 3, 4, 7, 40)
 LAYOUTS = ("contiguous", "slice", "transposed")
 
 
@@ -105,21 +118,29 @@ def offsets(draw: Any, time: int) -> Tensor:
 
 
 @st.composite
-def _shapes_and_steps(draw: Any) -> tuple[int, int, int, dict[str, Any]]:
-    batch, time = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from(TIMES))
+def _shapes_and_steps(
+    draw: Any, times: tuple[int, ...], channels: tuple[int, ...]
+) -> tuple[int, int, int, dict[str, Any]]:
+    batch, time = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from(times))
     options: dict[str, Any] = {"reverse": draw(st.booleans())}
     if draw(st.integers(0, 2)) == 0:
         batch = 1
         options["cu_seqlens"] = draw(offsets(time))
     options["mask"] = draw(masks(batch, time))
-    return batch, time, draw(st.sampled_from(CHANNELS)), options
+    return batch, time, draw(st.sampled_from(channels)), options
 
 
 @st.composite
-def scans(draw: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)) -> Case:
+def scans(
+    draw: Any,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    times: tuple[int, ...] = TIMES,
+    channels: tuple[int, ...] = CHANNELS,
+    states: tuple[int, ...] = STATES,
+) -> Case:
     """Any call of the scan, from the tiny to a few chunks and blocks."""
-    batch, time, channel, options = draw(_shapes_and_steps())
-    state = draw(st.sampled_from((1, 2, 5, 16, 17)))
+    batch, time, channel, options = draw(_shapes_and_steps(times, channels))
+    state = draw(st.sampled_from(states))
     torch.manual_seed(draw(st.integers(0, 2**31)))
     dtype, parameter_dtype = draw(st.sampled_from(dtypes)), draw(st.sampled_from(dtypes))
     options["delta_softplus"] = draw(st.booleans())
@@ -144,16 +165,22 @@ def scans(draw: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfl
 
 
 @st.composite
-def convolutions(draw: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)) -> Case:
+def convolutions(
+    draw: Any,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    times: tuple[int, ...] = TIMES,
+    channels: tuple[int, ...] = CHANNELS,
+    widths: tuple[int, ...] = WIDTHS,
+) -> Case:
     """Any call of the convolution."""
-    batch, time, channel, options = draw(_shapes_and_steps())
+    batch, time, channel, options = draw(_shapes_and_steps(times, channels))
     torch.manual_seed(draw(st.integers(0, 2**31)))
     dtype, parameter_dtype = draw(st.sampled_from(dtypes)), draw(st.sampled_from(dtypes))
     options["mode"] = draw(st.sampled_from(("causal", "centered")))
     options["activation"] = draw(st.sampled_from(("silu", None)))
     inputs = {
         "u": torch.randn(batch, time, channel).to(dtype),
-        "weight": torch.randn(channel, draw(st.sampled_from((1, 2, 3, 4, 7, 40)))).to(parameter_dtype),
+        "weight": torch.randn(channel, draw(st.sampled_from(widths))).to(parameter_dtype),
     }
     if draw(st.booleans()):
         inputs["bias"] = torch.randn(channel).to(parameter_dtype)

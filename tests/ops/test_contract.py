@@ -7,7 +7,15 @@ import warnings
 import pytest
 import torch
 
-from mabert.ops import SlowBackendWarning, backends, depthwise_conv1d, explain, selective_scan, use_backend
+from mabert.ops import (
+    SlowBackendWarning,
+    backends,
+    depthwise_conv1d,
+    explain,
+    selective_scan,
+    softmax_attention,
+    use_backend,
+)
 from tests.ops.cases import plain_convolution, plain_scan
 
 SCAN_ERRORS = {
@@ -76,7 +84,9 @@ def test_the_automatic_choice_is_explained() -> None:
 
 def test_a_request_that_cannot_be_met_says_what_is_missing() -> None:
     case = plain_scan(1, 6, 3)
-    with pytest.raises(ValueError, match="'triton' was asked for, but this version has no GPU kernels"):
+    with pytest.raises(
+        ValueError, match="'triton' was asked for, but its kernels run on cuda and a tensor lies on cpu"
+    ):
         case.run("triton")
     with pytest.raises(ValueError, match=r"'cpu' was asked for, but .* float32 and bfloat16, .*float64"):
         case.in_float64().run("cpu")
@@ -117,3 +127,28 @@ def test_float16_is_float32_inside(operator, plain) -> None:
         assert tensor.grad is not None
         assert tensor.grad.dtype == torch.float16
         torch.testing.assert_close(tensor.grad, widened[name].grad.half(), rtol=2e-3, atol=1e-4)
+
+
+def test_an_operator_without_a_kernel_on_the_device_says_so() -> None:
+    query = torch.zeros(1, 4, 64)
+    with use_backend("triton"), pytest.raises(ValueError, match="'triton' was asked for, but it lacks this operator"):
+        softmax_attention(query, query, query, 2)
+
+
+def test_tensors_on_a_gpu_get_the_gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnGpu:
+        device = torch.device("cuda", 0)
+        dtype = torch.bfloat16
+
+        def is_floating_point(self) -> bool:
+            return True
+
+    monkeypatch.setattr(backends, "_is_installed", lambda module: True)
+    assert backends.choose("auto", OnGpu()).name == "triton"
+    assert backends.choose("auto", OnGpu(), among=("reference", "cpu")).name == "reference"
+    OnGpu.dtype = torch.float64
+    choice = backends.choose("auto", OnGpu())
+    assert (choice.name, choice.slow) == ("reference", True)
+    OnGpu.dtype = torch.float32
+    monkeypatch.setattr(backends, "_is_installed", lambda module: module != "triton")
+    assert "triton, which compiles the kernels, is not installed" in backends.choose("auto", OnGpu()).reason

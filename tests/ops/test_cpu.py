@@ -4,58 +4,38 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from tests.ops.agreement import assert_agrees, assert_same_are_finite
 from tests.ops.cases import PLAIN, Case, convolutions, plain_scan, scans
-from tests.tolerances import assert_close
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def _compare(case: Case) -> None:
-    u = case.inputs["u"]
-    generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(u.shape, generator=generator).to(u.dtype)
-    actual = case.run_with_gradients(grad)
-    expected = case.in_float64().run_with_gradients(grad, "reference")
-    others = [expected]
-    if u.shape[2] < 16:
-        # With few channels a sum over all steps may cancel to nearly nothing, and what rounding leaves of it is then
-        # no share of it. The same sums with other signs tell how large they are when they do not.
-        for _ in range(2):
-            signs = torch.randint(0, 2, u.shape, generator=generator) * 2 - 1
-            others.append(case.in_float64().run_with_gradients(grad * signs, "reference"))
-    for name, tensor in actual.items():
-        dtype = u.dtype if name == "output" else case.inputs[name].dtype
-        assert tensor.dtype == dtype, f"{name}: {tensor.dtype}, expected {dtype}"
-        largest = max((other[name].abs().max().item() for other in others if tensor.numel()), default=0.0)
-        assert_close(case.operator, name, tensor, expected[name], largest)
 
 
 @SETTINGS
 @given(scans())
 def test_scan_agrees_with_the_reference(case: Case) -> None:
-    _compare(case)
+    assert_agrees(case)
 
 
 @SETTINGS
 @given(convolutions())
 def test_convolution_agrees_with_the_reference(case: Case) -> None:
-    _compare(case)
+    assert_agrees(case)
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
 def test_empty_inputs_give_empty_outputs(plain, shape: tuple[int, int, int]) -> None:
-    _compare(plain(*shape, 4))
+    assert_agrees(plain(*shape, 4))
 
 
 def test_many_short_sequences() -> None:
     case = plain_scan(batch=1, time=300, channel=5)
     cuts = torch.arange(0, 301, dtype=torch.int32)
-    _compare(case.with_options(cu_seqlens=cuts))
+    assert_agrees(case.with_options(cu_seqlens=cuts))
 
 
 def test_a_wide_batch_of_long_rows() -> None:
-    _compare(plain_scan(batch=3, time=300, channel=200, state=16))
+    assert_agrees(plain_scan(batch=3, time=300, channel=200, state=16))
 
 
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
@@ -75,7 +55,7 @@ def test_scan_lets_nan_and_infinity_travel(name: str, value: float) -> None:
     case = plain_scan(batch=2, time=70, channel=20, state=3)
     spoiled = case.inputs[name].clone()
     spoiled.view(-1)[spoiled.numel() // 3] = value
-    _same_numbers_are_finite(case.with_inputs(**{name: spoiled}))
+    assert_same_are_finite(case.with_inputs(**{name: spoiled}))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -84,12 +64,4 @@ def test_convolution_lets_nan_and_infinity_travel(name: str, value: float) -> No
     case = PLAIN["convolution"](batch=2, time=70, channel=20)
     spoiled = case.inputs[name].clone()
     spoiled.view(-1)[spoiled.numel() // 3] = value
-    _same_numbers_are_finite(case.with_inputs(**{name: spoiled}))
-
-
-def _same_numbers_are_finite(case: Case) -> None:
-    grad = torch.ones_like(case.inputs["u"])
-    actual, expected = case.run_with_gradients(grad), case.run_with_gradients(grad, "reference")
-    for name in actual:
-        assert torch.equal(actual[name].isfinite(), expected[name].isfinite()), name
-    assert torch.equal(actual["output"].isnan(), expected["output"].isnan())
+    assert_same_are_finite(case.with_inputs(**{name: spoiled}))

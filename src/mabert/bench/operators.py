@@ -79,7 +79,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
         task = progress.add_task("operators", total=len(plan))
         for operator, dtype, length, slow_rivals, rounds in plan:
             progress.update(task, description=f"{operator}, {_name(dtype)}, {length} steps")
-            inputs = _scan_inputs(length, dtype) if operator == "selective_scan" else _conv_inputs(length, dtype)
+            inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
             sides = _sides(operator, dtype, slow_rivals)
             agreement |= _agreement(operator, dtype, length, sides, inputs)
             rows += _measure(operator, dtype, length, sides, inputs, rounds)
@@ -114,8 +114,8 @@ def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool, int]]:
 def _refuse_unless_correct() -> None:
     torch.manual_seed(0)
     for function, inputs in (
-        (selective_scan, _scan_inputs(70, torch.float32, channels=70)),
-        (depthwise_conv1d, _conv_inputs(70, torch.float32, channels=70)),
+        (selective_scan, scan_inputs(70, torch.float32, channels=70)),
+        (depthwise_conv1d, conv_inputs(70, torch.float32, channels=70)),
     ):
         actual = _with_gradients(function, inputs)
         with use_backend("reference"):
@@ -135,7 +135,7 @@ def _with_gradients(function: Call, inputs: dict[str, Tensor]) -> dict[str, Tens
     return {"output": y.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 
-def _scan_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> dict[str, Tensor]:
+def scan_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> dict[str, Tensor]:
     """Make tensors as a Mamba layer has them at initialisation: A = -(1..state), step sizes from 0.001 to 0.1."""
     generator = torch.Generator().manual_seed(0)
 
@@ -155,7 +155,7 @@ def _scan_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> d
     }
 
 
-def _conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> dict[str, Tensor]:
+def conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     return {
         "u": torch.randn(1, length, channels, generator=generator).to(dtype),
@@ -272,7 +272,7 @@ def _memory(length: int) -> dict[str, float]:
     """Compare what the scan holds for its backward, beside inputs and gradients, with every state in float32."""
     from mabert.ops.cpu.scan_backward import working_bytes
 
-    inputs = _scan_inputs(length, torch.float32)
+    inputs = scan_inputs(length, torch.float32)
     tensors = [inputs[name] for name in _SCAN_INPUTS]
     _, states = scan_op(*tensors, None, None, True, False, True, "cpu")
     every_state = 4 * inputs["u"].numel() * STATE

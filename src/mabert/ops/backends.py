@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.util
+import os
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -12,7 +13,7 @@ import torch
 
 AUTO = "auto"
 BACKENDS = ("reference", "cpu", "triton")
-CPU_DTYPES = (torch.float32, torch.bfloat16)
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 
 _requested: ContextVar[str] = ContextVar("mabert_backend", default=AUTO)
 _warned: set[str] = set()
@@ -83,36 +84,52 @@ def explain(*tensors: torch.Tensor | None) -> Choice:
     return choose(requested_backend(), *tensors)
 
 
-def choose(name: str, *tensors: torch.Tensor | None) -> Choice:
-    """Resolve a requested name (or ``auto``) for the tensors of one call; see `explain`."""
+def choose(name: str, *tensors: torch.Tensor | None, among: tuple[str, ...] = BACKENDS) -> Choice:
+    """Resolve a requested name (or ``auto``) for the tensors of one call of an operator; see `explain`.
+
+    Args:
+        name: What was asked for.
+        *tensors: The tensor arguments of the call; None is skipped.
+        among: The backends that have the operator.
+    """
     present = [tensor for tensor in tensors if tensor is not None]
     if name == AUTO:
-        return _choose_automatically(present)
-    if name == "triton":
-        raise ValueError("backend 'triton' was asked for, but this version has no GPU kernels; use 'reference'")
-    if name == "cpu":
-        missing = _what_cpu_lacks(present)
-        if missing:
-            raise ValueError(f"backend 'cpu' was asked for, but {missing}")
+        return _choose_automatically(present, among)
+    if name not in among:
+        raise ValueError(f"backend {name!r} was asked for, but it lacks this operator; {', '.join(among)} have it")
+    missing = _what_is_missing(name, present)
+    if missing:
+        raise ValueError(f"backend {name!r} was asked for, but {missing}")
     return Choice(name, "asked for by use_backend")
 
 
-def _choose_automatically(tensors: list[torch.Tensor]) -> Choice:
-    missing = _what_cpu_lacks(tensors)
+def _choose_automatically(tensors: list[torch.Tensor], among: tuple[str, ...]) -> Choice:
+    on_gpu = any(tensor.device.type == "cuda" for tensor in tensors)
+    name, place = ("triton", "a GPU") if on_gpu else ("cpu", "the CPU")
+    missing = _what_is_missing(name, tensors) if name in among else f"the operator has no kernel for {place}"
     if not missing:
-        return Choice("cpu", "tensors lie on the CPU in float32 or bfloat16")
+        return Choice(name, f"tensors lie on {place} in float32 or bfloat16")
     return Choice("reference", missing, slow=True)
 
 
-def _what_cpu_lacks(tensors: list[torch.Tensor]) -> str:
+def _what_is_missing(name: str, tensors: list[torch.Tensor]) -> str:
+    if name == "reference":
+        return ""
+    device = "cuda" if name == "triton" and not interprets_triton() else "cpu"
     for tensor in tensors:
-        if tensor.device.type != "cpu":
-            return f"the compiled kernels run on the CPU and a tensor lies on {tensor.device}"
-        if tensor.is_floating_point() and tensor.dtype not in CPU_DTYPES:
-            return f"the compiled kernels take float32 and bfloat16, and a tensor is {tensor.dtype}"
-    if not _has_numba():
-        return "numba, which compiles the kernels, is not installed"
+        if tensor.device.type != device:
+            return f"its kernels run on {device} and a tensor lies on {tensor.device}"
+        if tensor.is_floating_point() and tensor.dtype not in KERNEL_DTYPES:
+            return f"its kernels take float32 and bfloat16, and a tensor is {tensor.dtype}"
+    compiler = {"cpu": "numba", "triton": "triton"}[name]
+    if not _is_installed(compiler):
+        return f"{compiler}, which compiles the kernels, is not installed"
     return ""
+
+
+def interprets_triton() -> bool:
+    """Tell whether Triton's interpreter was asked for: the GPU kernels then run, very slowly, on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def attention_pays(tensor: torch.Tensor) -> bool:
@@ -121,7 +138,7 @@ def attention_pays(tensor: torch.Tensor) -> bool:
     It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
     rate of float32 (measured: `docs/performance.md`). Elsewhere nothing was measured and the answer is no.
     """
-    served = not _what_cpu_lacks([tensor]) and requested_backend() in (AUTO, "cpu")
+    served = not _what_is_missing("cpu", [tensor]) and requested_backend() in (AUTO, "cpu")
     return served and _has_bf16_without_amx()
 
 
@@ -132,8 +149,8 @@ def _has_bf16_without_amx() -> bool:
 
 
 @functools.cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def warn_if_slow(choice: Choice) -> None:

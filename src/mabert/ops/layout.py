@@ -9,6 +9,10 @@ BLOCK = 64
 """Channels that one job carries through time."""
 
 
+GPU_CHUNK = 16
+"""Steps between two saved states on a GPU, whose threads hold a chunk in their registers while they go back."""
+
+
 def padded_channels(channels: int) -> int:
     """Round the number of channels up to whole blocks."""
     return -(-channels // BLOCK) * BLOCK
@@ -23,3 +27,12 @@ def saved_states_shape(u: torch.Tensor, A: torch.Tensor, cu_seqlens: torch.Tenso
     rows, time, channels = u.shape
     boundaries = rows * (max(time - 1, 0) // CHUNK) if cu_seqlens is None else time // CHUNK
     return boundaries, A.shape[1], padded_channels(channels)
+
+
+def gpu_states_shape(u: torch.Tensor, A: torch.Tensor) -> tuple[int, int, int]:
+    """Return ``(boundaries, state, channel)`` of the states that a GPU saves: every `GPU_CHUNK` steps of each row.
+
+    A packed row is cut like any other, wherever its sequences start.
+    """
+    rows, time, channels = u.shape
+    return rows * (max(time - 1, 0) // GPU_CHUNK), A.shape[1], channels

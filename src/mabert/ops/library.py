@@ -12,11 +12,22 @@ from torch import Tensor
 
 from mabert.ops import reference
 from mabert.ops.backends import choose, warn_if_slow
-from mabert.ops.layout import saved_states_shape
+from mabert.ops.layout import gpu_states_shape, saved_states_shape
 
 
 def _present(*tensors: Tensor | None) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
+
+
+def _kernels(name: str) -> Any:
+    """Import the kernels of a backend, and with them its compiler, on first use."""
+    if name == "triton":
+        from mabert.ops import triton
+
+        return triton
+    from mabert.ops import cpu
+
+    return cpu
 
 
 def _spread(gradients: list[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
@@ -63,12 +74,9 @@ def scan_op(
     """Return ``y`` and the states at chunk boundaries (empty where the backend or the caller keeps none)."""
     choice = choose(backend, u, delta, A, B, C, D, z, delta_bias)
     warn_if_slow(choice)
-    if choice.name == "cpu":
-        from mabert.ops import cpu
-
-        return cpu.scan_forward(
-            u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse, keep_states
-        )
+    if choice.name != "reference":
+        inputs = (u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
+        return _kernels(choice.name).scan_forward(*inputs, keep_states=keep_states)
     y = reference.selective_scan(
         u,
         delta,
@@ -103,8 +111,10 @@ def _(
     keep_states: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    compiled = choose(backend, u, delta, A, B, C, D, z, delta_bias).name == "cpu"
-    shape = saved_states_shape(u, A, cu_seqlens) if compiled and keep_states else (0,)
+    name = choose(backend, u, delta, A, B, C, D, z, delta_bias).name
+    shape: tuple[int, ...] = (0,)
+    if keep_states and name != "reference":
+        shape = saved_states_shape(u, A, cu_seqlens) if name == "cpu" else gpu_states_shape(u, A)
     return u.new_empty(u.shape), u.new_empty(shape, dtype=torch.float32)
 
 
@@ -127,12 +137,10 @@ def scan_backward_op(
     backend: str,
 ) -> list[Tensor]:
     """Return the gradients of the floating inputs that were given, in the order of the arguments."""
-    if choose(backend, u, delta, A, B, C, D, z, delta_bias).name == "cpu":
-        from mabert.ops import cpu
-
-        return cpu.scan_backward(
-            grad, states, u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse
-        )
+    name = choose(backend, u, delta, A, B, C, D, z, delta_bias).name
+    if name != "reference":
+        inputs = (u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
+        return _kernels(name).scan_backward(grad, states, *inputs)
 
     def scan(*inputs: Tensor) -> Tensor:
         required, optional = list(inputs[:5]), _spread(list(inputs[5:]), D, z, delta_bias)
@@ -201,10 +209,8 @@ def conv_op(
     """Return the convolution of ``u``, contiguous."""
     choice = choose(backend, u, weight, bias)
     warn_if_slow(choice)
-    if choice.name == "cpu":
-        from mabert.ops import cpu
-
-        return cpu.conv_forward(u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
+    if choice.name != "reference":
+        return _kernels(choice.name).conv_forward(u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
     return reference.depthwise_conv1d(
         u,
         weight,
@@ -246,10 +252,9 @@ def conv_backward_op(
     backend: str,
 ) -> list[Tensor]:
     """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
-    if choose(backend, u, weight, bias).name == "cpu":
-        from mabert.ops import cpu
-
-        return cpu.conv_backward(grad, u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
+    name = choose(backend, u, weight, bias).name
+    if name != "reference":
+        return _kernels(name).conv_backward(grad, u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
 
     def conv(*inputs: Tensor) -> Tensor:
         return reference.depthwise_conv1d(
@@ -307,12 +312,10 @@ def attention_op(
     backend: str,
 ) -> Tensor:
     """Return the attention's output, contiguous. It has no gradient."""
-    choice = choose(backend, query, key, value)
+    choice = choose(backend, query, key, value, among=("reference", "cpu"))
     warn_if_slow(choice)
     if choice.name == "cpu":
-        from mabert.ops import cpu
-
-        return cpu.attention(query, key, value, heads, scale, mask, cu_seqlens)
+        return _kernels(choice.name).attention(query, key, value, heads, scale, mask, cu_seqlens)
     return reference.softmax_attention(
         query, key, value, heads, scale=scale, mask=mask, cu_seqlens=cu_seqlens
     ).contiguous()

@@ -1,0 +1,152 @@
+"""`python -m mabert.bench.gpu`: every step that has no result of this commit and GPU in the folder yet.
+
+Runs from the sources (``PYTHONPATH=src``) with whatever versions are there. Each step is a process of its own with a
+time limit, so that one that fails or hangs costs neither the others nor what they left.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mabert
+from mabert.bench.results import measured_on, write
+
+LIMIT = 580.0
+"""Seconds of a step: steps fit where a single command may take ten minutes."""
+
+_TESTS = "tests/ops/test_triton.py"
+
+
+def tests() -> dict[str, Any]:
+    """Run the GPU tests of the operators."""
+    return _pytest(sys.executable, "-m", "pytest")
+
+
+def sanitizer() -> dict[str, Any]:
+    """Run a few of them under compute-sanitizer, which sees every wrong address."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        return {"skipped": "compute-sanitizer is not installed"}
+    return _pytest(tool, "--error-exitcode", "9", sys.executable, "-m", "pytest", "-k", "written or packed")
+
+
+def _pytest(*command: str) -> dict[str, Any]:
+    ran = subprocess.run([*command, "-q", "-p", "no:cacheprovider", _TESTS], capture_output=True, text=True)
+    return {"exit_code": ran.returncode, "output": (ran.stdout + ran.stderr).splitlines()[-60:]}
+
+
+def operators() -> dict[str, Any]:
+    """Time scan and convolution."""
+    from mabert.bench.gpu.operators import measure
+
+    return measure()
+
+
+def forwards() -> dict[str, Any]:
+    """Time forwards of whole models."""
+    from mabert.bench.gpu.models import measure_forwards
+
+    return measure_forwards()
+
+
+def training() -> dict[str, Any]:
+    """Time training steps, and take one apart."""
+    from mabert.bench.gpu.models import measure_parts, measure_training
+
+    return {**measure_training(), "parts": measure_parts()}
+
+
+def compiled_forwards() -> dict[str, Any]:
+    """Time compiled forwards."""
+    from mabert.bench.gpu.models import measure_forwards
+
+    return measure_forwards(compiled=True)
+
+
+def compiled_training() -> dict[str, Any]:
+    """Time compiled training steps."""
+    from mabert.bench.gpu.models import measure_training
+
+    return measure_training(compiled=True)
+
+
+STEPS: dict[str, Callable[[], dict[str, Any]]] = {
+    step.__name__: step
+    for step in (tests, sanitizer, operators, training, forwards, compiled_training, compiled_forwards)
+}
+
+
+def main() -> int:
+    """Run what is missing; return 1 where a step failed."""
+    reader = argparse.ArgumentParser(prog="python -m mabert.bench.gpu", description=__doc__)
+    reader.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)} [all]")
+    reader.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results"), help="[%(default)s]")
+    reader.add_argument("--here", action="store_true", help="run one step in this process")
+    options = reader.parse_args()
+    unknown = [step for step in options.steps if step not in STEPS]
+    if unknown:
+        reader.error(f"no such step: {unknown[0]}; there are {', '.join(STEPS)}")
+    if not torch.cuda.is_available():
+        reader.error("no GPU is visible to torch; the CPU is measured by `make bench`")
+    if options.here:
+        for step in options.steps:
+            _run_here(step, options.output)
+        return 0
+    failed = [step for step in options.steps or STEPS if not _run(step, options.output)]
+    if failed:
+        sys.stderr.write(f"failed: {', '.join(failed)}; run again to try these once more\n")
+    return int(bool(failed))
+
+
+def _run_here(step: str, output: Path) -> None:
+    result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step]()}
+    path = write(result, output, f"gpu-{step}")
+    if result.get("exit_code"):
+        path.rename(path.with_suffix(".failed.json"))
+        sys.stdout.write("\n".join(result["output"]) + "\n")
+        raise SystemExit(1)
+
+
+def _run(step: str, output: Path) -> bool:
+    if _is_done(step, output):
+        sys.stdout.write(f"{step}: done before\n")
+        return True
+    sys.stdout.write(f"{step} ...\n")
+    sys.stdout.flush()
+    started = time.monotonic()
+    command = [sys.executable, "-m", "mabert.bench.gpu", "--here", step, "-o", str(output)]
+    try:
+        code = subprocess.run(command, timeout=LIMIT).returncode
+    except subprocess.TimeoutExpired:
+        code = -1
+    outcome = "done" if code == 0 else "out of time" if code == -1 else f"exit code {code}"
+    sys.stdout.write(f"{step}: {outcome} after {time.monotonic() - started:.0f} s\n")
+    return code == 0
+
+
+def sources() -> str:
+    """Return a checksum of the package's sources: a copy without its history has no commit to be known by."""
+    files = sorted(Path(mabert.__file__).parent.rglob("*.py"))
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+
+
+def _is_done(step: str, output: Path) -> bool:
+    """Tell whether the folder holds this step's result of these sources on this GPU."""
+    for path in output.glob(f"*-gpu-{step}.json"):
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if (there["sources"], there["environment"]["device"]) == (sources(), torch.cuda.get_device_name()):
+            return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

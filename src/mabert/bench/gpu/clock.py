@@ -1,0 +1,69 @@
+"""Timing on a GPU: by its own clock, with its cache emptied before each sample, sides in turns."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from mabert.bench.rounds import Spread
+
+_FLUSHED_BYTES = 256 << 20  # more than the second-level cache of any GPU this runs on
+_WARM_CALLS = 3
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], object]], *, least: int = 10, most: int = 100, budget: float = 5.0
+) -> dict[str, Spread]:
+    """Time the sides in turns, each sample on an empty cache, after a few calls that are not counted.
+
+    Args:
+        sides: Name to what is timed; it may leave work queued on the GPU.
+        least: Rounds that are made whatever they cost.
+        most: Rounds that are never exceeded.
+        budget: Seconds after which no round past ``least`` is begun.
+
+    Returns:
+        One spread for each side.
+    """
+    flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    for function in sides.values():
+        for _ in range(_WARM_CALLS):
+            function()
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for done in range(most):
+        if done >= least and time.perf_counter() - started > budget:
+            break
+        for side, function in sides.items():
+            samples[side].append(_sample(function, flush))
+    return {side: Spread.of(seconds) for side, seconds in samples.items()}
+
+
+def _sample(function: Callable[[], object], flush: torch.Tensor) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.zero_()  # keeps the GPU busy while the work behind it is queued, so that queueing is not timed
+    start.record()
+    function()
+    end.record()
+    end.synchronize()
+    return 1e-3 * start.elapsed_time(end)
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """Return the most bytes of tensors that a call held at once beyond those that were there before it."""
+    function()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def copy_rate() -> float:
+    """Copy a gigabyte within the GPU's memory; return the best bytes a second, read and written together."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    fastest = interleave({"copy": lambda: target.copy_(source)}, most=20)["copy"].fastest_ms
+    return 2 * source.nbytes / (1e-3 * fastest)

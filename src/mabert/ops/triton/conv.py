@@ -1,0 +1,106 @@
+"""The convolution on a GPU."""
+
+import torch
+from torch import Tensor
+
+from mabert.ops.triton import conv_kernels as kernels
+from mabert.ops.triton.launch import as_bytes, blocks_of, launch, readable, sequence_numbers, strides
+
+STEPS, BLOCK = 32, 64
+WARPS = 4
+
+
+def _steps_before(width: int, mode: str, reverse: bool) -> int:
+    before = width - 1 if mode == "causal" else (width - 1) // 2
+    return width - 1 - before if reverse else before
+
+
+def conv_forward(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+) -> Tensor:
+    """Return the convolution of ``u``."""
+    rows, time, channels = u.shape
+    width = weight.shape[1]
+    sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
+    y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+    if y.numel() == 0:
+        return y
+    u, mask = readable(u), as_bytes(mask)
+    launch(
+        kernels.conv_forward,
+        rows * -(-time // STEPS) * blocks_of(channels, BLOCK),
+        u,
+        weight.contiguous(),
+        bias,
+        mask,
+        sequence,
+        y,
+        *strides(u, mask),
+        time,
+        channels,
+        WIDTH=width,
+        BEFORE=_steps_before(width, mode, reverse),
+        SILU=silu,
+        REVERSE=reverse,
+        STEPS=STEPS,
+        BLOCK=BLOCK,
+        warps=WARPS,
+    )
+    return y
+
+
+def conv_backward(
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    mode: str,
+    silu: bool,
+    reverse: bool,
+) -> list[Tensor]:
+    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    rows, time, channels = u.shape
+    width = weight.shape[1]
+    sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
+    du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+    tiles = -(-time // STEPS)
+    dweight = torch.empty((rows * tiles, width, channels), dtype=torch.float32, device=u.device)
+    dbias = torch.empty((rows * tiles, channels), dtype=torch.float32, device=u.device)
+    if u.numel():
+        grad, u, mask = readable(grad), readable(u), as_bytes(mask)
+        launch(
+            kernels.conv_backward,
+            rows * tiles * blocks_of(channels, BLOCK),
+            grad,
+            u,
+            weight.contiguous(),
+            readable(bias),
+            mask,
+            sequence,
+            du,
+            dweight,
+            dbias,
+            *strides(grad, u, mask),
+            time,
+            channels,
+            WIDTH=width,
+            BEFORE=_steps_before(width, mode, reverse),
+            SILU=silu,
+            REVERSE=reverse,
+            STEPS=STEPS,
+            BLOCK=BLOCK,
+            warps=WARPS,
+        )
+    gradients = [du, dweight.sum(0).t().contiguous().to(weight.dtype)]
+    if bias is not None:
+        gradients.append(dbias.sum(0).to(bias.dtype))
+    return gradients

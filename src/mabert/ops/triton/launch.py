@@ -1,0 +1,95 @@
+"""What stands between torch's tensors and a kernel: layouts, offsets of packed sequences, and how rows are cut."""
+
+import contextlib
+import math
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from mabert.ops.layout import GPU_CHUNK
+from mabert.ops.sequences import spans
+
+COMPILATION = {"enable_fp_fusion": True}
+"""Multiplying and adding in one instruction, which Triton's releases switch on or off by default."""
+
+_SHORTEST_SPLIT = 64
+_MOST_SPLITS = 64
+_WARPS_A_SCHEDULER = 2
+_SCHEDULERS = 4
+_ASSUMED_PROCESSORS = 1  # where there is no GPU and kernels are interpreted
+
+
+def launch(kernel: Any, programs: int, *args: Any, warps: int = 1, **options: Any) -> None:
+    """Start ``programs`` of a kernel on the device of its first argument, products and sums fused."""
+    device = args[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        kernel[(programs,)](*args, num_warps=warps, **COMPILATION, **options)
+
+
+@overload
+def readable(tensor: Tensor) -> Tensor: ...
+@overload
+def readable(tensor: Tensor | None) -> Tensor | None: ...
+def readable(tensor: Tensor | None) -> Tensor | None:
+    """Return the tensor itself where its last dimension has stride 1, otherwise a contiguous copy."""
+    return tensor if tensor is None or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def strides(*tensors: Tensor | None) -> list[int]:
+    """List the distances between rows and between steps of each tensor; zeros for one that is absent."""
+    return [distance for tensor in tensors for distance in ((0, 0) if tensor is None else tensor.stride()[:2])]
+
+
+def as_bytes(mask: Tensor | None) -> Tensor | None:
+    """Return a mask as the bytes it lies in."""
+    return None if mask is None else mask.view(torch.uint8)
+
+
+def decays_of(A: Tensor) -> Tensor:
+    """Return A times log2(e), so that exp(ΔA) is a power of two, as ``(state, channel)`` in float32."""
+    return (A.detach().float() * math.log2(math.e)).t().contiguous()
+
+
+def blocks_of(channels: int, block: int) -> int:
+    """Count the blocks of channels."""
+    return -(-channels // block)
+
+
+def split_steps(programs: int, time: int, device: torch.device) -> int:
+    """Choose the steps of a split, a multiple of a chunk: all of a row where the programs fill the chip without it.
+
+    A split row is gone through twice, so it is left whole from one warp a scheduler on.
+    """
+    processors = _ASSUMED_PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    schedulers = _SCHEDULERS * processors
+    splits = 1 if programs >= schedulers else math.ceil(_WARPS_A_SCHEDULER * schedulers / programs)
+    splits = max(1, min(splits, _MOST_SPLITS, time // _SHORTEST_SPLIT))
+    return math.ceil(math.ceil(time / splits) / GPU_CHUNK) * GPU_CHUNK
+
+
+def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
+    """Number the sequence of each step of a packed row, int32 ``(time,)``.
+
+    Raises:
+        ValueError: The offsets do not rise from 0 to ``time``.
+    """
+    spans(cu_seqlens, 1, time)
+    steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
+    return torch.searchsorted(cu_seqlens, steps, right=True).to(torch.int32)
+
+
+def starts_of_sequences(cu_seqlens: Tensor | None, time: int, reverse: bool) -> Tensor | None:
+    """Mark the steps at which the scan enters a sequence, bytes ``(time,)``; None where each row is one."""
+    if cu_seqlens is None:
+        return None
+    number = sequence_numbers(cu_seqlens, time)
+    marks = torch.ones(time, dtype=torch.uint8, device=number.device)
+    changes = (number[1:] != number[:-1]).to(torch.uint8)
+    if reverse:
+        marks[:-1] = changes
+    else:
+        marks[1:] = changes
+    return marks

@@ -1,0 +1,34 @@
+"""What a GPU's special-function units reach: the scan needs one exponential for every state of every step."""
+
+import torch
+import triton
+import triton.language as tl
+
+from mabert.ops.triton.launch import launch
+
+_CHAINS, _ROUNDS, _PROGRAMS_A_PROCESSOR, _TRIES = 1024, 4096, 16, 5
+
+
+@triton.jit
+def _chains(target, ROUNDS: tl.constexpr, WIDTH: tl.constexpr):
+    """Take powers of two of powers of two; the numbers stay in registers, eight chains to a thread."""
+    lane = tl.arange(0, WIDTH)
+    x = lane.to(tl.float32) / WIDTH
+    for _ in range(ROUNDS):
+        x = tl.exp2(-x)
+    tl.store(target + tl.program_id(0) * WIDTH + lane, x)
+
+
+def exponential_rate(device: torch.device) -> float:
+    """Measure exponentials a second, the best of a few tries, with nothing read or written on the way."""
+    programs = _PROGRAMS_A_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    target = torch.empty(programs * _CHAINS, device=device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(_TRIES):
+        start.record()
+        launch(_chains, programs, target, ROUNDS=_ROUNDS, WIDTH=_CHAINS, warps=4)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return programs * _CHAINS * _ROUNDS / (1e-3 * min(times))

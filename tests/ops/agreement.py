@@ -1,0 +1,44 @@
+"""Does a backend agree with the float64 reference, in the output and in every gradient?"""
+
+import torch
+
+from tests.ops.cases import Case
+from tests.tolerances import assert_close
+
+
+def assert_agrees(case: Case, backend: str = "cpu", device: str = "cpu") -> None:
+    """Run a case on a backend and device, and on the reference in float64, and compare what comes out.
+
+    Args:
+        case: The call, with its tensors on the CPU.
+        backend: What is tested.
+        device: Where it runs; the reference stays on the CPU.
+    """
+    u = case.inputs["u"]
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(u.shape, generator=generator).to(u.dtype)
+    actual = case.on(device).run_with_gradients(grad.to(device), backend)
+    expected = case.in_float64().run_with_gradients(grad, "reference")
+    others = [expected]
+    if u.shape[2] < 16:
+        # With few channels a sum over all steps may cancel to nearly nothing, and what rounding leaves of it is then
+        # no share of it. The same sums with other signs tell how large they are when they do not.
+        for _ in range(2):
+            signs = torch.randint(0, 2, u.shape, generator=generator) * 2 - 1
+            others.append(case.in_float64().run_with_gradients(grad * signs, "reference"))
+    for name, tensor in actual.items():
+        dtype = u.dtype if name == "output" else case.inputs[name].dtype
+        assert tensor.dtype == dtype, f"{name}: {tensor.dtype}, expected {dtype}"
+        assert tensor.device.type == torch.device(device).type, f"{name}: {tensor.device}, expected {device}"
+        largest = max((other[name].abs().max().item() for other in others if tensor.numel()), default=0.0)
+        assert_close(case.operator, name, tensor.cpu(), expected[name], largest)
+
+
+def assert_same_are_finite(case: Case, backend: str = "cpu", device: str = "cpu") -> None:
+    """Require NaN and infinity in the inputs to spoil the same numbers as in the reference, and no others."""
+    grad = torch.ones_like(case.inputs["u"])
+    actual = case.on(device).run_with_gradients(grad.to(device), backend)
+    expected = case.run_with_gradients(grad, "reference")
+    for name, tensor in actual.items():
+        assert torch.equal(tensor.isfinite().cpu(), expected[name].isfinite()), name
+    assert torch.equal(actual["output"].isnan().cpu(), expected["output"].isnan())

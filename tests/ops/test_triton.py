@@ -1,0 +1,233 @@
+"""The GPU kernels against the float64 reference: at real sizes on a GPU, at small ones by Triton's interpreter without.
+
+The interpreter (``TRITON_INTERPRET=1``, from the start of the process on) runs the same kernel source one program after
+the other on the CPU; it checks the arithmetic, the masks and the addresses. What only a GPU can show is marked ``gpu``.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+
+from mabert.ops import library, use_backend
+from mabert.ops.backends import interprets_triton
+from tests.ops.agreement import assert_agrees, assert_same_are_finite
+from tests.ops.cases import PLAIN, Case, convolutions, plain_convolution, plain_scan, scans
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+SETTINGS = settings(
+    max_examples=100 if GPU else 8,
+    deadline=None,
+    phases=list(Phase)
+    if GPU
+    else [Phase.explicit, Phase.reuse, Phase.generate],  # interpreted, shrinking takes minutes
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+SIZES = {} if GPU else {"times": (1, 2, 17, 33), "channels": (1, 3, 37)}
+
+
+def needs_gpu(test):
+    """Mark a test that only a GPU can answer."""
+    return pytest.mark.gpu(pytest.mark.skipif(not GPU, reason="needs a GPU")(test))
+
+
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of the infinities that are tested
+    pytest.mark.skipif(
+        not GPU and not interprets_triton(), reason="without a GPU, run these by TRITON_INTERPRET=1 pytest -m triton"
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def rounding(monkeypatch):
+    """Have the interpreter round float32 to bfloat16 as a GPU does, to nearest; by itself it cuts the bits off."""
+    if GPU:
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def converted(data, source, target, mode):
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(data, source, target, mode)
+        numbers = torch.from_numpy(np.ascontiguousarray(data.view(np.float32)))
+        return numbers.bfloat16().view(torch.int16).numpy().view(np.uint16)
+
+    monkeypatch.setattr(interpreter, "_convert_float", converted)
+
+
+@pytest.fixture
+def splits(monkeypatch):
+    """Cut every row as finely as the kernels can."""
+    from mabert.ops.triton import launch, scan
+
+    def finest(programs, time, device):
+        return launch.GPU_CHUNK
+
+    monkeypatch.setattr(scan, "split_steps", finest)
+
+
+@pytest.fixture
+def poisoned():
+    """Fill all memory that torch hands out unwritten with NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(3, device=DEVICE).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@SETTINGS
+@given(scans(**SIZES, **({} if GPU else {"states": (1, 2, 5)})))
+def test_scan_agrees_with_the_reference(case: Case) -> None:
+    assert_agrees(case, "triton", DEVICE)
+
+
+@SETTINGS
+@given(convolutions(**SIZES, **({} if GPU else {"widths": (1, 2, 3, 4, 7)})))
+def test_convolution_agrees_with_the_reference(case: Case) -> None:
+    assert_agrees(case, "triton", DEVICE)
+
+
+@settings(SETTINGS, max_examples=100 if GPU else 5)
+@given(scans(times=(17, 40, 64, 97) if GPU else (17, 40), channels=(3, 70) if GPU else (3,), states=(2, 5)))
+def test_a_scan_in_splits_agrees_with_the_reference(splits, case: Case) -> None:
+    assert_agrees(case, "triton", DEVICE)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_packed_scan_in_splits_keeps_sequences_apart(splits, reverse: bool) -> None:
+    cuts = torch.tensor([0, 5, 5, 16, 19, 40], dtype=torch.int32)
+    case = plain_scan(1, 40, 3, 2).with_options(cu_seqlens=cuts, reverse=reverse)
+    assert_agrees(case, "triton", DEVICE)
+    spoiled = case.inputs["u"].clone()
+    spoiled[0, 17] = float("nan")
+    assert_same_are_finite(case.with_inputs(u=spoiled), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_number_of_the_results_is_written(poisoned, plain, masked: bool) -> None:
+    case = plain(2, 35, 35, 3)
+    if masked:
+        lengths = torch.tensor([[35], [20]])
+        case = case.with_options(mask=torch.arange(35).expand(2, 35) < lengths)
+    assert_agrees(case, "triton", DEVICE)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+def test_empty_inputs_give_empty_outputs(plain, shape: tuple[int, int, int]) -> None:
+    assert_agrees(plain(*shape, 4), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["u", "delta", "A", "B", "C", "D", "z", "delta_bias"])
+def test_scan_lets_nan_and_infinity_travel(name: str, value: float) -> None:
+    case = plain_scan(batch=1, time=20, channel=3, state=2)
+    spoiled = case.inputs[name].clone()
+    spoiled.view(-1)[spoiled.numel() // 3] = value
+    assert_same_are_finite(case.with_inputs(**{name: spoiled}), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["u", "weight", "bias"])
+def test_convolution_lets_nan_and_infinity_travel(name: str, value: float) -> None:
+    case = plain_convolution(batch=2, time=40, channel=3)
+    spoiled = case.inputs[name].clone()
+    spoiled.view(-1)[spoiled.numel() // 3] = value
+    assert_same_are_finite(case.with_inputs(**{name: spoiled}), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_stands_at_masked_steps_has_no_effect(plain, reverse: bool) -> None:
+    mask = torch.ones(2, 35, dtype=torch.bool)
+    mask[0, :9], mask[1, 30:], mask[1, 3] = False, False, False
+    case = plain(2, 35, 5, 3).with_options(mask=mask, reverse=reverse)
+    nan_at_masked = mask.unsqueeze(-1).logical_not()
+    spoiled = case.over_time(lambda tensor: tensor.masked_fill(nan_at_masked, float("nan")))
+    grad = torch.ones_like(case.inputs["u"])
+    clean = case.on(DEVICE).run_with_gradients(grad.to(DEVICE), "triton")
+    dirty = spoiled.on(DEVICE).run_with_gradients(grad.masked_fill(nan_at_masked, float("nan")).to(DEVICE), "triton")
+    for name, expected in clean.items():
+        assert torch.equal(dirty[name], expected), name
+        if expected.dim() == 3:
+            assert not expected[~mask.to(DEVICE)].any(), name
+
+
+def test_offsets_that_are_no_boundaries_are_refused() -> None:
+    case = plain_convolution(1, 6, 3)
+    for cuts in ([0, 4], [1, 6], [0, 5, 3, 6]):
+        with pytest.raises(ValueError, match="cu_seqlens must"):
+            case.with_options(cu_seqlens=torch.tensor(cuts, dtype=torch.int32)).on(DEVICE).run("triton")
+
+
+def test_opcheck_passes() -> None:
+    mask = (torch.arange(20).repeat(2, 1) < torch.tensor([[20], [14]])).to(DEVICE)
+    inputs = list(plain_scan(2, 20, 3, 2).on(DEVICE).inputs.values())
+    args = (*inputs, mask, None, True, False)
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    torch.library.opcheck(library.scan_op, (*leaves, *args[8:], True, "triton"))
+    y, states = library.scan_op(*args, True, "triton")
+    torch.library.opcheck(library.scan_backward_op, (torch.ones_like(y), states, *args, "triton"))
+
+    inputs = list(plain_convolution(2, 20, 3).on(DEVICE).inputs.values())
+    args = (*inputs, mask, None, "causal", True, False, "triton")
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    torch.library.opcheck(library.conv_op, (*leaves, *args[3:]))
+    torch.library.opcheck(library.conv_backward_op, (torch.ones_like(inputs[0]), *args))
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 4096, 1536), (3, 517, 1536)])
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+def test_real_sizes_agree_with_the_reference(plain, shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    case = plain(*shape, 16 if plain is plain_scan else 4).over_time(lambda tensor: tensor.to(dtype))
+    assert_agrees(case, "triton", DEVICE)
+
+
+@needs_gpu
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+def test_results_repeat_to_the_last_bit(plain) -> None:
+    case = plain(2, 1000, 300, 4).on(DEVICE)
+    grad = torch.ones_like(case.inputs["u"])
+    first, second = (case.run_with_gradients(grad, "triton") for _ in range(2))
+    for name, expected in first.items():
+        assert torch.equal(second[name], expected), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
+def test_offsets_past_two_to_the_31_are_reached(plain) -> None:
+    rows, time, channels = 3, 500_000, 1536  # 2.3 billion elements a tensor; the last row lies past 2**31
+    torch.cuda.empty_cache()
+    case = plain(1, 64, channels, 4)
+    wide = {
+        name: tensor.bfloat16().to(DEVICE).repeat(rows, -(-time // 64), 1)[:, :time]
+        if tensor.dim() == 3
+        else tensor.to(DEVICE)
+        for name, tensor in case.inputs.items()
+    }
+    with torch.no_grad():
+        long = Case(case.operator, wide).run("triton")
+        last = Case(case.operator, {n: t[-1:, -256:] if t.dim() == 3 else t for n, t in wide.items()}).run("triton")
+    assert torch.equal(long[0], long[2])
+    torch.testing.assert_close(long[-1:, -128:], last[:, -128:], rtol=2**-7, atol=1e-2)
+
+
+@needs_gpu
+def test_a_whole_step_runs_under_compile() -> None:
+    case = plain_scan(2, 100, 64, 16).on(DEVICE)
+    names = list(case.inputs)
+
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        with use_backend("triton"):
+            return case.function(**dict(zip(names, tensors, strict=True)))
+
+    torch.testing.assert_close(torch.compile(run, fullgraph=True)(*case.inputs.values()), case.run("triton"))
