@@ -45,18 +45,30 @@ def close(ours, truth):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("padding", [None, *MASKS])
 def test_every_option_follows_the_equations(name, padding):
-    settings = config(**OPTIONS[name])
+    settings = config(**OPTIONS[name], unpad="never")
     model = build(MaBertModel, settings)
     tokens = ids(np.random.default_rng(1), 2, 6)
     mask = None if padding is None else MASKS[padding]
     close(run(model, tokens, mask), Equations(settings_of(settings), weights_of(model)).encode(tokens, mask))
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("padding", MASKS)
+def test_without_its_padding_each_text_follows_the_equations_alone(name, padding):
+    settings = config(**OPTIONS[name])
+    model = build(MaBertModel, settings)
+    tokens, mask = ids(np.random.default_rng(1), 2, 6), np.array(MASKS[padding])
+    equations = Equations(settings_of(settings), weights_of(model))
+    for row, text, valid in zip(run(model, tokens, mask), tokens, mask.astype(bool), strict=True):
+        if valid.any():
+            close(row[torch.as_tensor(valid)], equations.encode(text[valid][None], None)[0])
+
+
 @pytest.mark.parametrize("regime", ["none", "pre", "post", "pre+post", "exact"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
 @pytest.mark.parametrize("padding", MASKS)
 def test_every_regime_of_masking_follows_the_equations(regime, direction, padding):
-    settings = config(padding_safe_masking=regime, ssm_direction=direction, layer_pattern="MTM")
+    settings = config(padding_safe_masking=regime, ssm_direction=direction, layer_pattern="MTM", unpad="never")
     model = build(MaBertModel, settings)
     tokens = ids(np.random.default_rng(2), 2, 6)
     truth = Equations(settings_of(settings), weights_of(model)).encode(tokens, MASKS[padding])
@@ -85,7 +97,7 @@ def test_segments_and_given_positions():
 @pytest.mark.parametrize("kind", ["map", "attention", "cls", "mean"])
 @pytest.mark.parametrize("padding", MASKS)
 def test_pooling_and_classifier_follow_the_equations(kind, padding):
-    settings = config(pooling=kind, num_labels=3)
+    settings = config(pooling=kind, num_labels=3, unpad="never")
     model = build(MaBertForSequenceClassification, settings)
     tokens = ids(np.random.default_rng(5), 2, 6)
     weights = weights_of(model)

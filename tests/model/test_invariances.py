@@ -19,6 +19,7 @@ directions = st.sampled_from(["forward", "backward", "bidirectional"])
 conv_modes = st.sampled_from(["causal", "centered"])
 positions = st.sampled_from(["learned", "rotary", "none"])
 patterns = st.sampled_from(["MT", "TM", "MM", "TT"])
+unpads = st.sampled_from(["auto", "never"])
 
 
 def padded(tokens, left, right, content):
@@ -43,8 +44,9 @@ def same(a, b):
     st.integers(0, 5),
     st.integers(0, VOCAB - 1),
     st.integers(1, 5),
+    unpads,
 )
-def test_padding_changes_no_token_vector(direction, conv, position, pattern, time, left, right, content, width):
+def test_padding_changes_no_token_vector(direction, conv, position, pattern, time, left, right, content, width, unpad):
     model = build(
         MaBertModel,
         config(
@@ -53,6 +55,7 @@ def test_padding_changes_no_token_vector(direction, conv, position, pattern, tim
             position_embedding=position,
             layer_pattern=pattern,
             ssm_conv_kernel=width,
+            unpad=unpad,
         ),
     )
     tokens = ids(np.random.default_rng(time), 1, time)
@@ -61,9 +64,15 @@ def test_padding_changes_no_token_vector(direction, conv, position, pattern, tim
 
 
 @settings(max_examples=20, deadline=None)
-@given(directions, conv_modes, st.lists(st.integers(0, 6), min_size=2, max_size=4), st.randoms(use_true_random=False))
-def test_a_text_is_the_same_in_any_batch_at_any_place(direction, conv, lengths, random):
-    model = build(MaBertModel, config(ssm_direction=direction, ssm_conv_mode=conv))
+@given(
+    directions,
+    conv_modes,
+    unpads,
+    st.lists(st.integers(0, 6), min_size=2, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_a_text_is_the_same_in_any_batch_at_any_place(direction, conv, unpad, lengths, random):
+    model = build(MaBertModel, config(ssm_direction=direction, ssm_conv_mode=conv, unpad=unpad))
     rng = np.random.default_rng(0)
     texts = [ids(rng, 1, length)[0] for length in lengths]
     widest = max(max(lengths), 1)

@@ -1,5 +1,6 @@
 """Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
 from mabert.model.masking import PaddingMask, is_tracing
+from mabert.model.packing import Packing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 
@@ -63,6 +65,58 @@ def can_fuse(config: MaBertConfig, hidden: Tensor, *, training: bool, output_att
     return wanted and fits and not dropout and not is_tracing() and attention_pays(hidden)
 
 
+def attend_packed(
+    module: "SelfAttention",
+    implementation: Callable[..., tuple[Tensor, Tensor | None]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    **options: Any,
+) -> Tensor:
+    """Attends within each sequence of a packed row, without a matrix over the row.
+
+    Flash attention takes the boundaries as they are. On a GPU in half precision torch's variable-length attention
+    serves SDPA. Everything else is asked for one sequence after the other.
+
+    Args:
+        module: The attention layer.
+        implementation: One of transformers' attention implementations.
+        query: (1, heads, total, head_size).
+        key: Likewise.
+        value: Likewise.
+        packing: The sequences.
+        options: `dropout`, `scaling` and what else the implementation takes.
+
+    Returns:
+        (1, total, heads, head_size).
+    """
+    name = module.config._attn_implementation
+    longest = max(packing.lengths, default=0)
+    if name.startswith("flash_attention"):
+        bounds = {"cu_seq_lens_q": packing.cu_seqlens, "cu_seq_lens_k": packing.cu_seqlens}
+        longest_of = {"max_length_q": longest, "max_length_k": longest}
+        return implementation(module, query, key, value, None, **bounds, **longest_of, **options)[0]
+    if name == "sdpa" and has_variable_length(query) and not options["dropout"]:
+        from torch.nn.attention.varlen import varlen_attn
+
+        q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+        cuts = packing.cu_seqlens
+        mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"])
+        assert isinstance(mixed, Tensor)
+        return mixed.unsqueeze(0)
+    lengths = [length for length in packing.lengths if length]
+    parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
+    return torch.cat([implementation(module, *part, None, **options)[0] for part in parts], dim=1)
+
+
+def has_variable_length(query: Tensor) -> bool:
+    """Whether torch's variable-length attention takes such queries: half precision on a GPU from Ampere on."""
+    half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    present = importlib.util.find_spec("torch.nn.attention.varlen") is not None
+    return half and present and torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+
 class SelfAttention(nn.Module):
     """MHSA: projections with bias as in BERT, any of transformers' attention implementations, never causal."""
 
@@ -84,6 +138,7 @@ class SelfAttention(nn.Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         output_attentions: bool = False,
         fused: PaddingMask | None = None,
+        packing: Packing | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends over the whole row.
@@ -94,6 +149,7 @@ class SelfAttention(nn.Module):
             rotary: Cosines and sines of `RotaryPositions`, or None.
             output_attentions: Whether the weights are wanted; SDPA does not have them, so eager attention serves.
             fused: The batch's padding where `can_fuse` holds; `attention_mask` is then not looked at.
+            packing: The sequences of a packed row: each attends to itself. None where each row is one.
             kwargs: Passed on to the implementation.
 
         Returns:
@@ -110,18 +166,16 @@ class SelfAttention(nn.Module):
             # Under autocast, turning by the float32 table has made float32 of query and key.
             heads_last = (x.to(value.dtype).transpose(1, 2) for x in (query, key, value))
             query, key, value = (x.reshape(batch, time, width) for x in heads_last)
-            mixed = softmax_attention(query, key, value, self.config.num_attention_heads, mask=fused.keys)
+            mixed = softmax_attention(
+                query, key, value, self.config.num_attention_heads, mask=fused.keys, cu_seqlens=fused.cu_seqlens
+            )
             return self.output(mixed), None
-        mixed, weights = self._implementation(output_attentions)(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout if self.training else 0.0,
-            scaling=self.head_size**-0.5,
-            **kwargs,
-        )
+        options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5, **kwargs}
+        implementation = self._implementation(output_attentions)
+        if packing is not None:
+            mixed = attend_packed(self, implementation, query, key, value, packing, **options)
+            return self.output(mixed.reshape(batch, time, width)), None
+        mixed, weights = implementation(self, query, key, value, attention_mask, **options)
         return self.output(mixed.reshape(batch, time, width)), weights
 
     def _implementation(self, output_attentions: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:

@@ -84,6 +84,8 @@ class MaBertConfig(PreTrainedConfig):
         ssm_dt_min: Smallest initial step size (seconds-free units, as in Mamba-1).
         ssm_dt_max: Largest initial step size.
         padding_safe_masking: `none | pre | post | pre+post | exact`, see `mabert.model.masking`.
+        unpad: `auto` runs a padded batch without its padding, as one packed row, where nothing stands against it (see
+            `docs/padding.md`); `never` always runs it padded and masked. Only with `padding_safe_masking="exact"`.
         pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`,
             `mean`.
         sparse_prediction: Whether `MaBertForMaskedLM` computes logits at the scored positions only when it is given
@@ -123,6 +125,7 @@ class MaBertConfig(PreTrainedConfig):
     ssm_dt_min: float = 1e-3
     ssm_dt_max: float = 1e-1
     padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] = "exact"
+    unpad: Literal["auto", "never"] = "auto"
     pooling: Literal["map", "attention", "cls", "mean"] = "map"
     sparse_prediction: bool = False
     tie_word_embeddings: bool = True

@@ -18,6 +18,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
 from mabert.model.mamba import MambaMixer, SelectiveCore
 from mabert.model.masking import PaddingMask, is_tracing
+from mabert.model.packing import BOUNDARIES, Packing, Unpadding
 
 logger = logging.get_logger(__name__)
 
@@ -112,9 +113,12 @@ class MaBertModel(MaBertPreTrainedModel):
             input_ids: int64 (batch, time).
             attention_mask: (batch, time), nonzero at tokens, zero at padding; default, all tokens.
             token_type_ids: int64 (batch, time), segments; default, 0.
-            position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its row.
+            position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its sequence.
             inputs_embeds: (batch, time, D), in place of `input_ids`.
-            kwargs: `output_hidden_states`, `output_attentions`, `return_dict`.
+            kwargs: `output_hidden_states`, `output_attentions`, `return_dict`; and for several sequences packed into
+                one row (1, total), without padding or mask, where they begin, as transformers' padding-free training
+                says it: `cu_seq_lens_q` int32 (sequences + 1,), the equal `cu_seq_lens_k`, `max_length_q` and
+                `max_length_k`, or `seq_idx` int32 (1, total).
 
         Returns:
             `last_hidden_state` (batch, time, D); on request `hidden_states`, the embedding and one a layer, and
@@ -122,39 +126,74 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, an id is outside its table,
-                the input is longer than the table of positions, or the mask has another shape.
+                the input is longer than the table of positions, the mask has another shape, or the boundaries of a
+                packed row are missing, do not cover it, or stand beside a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
         shape = given.shape[:2]
-        mask = PaddingMask.from_attention_mask(attention_mask, shape, self.config.padding_safe_masking)
-        warn_of_holes(mask)
+        regime = self.config.padding_safe_masking
+        kwargs["output_attentions"] = self._wants("output_attentions", kwargs)
+        packing = None if is_tracing() else Packing.from_caller(kwargs, shape, attention_mask, position_ids)
+        mask = PaddingMask.from_attention_mask(attention_mask, shape, regime, packing)
+        for name in BOUNDARIES:
+            kwargs.pop(name, None)
+        if packing is not None and kwargs["output_attentions"]:
+            raise ValueError("output_attentions is not there for packed rows: give the texts as a padded batch")
         if position_ids is None:
             self._check_length(shape[1], mask)
-            position_ids = mask.positions(shape, given.device)
 
+        unpadding = Unpadding.of(mask.valid) if mask.valid is not None and self._unpads(mask, kwargs) else None
+        if unpadding is not None:
+            mask = PaddingMask(None, regime, unpadding.packing)
+            input_ids, token_type_ids, position_ids, inputs_embeds = (
+                None if x is None else unpadding.flatten(x)
+                for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
+            )
+        warn_of_holes(mask)
+        if position_ids is None:
+            position_ids = mask.positions(shape, given.device)
         hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        kwargs["output_attentions"] = self._wants_attentions(kwargs)
+        hidden = self._through_layers(hidden, mask, position_ids, **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden if unpadding is None else unpadding.restore(hidden))
+
+    def _through_layers(self, hidden: Tensor, mask: PaddingMask, position_ids: Tensor, **kwargs: Any) -> Tensor:
+        """The stack and the last LayerNorm."""
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         if can_fuse(self.config, hidden, training=self.training, output_attentions=kwargs["output_attentions"]):
             attention["fused"] = mask
+        elif mask.packing is not None:
+            attention["packing"] = mask.packing
         else:
             attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, mask.keys)
         for layer in self.layers:
             hidden = layer(hidden, mask, **attention, **kwargs)
-        return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
+        return mask.after_stack(self.norm(hidden))
 
-    def _wants_attentions(self, kwargs: Any) -> bool:
-        asked = kwargs.get("output_attentions")
-        return bool(self.config.output_attentions if asked is None else asked)
+    def _wants(self, output: str, kwargs: Any) -> bool:
+        asked = kwargs.get(output)
+        return bool(getattr(self.config, output) if asked is None else asked)
+
+    def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
+        """Whether this batch runs without its padding.
+
+        What is recorded layer by layer has the shape of the padded batch, so it needs masked execution; so does a graph
+        that is captured, whose shapes may not depend on the mask's values.
+        """
+        if self.config.unpad == "never" or mask.regime != "exact" or is_tracing():
+            return False
+        recorded = kwargs["output_attentions"] or self._wants("output_hidden_states", kwargs)
+        return not recorded and mask.valid is not None and bool(mask.valid.any())
 
     def _check_length(self, time: int, mask: PaddingMask) -> None:
         limit = self.config.max_position_embeddings
         if self.config.position_embedding != "learned" or time <= limit:
             return
-        if mask.valid is not None:
+        if mask.packing is not None:
+            time = max(mask.packing.lengths, default=0)
+        elif mask.valid is not None:
             if is_tracing():
                 return
             time = int(mask.valid.sum(dim=1).max())

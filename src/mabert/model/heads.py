@@ -1,5 +1,6 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,8 @@ from transformers.utils.generic import can_return_tuple
 
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
-from mabert.model.masking import tokens_of
+from mabert.model.masking import is_tracing, tokens_of
+from mabert.model.packing import Packing
 from mabert.model.pooling import Pooler
 
 IGNORED = -100
@@ -143,13 +145,13 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
             kwargs: See `MaBertModel.forward`.
 
         Returns:
-            `loss` if labels are given, and `logits` ŷ (batch, labels).
+            `loss` if labels are given, and `logits` ŷ (batch, labels); of a packed row, one a sequence.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        pooled = self.pooler(outputs.last_hidden_state, tokens_of(attention_mask))
-        logits = self.classifier(self.dropout(pooled))
+        hidden, valid, packed = row_a_sequence(outputs.last_hidden_state, attention_mask, kwargs)
+        logits = self.classifier(self.dropout(self.pooler(hidden, valid, packed)))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
@@ -243,13 +245,13 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
 
         Returns:
             `loss` if both positions are given, `start_logits` and `end_logits` (batch, time), the dtype's lowest number
-            at padding.
+            at padding; of a packed row, a row a sequence.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        logits = self.classifier(outputs.last_hidden_state)
-        valid = tokens_of(attention_mask)
+        hidden, valid, _ = row_a_sequence(outputs.last_hidden_state, attention_mask, kwargs)
+        logits = self.classifier(hidden)
         if valid is not None:
             # An answer cannot lie in padding; left open, padding would take part in the softmax over positions.
             logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
@@ -324,6 +326,27 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+def row_a_sequence(
+    hidden: Tensor, attention_mask: Tensor | None, given: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | None, bool]:
+    """Token vectors with one row for each text, whether they came as a batch or packed.
+
+    Args:
+        hidden: (batch, time, D), or (1, total, D) of a packed row.
+        attention_mask: The caller's.
+        given: The keyword arguments of the forward, with the boundaries of a packed row.
+
+    Returns:
+        (sequences, time, D); where in it tokens are, bool (sequences, time), None for everywhere; whether they came
+        packed.
+    """
+    packing = None if is_tracing() else Packing.from_caller(given, hidden.shape[:2], attention_mask, None)
+    if packing is None:
+        return hidden, tokens_of(attention_mask), False
+    rows = packing.as_rows()
+    return rows.restore(hidden), rows.valid, True
 
 
 def rows_of_choices(tensor: Tensor | None) -> Any:

@@ -88,13 +88,24 @@ class SelectiveCore(nn.Module):
             mode=self.conv_mode,
             activation="silu",
             mask=mask.inner,
+            cu_seqlens=mask.cu_seqlens,
             reverse=self.reverse,
         )
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
         delta = nn.functional.linear(d, self.dt_proj)
         A = -self.A_log.exp()
         gated = selective_scan(
-            u, delta, A, B, C, self.D, z, delta_bias=self.delta_bias, mask=mask.inner, reverse=self.reverse
+            u,
+            delta,
+            A,
+            B,
+            C,
+            self.D,
+            z,
+            delta_bias=self.delta_bias,
+            mask=mask.inner,
+            cu_seqlens=mask.cu_seqlens,
+            reverse=self.reverse,
         )
         attention = None
         if heads is not None:

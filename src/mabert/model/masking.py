@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mabert.model.packing import Packing
+
 Regime = Literal["none", "pre", "post", "pre+post", "exact"]
 
 
@@ -34,19 +36,24 @@ class PaddingMask:
         valid: bool (batch, time), True at tokens; None where every position is one.
         regime: `none` no mask; `pre` Eq. 2; `post` Eq. 3; `pre+post` both, the paper's; `exact` both and the mask
             inside convolution and scan.
+        packing: The sequences of a packed row, which has no padding; None where each row is one sequence.
     """
 
     valid: Tensor | None
     regime: Regime = "exact"
+    packing: Packing | None = None
 
     @classmethod
-    def from_attention_mask(cls, attention_mask: Tensor | None, shape: torch.Size, regime: Regime) -> "PaddingMask":
+    def from_attention_mask(
+        cls, attention_mask: Tensor | None, shape: torch.Size, regime: Regime, packing: Packing | None = None
+    ) -> "PaddingMask":
         """Checks a caller's mask once.
 
         Args:
             attention_mask: (batch, time), nonzero at tokens; None for no padding.
             shape: (batch, time) of the input it belongs to.
             regime: The masks that are on.
+            packing: The sequences of a packed row, or None.
 
         Raises:
             ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding,
@@ -59,7 +66,7 @@ class PaddingMask:
         valid = tokens_of(attention_mask)
         if valid is not None and not is_tracing() and bool(valid.all()):
             valid = None
-        return cls(valid, regime)
+        return cls(valid, regime, packing)
 
     @property
     def keys(self) -> Tensor | None:
@@ -75,6 +82,11 @@ class PaddingMask:
     def inner(self) -> Tensor | None:
         """The mask handed to convolution and scan: the third one, which makes padding exact."""
         return self.valid if self.regime == "exact" else None
+
+    @property
+    def cu_seqlens(self) -> Tensor | None:
+        """The boundaries handed to convolution and scan."""
+        return None if self.packing is None else self.packing.cu_seqlens
 
     def before_core(self, hidden: Tensor) -> Tensor:
         """m ⊙ H (Eq. 2), where that mask is on. hidden: (batch, time, D)."""
@@ -97,6 +109,8 @@ class PaddingMask:
 
         Counting tokens rather than places gives a left-padded text the positions of the unpadded one.
         """
+        if self.packing is not None:
+            return self.packing.positions()
         if self.valid is None:
             return torch.arange(shape[1], device=device).unsqueeze(0)
         return (self.valid.cumsum(dim=1) - 1).clamp(min=0)

@@ -58,12 +58,14 @@ class Pooler(nn.Module):
         self.kind = config.pooling
         self.score = None if self.kind in self.FIXED else nn.Linear(config.hidden_size, 1, bias=False)
 
-    def forward(self, hidden: Tensor, valid: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, valid: Tensor | None, packed: bool = False) -> Tensor:
         """Pools.
 
         Args:
             hidden: H (batch, time, D).
             valid: bool (batch, time), True at tokens; None for no padding.
+            packed: Whether the rows were made from a packed one: its padding is none of the caller's, so `attention`
+                does not look at it either.
 
         Returns:
             (batch, D).
@@ -71,4 +73,4 @@ class Pooler(nn.Module):
         if self.score is None:
             return self.FIXED[self.kind](hidden, valid)
         scores = self.score(hidden).squeeze(-1)
-        return weighted_sum(attention_weights(scores, valid if self.kind == "map" else None), hidden)
+        return weighted_sum(attention_weights(scores, valid if packed or self.kind == "map" else None), hidden)

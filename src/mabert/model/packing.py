@@ -1,0 +1,164 @@
+"""Several sequences one behind the other in one row: a padded batch without its padding, or what a caller packed.
+
+Convolution and scan start anew at every boundary, attention looks at its own sequence only, and positions are counted
+from each start, so every token's vector is that of its sequence alone.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the sequences of one packed row begin and end.
+
+    Attributes:
+        cu_seqlens: int32 (sequences + 1,), rising from 0 to the row's length.
+        lengths: Tokens of each sequence.
+    """
+
+    cu_seqlens: Tensor
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of_lengths(cls, lengths: Tensor) -> "Packing":
+        """Packs sequences of these lengths, int64 (sequences,), in this order."""
+        ends = lengths.cumsum(dim=0)
+        return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
+
+    @classmethod
+    def from_caller(
+        cls, given: Mapping[str, Any], shape: torch.Size, attention_mask: Tensor | None, position_ids: Tensor | None
+    ) -> "Packing | None":
+        """Reads the boundaries that a caller gave, see `BOUNDARIES`.
+
+        Args:
+            given: The keyword arguments of a forward.
+            shape: (batch, time) of its input.
+            attention_mask: The caller's mask.
+            position_ids: The caller's positions.
+
+        Returns:
+            The packing; None where the caller gave no boundaries and none are needed.
+
+        Raises:
+            ValueError: If boundaries are missing although positions start anew inside a row, fall, do not cover the
+                row, contradict each other, or stand beside a mask or more than one row.
+        """
+        named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
+        if not named:
+            _refuse_restarts(position_ids, attention_mask)
+            return None
+        if attention_mask is not None:
+            raise ValueError(
+                f"attention_mask and {next(iter(named))} are both given; "
+                "a packed row has no padding, leave the mask out"
+            )
+        if shape[0] != 1:
+            raise ValueError(
+                f"{next(iter(named))} is given beside {shape[0]} rows; packed input is one row, (1, total)"
+            )
+        if "cu_seq_lens_q" not in named and "seq_idx" not in named:
+            raise ValueError(
+                f"{next(iter(named))} is given without cu_seq_lens_q: where the sequences begin is missing"
+            )
+        told: dict[str, list[int]] = {
+            name: _offsets_of(name, named[name], shape[1])
+            for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
+            if name in named
+        }
+        (first, offsets), *others = told.items()
+        for name, other in others:
+            if other != offsets:
+                raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
+        device = named[first].device
+        lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
+        longest = max(lengths, default=0)
+        for bound in ("max_length_q", "max_length_k"):
+            if bound in named and int(named[bound]) < longest:
+                raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
+        return cls(torch.tensor(offsets, dtype=torch.int32, device=device), lengths)
+
+    def positions(self) -> Tensor:
+        """Position ids, int64 (1, total): each token's index in its sequence."""
+        lengths = self.cu_seqlens.diff().long()
+        starts = self.cu_seqlens[:-1].long().repeat_interleave(lengths, output_size=sum(self.lengths))
+        return (torch.arange(sum(self.lengths), device=starts.device) - starts).unsqueeze(0)
+
+    def as_rows(self) -> "Unpadding":
+        """The padded batch that this packing is of: a row a sequence, padded on the right."""
+        lengths = self.cu_seqlens.diff()
+        steps = torch.arange(max(self.lengths, default=0), device=lengths.device)
+        return Unpadding.of(steps < lengths.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class Unpadding:
+    """The way from a padded batch to its tokens in one row, and back.
+
+    Attributes:
+        valid: bool (batch, time), True at tokens.
+        places: int64 (total,), where each token stands in the flattened batch.
+        packing: The row.
+    """
+
+    valid: Tensor
+    places: Tensor
+    packing: Packing
+
+    @classmethod
+    def of(cls, valid: Tensor) -> "Unpadding":
+        """Plans it for a mask, bool (batch, time); padding may stand anywhere, and rows may be empty."""
+        return cls(valid, valid.flatten().nonzero().squeeze(1), Packing.of_lengths(valid.sum(dim=1)))
+
+    def flatten(self, padded: Tensor) -> Tensor:
+        """(batch or 1, time, ...) to (1, total, ...), without what stands at padding."""
+        padded = padded.expand(*self.valid.shape, *padded.shape[2:])
+        return padded.flatten(0, 1).index_select(0, self.places).unsqueeze(0)
+
+    def restore(self, packed: Tensor) -> Tensor:
+        """(1, total, ...) to (batch, time, ...), zero at padding."""
+        flat = packed.new_zeros(self.valid.numel(), *packed.shape[2:])
+        return flat.index_copy(0, self.places, packed.squeeze(0)).unflatten(0, self.valid.shape)
+
+
+def _offsets_of(name: str, told: Any, total: int) -> list[int]:
+    """Reads one of the three ways to tell boundaries as offsets; `seq_idx` numbers the sequence of each token."""
+    if not isinstance(told, Tensor):
+        raise ValueError(f"{name} is a {type(told).__name__}; it must be a tensor of integers")
+    if name == "seq_idx":
+        if told.numel() != total:
+            raise ValueError(f"seq_idx has {told.numel()} numbers for {total} tokens")
+        number = told.flatten()
+        changes = (number[1:] != number[:-1]).nonzero().flatten() + 1
+        if number[1:].lt(number[:-1]).any():
+            raise ValueError("seq_idx falls inside the row; sequences must be numbered in order")
+        return [0, *changes.tolist(), total]
+    offsets = [int(offset) for offset in told.flatten().tolist()]
+    if not offsets or offsets[0] != 0 or offsets[-1] != total:
+        ends = f"{offsets[0]} to {offsets[-1]}" if offsets else "nothing"
+        raise ValueError(f"{name} covers {ends}; it must run from 0 to the row's {total} tokens")
+    for start, end in itertools.pairwise(offsets):
+        if end < start:
+            raise ValueError(f"{name} falls from {start} to {end}; offsets must rise")
+    return offsets
+
+
+def _refuse_restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
+    """Raises where positions fall back to their first inside a row that has no mask: packed texts, not told apart."""
+    if position_ids is None or attention_mask is not None or position_ids.shape[-1] < 2:
+        return
+    restarts = (position_ids[..., 1:] < position_ids[..., :-1]) & (position_ids[..., 1:] == position_ids[..., :1])
+    if bool(restarts.any()):
+        raise ValueError(
+            "position_ids start anew inside a row, which are packed sequences, but cu_seq_lens_q, which tells them "
+            "apart, is missing (DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives it)"
+        )

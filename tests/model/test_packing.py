@@ -1,0 +1,222 @@
+"""Padded batches without their padding, and rows that a caller packed: every text is as it is alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DataCollatorWithFlattening
+
+from mabert import (
+    MaBertForMaskedLM,
+    MaBertForMultipleChoice,
+    MaBertForQuestionAnswering,
+    MaBertForSequenceClassification,
+    MaBertForTokenClassification,
+    MaBertModel,
+)
+from mabert.model import encoder
+from mabert.ops import use_backend
+from tests.model.helpers import build, config, ids
+
+options = st.fixed_dictionaries(
+    {
+        "ssm_direction": st.sampled_from(["forward", "backward", "bidirectional"]),
+        "ssm_conv_mode": st.sampled_from(["causal", "centered"]),
+        "position_embedding": st.sampled_from(["learned", "rotary", "none"]),
+        "layer_pattern": st.sampled_from(["MT", "TM", "MM", "TT"]),
+        "ssm_conv_kernel": st.integers(1, 5),
+        "attn_implementation": st.sampled_from(["sdpa", "eager"]),
+    }
+)
+masks = st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4).map(torch.tensor)
+HEADS = [
+    MaBertForMaskedLM,
+    MaBertForQuestionAnswering,
+    MaBertForSequenceClassification,
+    MaBertForTokenClassification,
+]
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None)
+@given(options, masks, st.booleans())
+def test_a_text_is_the_same_alone_and_under_any_padding_even_inside_it(fields, mask, embedded):
+    model = build(MaBertModel, config(**fields))
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
+    given_as = {"inputs_embeds": model.embeddings.word_embeddings(tokens)} if embedded else {"input_ids": tokens}
+    with use_backend("reference"), torch.no_grad():
+        together = model(**given_as, attention_mask=mask.long()).last_hidden_state
+        for row, text, valid in zip(together, tokens, mask, strict=True):
+            assert not row[~valid].any()
+            if valid.any():
+                same(row[valid], model(text[valid].unsqueeze(0)).last_hidden_state[0])
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("training", [False, True])
+def test_unpadded_and_masked_execution_give_the_same_outputs_and_gradients(kind, training):
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape)) * mask
+    outputs, gradients = [], []
+    for unpad in ("auto", "never"):
+        model = build(kind, config(unpad=unpad, ssm_direction="bidirectional")).train(training)
+        with use_backend("reference"):
+            result = model(tokens, mask)[0]
+        keep = mask.bool() if result.shape[:2] == mask.shape else slice(None)
+        outputs.append(result[keep])
+        outputs[-1].sin().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    same(*outputs)
+    for name, gradient in gradients[0].items():
+        expected = gradients[1][name]
+        assert (gradient is None) == (expected is None), name
+        if gradient is not None:
+            same(gradient, expected)
+
+
+def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("an attention mask was built")
+
+    monkeypatch.setattr(encoder, "create_bidirectional_mask", refuse)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    tokens = torch.ones(2, 3, dtype=torch.long)
+    model = build(MaBertModel, config())
+    with use_backend("reference"):
+        model(tokens, mask)
+        model.config.unpad = "never"
+        with pytest.raises(AssertionError, match="an attention mask was built"):
+            model(tokens, mask)
+
+
+def test_what_is_recorded_layer_by_layer_keeps_the_shape_of_the_batch():
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    model = build(MaBertModel, config(attn_implementation="eager"))
+    with use_backend("reference"):
+        outputs = model(torch.ones(2, 3, dtype=torch.long), mask, output_hidden_states=True, output_attentions=True)
+    assert [hidden.shape for hidden in outputs.hidden_states] == [(2, 3, 8)] * 3
+    assert [weights.shape for weights in outputs.attentions] == [(2, 2, 3, 3)] * 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(options, st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(["offsets", "numbers"]))
+def test_packed_rows_are_read_as_transformers_packs_them(fields, lengths, told):
+    model = build(MaBertModel, config(**fields))
+    rng = np.random.default_rng(0)
+    texts = [ids(rng, 1, length)[0] for length in lengths]
+    how = {"return_flash_attn_kwargs": True} if told == "offsets" else {"return_seq_idx": True}
+    batch = DataCollatorWithFlattening(**how)([{"input_ids": text.tolist()} for text in texts])
+    batch.pop("labels")
+    with use_backend("reference"), torch.no_grad():
+        packed = model(**batch).last_hidden_state[0]
+        for text, vectors in zip(texts, packed.split(lengths), strict=True):
+            same(vectors, model(torch.as_tensor(text).unsqueeze(0)).last_hidden_state[0])
+
+
+@pytest.mark.parametrize("kind", [MaBertForSequenceClassification, MaBertForQuestionAnswering])
+@pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
+def test_heads_of_a_text_give_a_row_a_text_of_a_packed_row(kind, pooling):
+    model = build(kind, config(pooling=pooling))
+    lengths = [3, 5, 1]
+    row = torch.as_tensor(ids(np.random.default_rng(0), 1, sum(lengths)))
+    cuts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    with use_backend("reference"), torch.no_grad():
+        packed = model(row, cu_seq_lens_q=cuts)[0]
+        assert len(packed) == 3
+        for text, answer in zip(row[0].split(lengths), packed, strict=True):
+            alone = model(text.unsqueeze(0))[0][0]
+            same(answer if answer.shape == alone.shape else answer[: len(alone)], alone)
+
+
+def test_the_masked_loss_of_a_packed_row_is_that_of_the_batch():
+    model = build(MaBertForMaskedLM, config())
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), 2, 4))
+    labels = tokens.masked_fill(mask == 0, -100)
+    kept = mask.bool()
+    cuts = torch.tensor([0, 3, 7], dtype=torch.int32)
+    with use_backend("reference"):
+        batch = model(tokens, mask, labels=labels).loss
+        row = model(tokens[kept].unsqueeze(0), cu_seq_lens_q=cuts, labels=labels[kept].unsqueeze(0)).loss
+    same(row, batch)
+
+
+def offsets(*numbers):
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("given_with", "message"),
+    [
+        ({"cu_seq_lens_q": offsets(0, 3, 5)}, r"cu_seq_lens_q covers 0 to 5; it must run from 0 to the row's 6 tokens"),
+        ({"cu_seq_lens_q": offsets(1, 3, 6)}, r"cu_seq_lens_q covers 1 to 6"),
+        ({"cu_seq_lens_q": offsets(0, 4, 2, 6)}, r"cu_seq_lens_q falls from 4 to 2"),
+        ({"cu_seq_lens_q": offsets(0, 3, 6), "cu_seq_lens_k": offsets(0, 2, 6)}, "do not tell the same sequences"),
+        ({"cu_seq_lens_q": offsets(0, 3, 6), "max_length_q": 2}, "max_length_q is 2, and a sequence is 3 tokens long"),
+        ({"cu_seq_lens_q": offsets(0, 3, 6), "attention_mask": torch.ones(1, 6)}, "are both given"),
+        ({"cu_seq_lens_q": [0, 3, 6]}, "cu_seq_lens_q is a list; it must be a tensor"),
+        ({"seq_idx": offsets(0, 0, 1)}, "seq_idx has 3 numbers for 6 tokens"),
+        ({"seq_idx": offsets(0, 0, 1, 1, 0, 0)}, "seq_idx falls inside the row"),
+        ({"max_length_q": 3}, "max_length_q is given without cu_seq_lens_q"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])}, "position_ids start anew inside a row"),
+        ({"cu_seq_lens_q": offsets(0, 3, 6), "output_attentions": True}, "output_attentions is not there"),
+    ],
+)
+def test_wrong_or_missing_boundaries_are_errors(given_with, message):
+    model = build(MaBertModel, config())
+    with pytest.raises(ValueError, match=message):
+        model(torch.ones(1, 6, dtype=torch.long), **given_with)
+
+
+def test_boundaries_beside_several_rows_are_an_error():
+    model = build(MaBertModel, config())
+    with pytest.raises(ValueError, match="beside 2 rows; packed input is one row"):
+        model(torch.ones(2, 3, dtype=torch.long), cu_seq_lens_q=offsets(0, 3, 6))
+
+
+def test_a_packed_row_may_be_longer_than_the_table_of_positions():
+    model = build(MaBertModel, config(max_position_embeddings=4))
+    row = torch.ones(1, 8, dtype=torch.long)
+    with use_backend("reference"):
+        model(row, cu_seq_lens_q=offsets(0, 4, 8))
+    with pytest.raises(ValueError, match="the input is 5 tokens long, max_position_embeddings is 4"):
+        model(row, cu_seq_lens_q=offsets(0, 5, 8))
+
+
+def test_multiple_choice_runs_without_padding():
+    mask = torch.tensor([[[1, 1, 1, 0], [1, 1, 0, 0]]])
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), 2, 4)).unsqueeze(0)
+    with use_backend("reference"):
+        answers = [build(MaBertForMultipleChoice, config(unpad=unpad))(tokens, mask)[0] for unpad in ("auto", "never")]
+    same(*answers)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["forward", "backward", "bidirectional"]),
+    st.sampled_from(["causal", "centered"]),
+    st.sampled_from(["auto", "never"]),
+    st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_float32_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(direction, conv, unpad, lengths, random):
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 80}
+    fields = {"layer_pattern": "MMT", "ssm_direction": direction, "ssm_conv_mode": conv, "initializer_range": 0.02}
+    model = build(MaBertModel, config(**sizes, **fields, unpad=unpad, ssm_state_size=16), dtype=torch.float32)
+    widest = max(lengths)
+    mask = torch.zeros(len(lengths), widest, dtype=torch.long)
+    for row, length in zip(mask, lengths, strict=True):
+        left = random.randint(0, widest - length)
+        row[left : left + length] = 1
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
+    with torch.no_grad():
+        together = model(tokens, mask).last_hidden_state
+        for row, text, valid in zip(together, tokens, mask.bool(), strict=True):
+            alone = model(text[valid].unsqueeze(0)).last_hidden_state[0]
+            assert (row[valid] - alone).norm() <= 2e-6 * alone.norm()
