@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data.collate import Collator
+from mabert.data.collate import Collator, FlatteningCollator
+from mabert.data.mlm import MlmMasking
 
 ROWS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=20), min_size=1, max_size=6)
 
@@ -41,3 +42,51 @@ def test_labels_of_whole_examples():
 def test_an_example_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match="an example of 5 tokens does not fit the padded length 4"):
         Collator(0, length=4)([{"input_ids": [1] * 5}])
+
+
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_flattened_rows_come_back_at_the_boundaries(rows):
+    examples = [{"input_ids": r, "labels": r, "token_type_ids": [1] * len(r)} for r in rows]
+    row = FlatteningCollator()(examples)
+    cuts = row["cu_seq_lens_q"].tolist()
+    assert row["cu_seq_lens_k"].tolist() == cuts
+    assert row["max_length_q"] == row["max_length_k"] == max(map(len, rows))
+    for values, start, end in zip(rows, cuts[:-1], cuts[1:], strict=True):
+        assert row["input_ids"][0, start:end].tolist() == row["labels"][0, start:end].tolist() == values
+        assert row["position_ids"][0, start:end].tolist() == list(range(len(values)))
+    assert cuts[-1] == row["input_ids"].shape[1] == int(row["token_type_ids"].sum())
+
+
+def test_flattening_keeps_one_label_an_example():
+    row = FlatteningCollator()([{"input_ids": [1, 2], "labels": 1}, {"input_ids": [1], "labels": 0}])
+    assert row["labels"].tolist() == [1, 0]
+    assert row["labels"].dtype == torch.int64
+
+
+def test_flattening_refuses_what_is_padded_or_labelled_twice(tokenizer):
+    with pytest.raises(ValueError, match="example 1 is padded; tokenize with padding=False"):
+        FlatteningCollator()([{"input_ids": [1]}, {"input_ids": [1, 0], "attention_mask": [1, 0]}])
+    with pytest.raises(ValueError, match="the examples bring labels"):
+        FlatteningCollator(MlmMasking(tokenizer))([{"input_ids": [1], "labels": [1]}])
+
+
+def test_flattening_hides_tokens_by_seed_and_company(tokenizer):
+    texts = [tokenizer("the quiet river followed the ancient castle")["input_ids"] for _ in range(20)]
+
+    def batch(seed, texts=texts):
+        collate = FlatteningCollator(MlmMasking(tokenizer, probability=0.5), seed)
+        return collate([{"input_ids": ids} for ids in texts])
+
+    row = batch(0)
+    hidden = row["labels"] != -100
+    whole = torch.tensor([token for ids in texts for token in ids])
+    assert 0 < hidden.sum() < hidden.numel()
+    assert torch.equal(row["labels"][hidden], whole[hidden[0]])
+    assert torch.equal(row["input_ids"][~hidden], whole[~hidden[0]])
+    assert (row["input_ids"][hidden] == tokenizer.mask_token_id).any()
+    assert torch.equal(batch(0)["input_ids"], row["input_ids"])
+    assert not torch.equal(batch(1)["input_ids"], row["input_ids"])
+    first = len(texts[0])
+    assert not torch.equal(batch(0, texts[:7])["input_ids"][0, :first], row["input_ids"][0, :first])
+    assert len({tuple(ids.tolist()) for ids in row["labels"][0].split(first)}) > 10

@@ -89,6 +89,24 @@ def test_the_same_seed_gives_the_same_scores(pretrained, tmp_path):
     assert a["outcome"] == b["outcome"]
 
 
+@pytest.mark.parametrize("way", ["none", "pack"])
+def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
+    plain = go(pretrained, tmp_path / "plain", epochs=1)
+    other = go(pretrained, tmp_path / "other", epochs=1, packing=way)
+    losses = [
+        [
+            entry["loss"]
+            for entry in json.loads((tmp_path / name / "seed-0/result.json").read_text())["history"]
+            if "loss" in entry
+        ]
+        for name in ("plain", "other")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert plain["outcome"]["scores"] == other["outcome"]["scores"]
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "other/seed-0")
+    assert model.config.unpad == "auto"
+
+
 class Texts:
     """Examples of which only the lengths are known."""
 

@@ -101,6 +101,32 @@ def test_the_micro_batch_changes_nothing_but_rounding(tmp_path):
     same_course(*runs)
 
 
+def of_documents(plan):
+    """Windows that never cross a document, and so are of many lengths."""
+    plan.data.windows = "document"
+    return plan
+
+
+def test_packing_changes_nothing_but_rounding(tmp_path):
+    ways = ("none", "unpad", "pack")
+    runs = [go(of_documents(without_dropout(recipe(tmp_path, packing=way))), tmp_path / way) for way in ways]
+    same_course(runs[0], runs[1])
+    same_course(runs[0], runs[2])
+    assert len({run["outcome"]["tokens"] for run in runs}) == 1
+    for run, way in zip(runs, ways, strict=True):
+        assert run["outcome"]["held_out_loss"] == pytest.approx(runs[0]["outcome"]["held_out_loss"], rel=2e-3)
+        assert AutoModelForMaskedLM.from_pretrained(tmp_path / way).config.unpad == "auto"
+
+
+def test_a_packed_run_resumes_to_the_same_bits(tmp_path):
+    plan = of_documents(recipe(tmp_path, packing="pack"))
+    go(plan, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, tmp_path / "broken", callbacks=[StopAt(6)])
+    go(plan, tmp_path / "broken", resume=True)
+    same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+
+
 def test_going_on_needs_no_field_a_second_time(tmp_path):
     plan = recipe(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -266,22 +292,23 @@ from pathlib import Path
 from mabert.train.pretrain import pretrain
 from tests.train.helpers import corpus, recipe, tokenizer
 folder, output = Path(sys.argv[1]), Path(sys.argv[2])
-plan = recipe(folder, micro_batch_size=4, eval_windows=5)
+plan = recipe(folder, micro_batch_size=4, eval_windows=5, packing=sys.argv[3])
+plan.data.windows = "document"
 plan.model |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 pretrain(plan, output, tokenizer=tokenizer(), progress=False)
 """
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_model_of_one(tmp_path):
+@pytest.mark.parametrize("packing", ["unpad", "pack"])
+def test_two_processes_train_the_model_of_one(tmp_path, packing):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     for name, processes in (("one", 1), ("two", 2)):
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        subprocess.run(
-            [*launch, str(program), str(tmp_path), str(tmp_path / name)], check=True, env=environment, timeout=250
-        )
+        command = [*launch, str(program), str(tmp_path), str(tmp_path / name), packing]
+        subprocess.run(command, check=True, env=environment, timeout=250)
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
     same_course(one, two)
     assert one["outcome"]["tokens"] == two["outcome"]["tokens"]

@@ -78,6 +78,12 @@ def add_finetune(commands: Any) -> None:
     how.add_argument(
         "--batches", choices=("length", "random"), default="length", help="of similar length, or mixed [%(default)s]"
     )
+    how.add_argument(
+        "--packing",
+        choices=("none", "pack", "unpad"),
+        default="unpad",
+        help="run batches without their padding, or as one row, or padded and masked [%(default)s]",
+    )
     how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
     how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
     how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
@@ -110,6 +116,7 @@ def run_finetune(options: argparse.Namespace) -> None:
         epochs=options.epochs,
         batch_size=options.batch_size,
         batches=options.batches,
+        packing=options.packing,
         dropout=options.dropout,
         max_length=options.max_length,
         truncate=options.truncate,

@@ -1,6 +1,10 @@
-"""Batches of like length, so that little of them is padding."""
+"""Batches of like length, so that little of them is padding, and batches of so many tokens, however many texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from torch.utils.data import Sampler
+
+from mabert.data.permutation import Permutation
 
 TOKENS_A_BATCH = 8192
 """Padded tokens a batch holds at most, unless one text alone is longer."""
@@ -30,3 +34,84 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
         batches[-1].append(index)
         room -= 1
     return batches
+
+
+class TokenBudgetSampler(Sampler[list[int]]):
+    """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
+
+    Each epoch has a new order, a function of (seed, epoch); the epoch is counted by the passes over the sampler, or
+    set. accelerate, and with it Trainer, gives each of several processes its share of the batches.
+
+    Args:
+        lengths: tokens of each example.
+        tokens: of a batch at most; a longer example gets a batch of its own.
+        seed: of the order; None keeps the order of the examples.
+        grouped: examples of a batch are of like length, for padded batches: `window` batches' worth of examples are
+            sorted by length before they are cut, and the batches are shuffled again.
+        padded: count a batch as its longest example times its number, instead of the sum of its lengths.
+        window: batches that are sorted together.
+
+    Raises:
+        ValueError: `tokens` or `window` is below 1, or there are no examples.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        tokens: int = TOKENS_A_BATCH,
+        *,
+        seed: int | None = 0,
+        grouped: bool = False,
+        padded: bool = False,
+        window: int = 50,
+    ) -> None:
+        for name, value in (("tokens", tokens), ("window", window)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if not len(lengths):
+            raise ValueError("there are no examples to sample")
+        self.lengths, self.tokens, self.seed = lengths, tokens, seed
+        self.grouped, self.padded, self.window = grouped, padded, window
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order of an epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self._batches()
+        self.epoch += 1
+        return iter(batches)
+
+    def __len__(self) -> int:
+        return len(self._batches())
+
+    def _batches(self) -> list[list[int]]:
+        order = list(range(len(self.lengths)))
+        if self.seed is not None:
+            shuffle = Permutation(len(order), self.seed, self.epoch)
+            order = [shuffle[place] for place in order]
+        if not self.grouped:
+            return self._cut(order)
+        batches: list[list[int]] = []
+        mean = sum(self.lengths) / len(self.lengths)
+        at_once = max(1, int(self.window * self.tokens / mean))
+        for first in range(0, len(order), at_once):
+            batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))
+        if self.seed is None:
+            return batches
+        shuffle = Permutation(len(batches), self.seed, self.epoch, 1)
+        return [batches[shuffle[place]] for place in range(len(batches))]
+
+    def _cut(self, order: Sequence[int]) -> list[list[int]]:
+        batches: list[list[int]] = []
+        total = longest = 0
+        for index in order:
+            length = self.lengths[index]
+            longest, total = max(longest, length), total + length
+            cost = longest * (len(batches[-1]) + 1) if batches and self.padded else total
+            if not batches or cost > self.tokens:
+                batches.append([])
+                longest = total = length
+            batches[-1].append(index)
+        return batches

@@ -17,7 +17,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
-from mabert.data.collate import Collator
+from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint, load_tokenizer
@@ -25,7 +25,7 @@ from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 from mabert.model.config import make_config
 from mabert.model.heads import IGNORED
-from mabert.train.recipe import PretrainRecipe, as_mapping
+from mabert.train.recipe import Packing, PretrainRecipe, as_mapping
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.trainer import (
     STAGING,
@@ -48,6 +48,7 @@ FREE = (
     "training.save_steps",
     "training.keep_checkpoints",
     "training.gradient_checkpointing",
+    "training.packing",
     "data.cache",
     "resolved.processes",
 )
@@ -139,7 +140,7 @@ def pretrain(
     trainer = PretrainTrainer(
         model=MaBertForMaskedLM(config),
         args=arguments,
-        data_collator=Collator(tokenizer.pad_token_id),
+        data_collator=collator_of(recipe.training.packing, tokenizer),
         train_dataset=data.stream,
         eval_dataset=data.validation,
         processing_class=tokenizer,
@@ -166,7 +167,7 @@ def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
     if held_out is None or held_out["step"] != state.global_step:
         held_out = trainer.evaluate()
     model = trainer.model
-    model.config.sparse_prediction = False
+    model.config.sparse_prediction, model.config.unpad = False, "auto"
     trainer.save_model(str(folder / STAGING))
     if trainer.args.should_save:
         for file in (folder / STAGING).iterdir():
@@ -206,6 +207,11 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
     )
 
 
+def collator_of(packing: Packing, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
+    """What makes a batch of windows."""
+    return FlatteningCollator() if packing == "pack" else Collator(tokenizer.pad_token_id)
+
+
 def default_cache() -> Path:
     """Where tokenised corpora are kept unless the recipe says otherwise."""
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
@@ -221,9 +227,8 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
-    config = make_config(
-        **asked | {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id, "sparse_prediction": True}
-    )
+    of_run = {"sparse_prediction": True, "unpad": "never" if recipe.training.packing == "none" else "auto"}
+    config = make_config(**asked | {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id} | of_run)
     with torch.device("meta"):
         # What a configuration cannot know by itself shows before hours of tokenising, not after.
         MaBertForMaskedLM(config)

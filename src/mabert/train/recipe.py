@@ -14,6 +14,8 @@ from mabert.data import files
 from mabert.model import MaBertConfig
 from mabert.train.run import REQUEST
 
+Packing = Literal["none", "pack", "unpad"]
+
 
 @dataclass
 class DataRecipe:
@@ -22,7 +24,7 @@ class DataRecipe:
     Attributes:
         sources: Files, folders or hub data sets, see `mabert.data.corpus`.
         cache: Folder of tokenised corpora; default, `~/.cache/mabert` or `$MABERT_CACHE`.
-        windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, padded.
+        windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, of any length.
         held_out: Share of documents kept for the held-out loss.
         max_tokens: Stop reading after this many tokens.
     """
@@ -77,6 +79,9 @@ class TrainingRecipe:
         save_steps: Steps between checkpoints; default, a twentieth of the run.
         keep_checkpoints: Checkpoints that stay on disk.
         workers: Processes that make batches; 0 makes them in the training process.
+        packing: How windows of different lengths go through the model: `unpad`, as a padded batch that the model runs
+            without its padding; `pack`, one behind the other in a row from the start; `none`, padded and masked. The
+            results are the same, up to rounding and the draws of dropout.
     """
 
     steps: int = 1_000_000
@@ -99,6 +104,7 @@ class TrainingRecipe:
     save_steps: int | None = None
     keep_checkpoints: int = 2
     workers: int = 0
+    packing: Packing = "unpad"
 
     def __post_init__(self) -> None:
         at_least(

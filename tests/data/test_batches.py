@@ -1,0 +1,88 @@
+"""Batches by a budget of tokens: every example once, none over the budget, the same again."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from mabert import MaBertForMaskedLM
+from mabert.data.batches import TokenBudgetSampler
+from mabert.data.collate import FlatteningCollator
+from mabert.data.mlm import MlmMasking
+from tests.model.helpers import build, config
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 100), st.none() | st.integers(0, 5), st.booleans(), st.booleans())
+def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, tokens, seed, grouped, padded):
+    sampler = TokenBudgetSampler(lengths, tokens, seed=seed, grouped=grouped, padded=padded, window=3)
+    assert len(sampler) == len(list(sampler))
+    batches = list(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        chosen = [lengths[index] for index in batch]
+        assert len(batch) == 1 or (max(chosen) * len(batch) if padded else sum(chosen)) <= tokens
+
+
+def test_an_epoch_is_a_function_of_seed_and_number():
+    lengths = [1 + place % 7 for place in range(50)]
+    first, second = list(sampler := TokenBudgetSampler(lengths, 20, seed=3)), list(sampler)
+    assert first != second
+    again = TokenBudgetSampler(lengths, 20, seed=3)
+    again.set_epoch(1)
+    assert list(again) == second
+    assert list(TokenBudgetSampler(lengths, 20, seed=4)) != first
+
+
+def test_grouping_leaves_little_to_pad():
+    lengths = [1 + 37 * place % 100 for place in range(1000)]
+
+    def padding(**options):
+        batches = TokenBudgetSampler(lengths, 500, padded=True, **options)
+        padded = sum(max(lengths[index] for index in batch) * len(batch) for batch in batches)
+        return padded / sum(lengths) - 1
+
+    assert padding(grouped=True) < 0.05 < 0.5 < padding()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"tokens": 0}, "tokens is 0"), ({"window": 0}, "window is 0"), ({"lengths": []}, "no examples")],
+)
+def test_senseless_budgets_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBudgetSampler(**{"lengths": [1, 2], **options})
+
+
+class BudgetTrainer(Trainer):
+    """A plain Trainer with our sampler: what a person writes."""
+
+    def get_train_dataloader(self):
+        sampler = TokenBudgetSampler([len(row["input_ids"]) for row in self.train_dataset], 40)
+        loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
+def weights_after(folder, rows, words, **options):
+    torch.manual_seed(0)
+    model = build(MaBertForMaskedLM, config(vocab_size=len(words), hidden_dropout_prob=0.1), dtype=torch.float32)
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=6, save_steps=3, use_cpu=True, report_to=[], disable_tqdm=True, seed=1
+    )
+    masking = FlatteningCollator(MlmMasking(words, probability=0.5))
+    trainer = BudgetTrainer(model=model, args=arguments, train_dataset=rows, data_collator=masking)
+    trainer.train(**options)
+    return trainer.model.state_dict()
+
+
+def test_a_plain_trainer_packs_by_budget_and_resumes_to_the_same_bits(tokenizer, tmp_path):
+    texts = ["the quiet river " * (1 + place % 4) for place in range(30)]
+    rows = [{"input_ids": tokenizer(text)["input_ids"]} for text in texts]
+    whole = weights_after(tmp_path, rows, tokenizer)
+    resumed = weights_after(tmp_path, rows, tokenizer, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    for name, weight in whole.items():
+        assert torch.equal(resumed[name], weight), name
