@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from mabert import __version__
 from mabert.cli.command import complain
 from mabert.cli.measure import add_bench, add_demo
+from mabert.cli.study import add_study
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_finetune, add_pretrain
 
@@ -82,6 +83,16 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_demo, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_bench):
+    for add in (
+        add_demo,
+        add_pretrain,
+        add_finetune,
+        add_embed,
+        add_predict,
+        add_fill_mask,
+        add_info,
+        add_bench,
+        add_study,
+    ):
         add(commands)
     return top

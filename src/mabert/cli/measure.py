@@ -26,24 +26,47 @@ def add_bench(commands: Any) -> None:
     added = command(commands, "bench", run_bench, "speed beside what people know, both sides in one run")
     added.add_argument(
         "what",
-        choices=("ops", "models", "parts"),
+        choices=("ops", "models", "parts", "lengths"),
         help="ops: the two operators; models: MaBERT beside BERT, forward and training step; "
-        "parts: where the time of one forward goes",
+        "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded",
     )
+    added.add_argument(
+        "--texts", nargs="+", default=[], metavar="NAME=FILE", help="lengths: those of your own texts as well"
+    )
+    added.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
     added.add_argument("--quick", action="store_true", help="see that everything runs, in seconds; no numbers to quote")
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder for the JSON rows [%(default)s]")
 
 
 def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
-    from mabert.bench import models, operators, parts
+    from mabert.bench import lengths, models, operators, parts
 
+    output = Path(options.output)
+    if options.what == "lengths":
+        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer))
+        return
     measure = {"ops": operators.run, "models": models.run, "parts": parts.run}[options.what]
-    result = measure(quick=options.quick, output=Path(options.output))
+    result = measure(quick=options.quick, output=output)
     if options.what == "models":
         from mabert.bench.results import path_of
         from mabert.report.figures import on_paper
         from mabert.report.speed import speed_chart
 
-        chart = path_of(result, Path(options.output), "models", ".svg")
+        chart = path_of(result, output, "models", ".svg")
         chart.write_text(on_paper(speed_chart(result)), encoding="utf-8")
+
+
+def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
+    """Tokens of each text of each file, [CLS] and [SEP] included."""
+    from mabert.data.tokenizer import load_tokenizer
+    from mabert.infer.texts import read_texts
+
+    found = {}
+    for pair in named:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file):
+            raise ValueError(f"--texts is {pair!r}; it must be NAME=FILE, such as imdb=reviews.jsonl")
+        counts = load_tokenizer(tokenizer)(read_texts(file), return_length=True)["length"]
+        found[name] = [int(count) for count in counts]
+    return found

@@ -1,0 +1,196 @@
+"""Texts of uneven length: MaBERT without padding and masked, beside BERT and ModernBERT padded, all in one run.
+
+Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
+tokens; or they are those of a person's own texts. Random weights of base size, bf16, one batch of texts in random
+order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length.
+"""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
+
+from mabert.bench.results import measured_on, write
+from mabert.bench.rounds import interleave
+from mabert.model import MaBertConfig, MaBertModel
+
+NORMAL = {"N(256, 64) in 16-512": (256, 64, 512, 16), "N(4096, 1024) in 16-8,192": (4096, 1024, 8192, 3)}
+"""Name to mean, standard deviation, longest, and texts of a batch."""
+
+TEXTS = 16
+"""Texts of a batch of a person's own."""
+
+SHORTEST = 16
+SIDES = {
+    "unpadded": "MaBERT, unpadded",
+    "even": "MaBERT, as many tokens in even rows",
+    "masked": "MaBERT, padded and masked",
+    "bert": "BERT, padded",
+    "modernbert": "ModernBERT, padded",
+}
+_ROUNDS = {"least": 3, "most": 15, "budget": 40.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One side's times on one batch; see `mabert.bench.rounds.Spread` for the times."""
+
+    lengths: str
+    side: str
+    texts: int
+    tokens: int
+    padded_tokens: int
+    tokens_per_second: float
+    median_ms: float
+    fastest_ms: float
+    slowest_ms: float
+    samples: int
+
+
+def draw(mean: float, deviation: float, longest: int, texts: int) -> list[int]:
+    """Draw lengths from a normal distribution, cut to 16 and ``longest``; the same each time."""
+    normal = torch.randn(texts, generator=torch.Generator().manual_seed(0))
+    return (mean + deviation * normal).round().clamp(SHORTEST, longest).int().tolist()
+
+
+def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
+    """Pick the lengths of texts spread evenly over all, from short to long, in random order."""
+    ordered = sorted(lengths)
+    if len(ordered) < texts:
+        raise ValueError(f"{len(ordered)} texts are too few to pick {texts} lengths from")
+    picked = [ordered[int((place + 0.5) * len(ordered) / texts)] for place in range(texts)]
+    order = torch.randperm(texts, generator=torch.Generator().manual_seed(0))
+    return [picked[place] for place in order.tolist()]
+
+
+def models(longest: int, dtype: torch.dtype) -> dict[str, nn.Module]:
+    """Build MaBERT-base, BERT-base and ModernBERT-base with random weights, both rivals with SDPA."""
+    torch.manual_seed(0)
+    positions = max(512, longest)
+    bert = BertConfig(max_position_embeddings=positions, attn_implementation="sdpa")
+    modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation="sdpa")
+    built = {
+        "mabert": MaBertModel(MaBertConfig(max_position_embeddings=positions)),
+        "bert": BertModel(bert, add_pooling_layer=False),
+        "modernbert": ModernBertModel(modern),
+    }
+    return {name: model.to(dtype).eval() for name, model in built.items()}
+
+
+def batch_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Make random token ids and their mask, padded on the right, (texts, longest) each."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    ids = torch.randint(1000, 30000, mask.shape, generator=torch.Generator().manual_seed(0))
+    return ids.masked_fill(~mask, 0), mask.long()
+
+
+def calls(lengths: Sequence[int], dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+    """Make one call for each side: a forward of the batch."""
+    ids, mask = batch_of(lengths)
+    even_ids, _ = batch_of([round(sum(lengths) / len(lengths))] * len(lengths))
+    built = models(ids.shape[1], dtype)
+
+    def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
+        @torch.inference_mode()
+        def call() -> object:
+            if unpad is not None:
+                built[name].config.unpad = unpad
+            return built[name](input_ids=ids, attention_mask=mask).last_hidden_state
+
+        return call
+
+    return {
+        "unpadded": forward("mabert", ids, mask, "auto"),
+        "even": forward("mabert", even_ids, None),
+        "masked": forward("mabert", ids, mask, "never"),
+        "bert": forward("bert", ids, mask),
+        "modernbert": forward("modernbert", ids, mask),
+    }
+
+
+def run(
+    quick: bool = False, output: Path | None = None, own: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """Measure every side at every distribution of lengths, print the table, and return (and write) it.
+
+    Args:
+        quick: Two short texts and one round, to see that everything runs; its numbers are not worth quoting.
+        output: Folder for the dated JSON file; None writes nothing.
+        own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
+
+    Returns:
+        ``environment``, ``rows``, and ``speed``: for each distribution how many times the speed of each other side the
+        unpadded run has.
+    """
+    console = Console()
+    batches = {name: draw(*how) for name, how in NORMAL.items()}
+    batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
+    if quick:
+        batches = {"two texts": [9, 30]}
+    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS
+    rows: list[Row] = []
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("lengths", total=len(batches))
+        for name, lengths in batches.items():
+            progress.update(bar, description=name)
+            sides = calls(lengths, torch.bfloat16)
+            tokens = sum(lengths)
+            for side, spread in interleave(sides, **rounds).items():
+                padded = tokens if side in ("unpadded", "even") else len(lengths) * max(lengths)
+                speed = 1e3 * tokens / spread.median_ms
+                rows.append(Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread)))
+            del sides
+            gc.collect()
+            progress.advance(bar)
+    result = {
+        "environment": measured_on(),
+        "quick": quick,
+        "lengths": {name: list(lengths) for name, lengths in batches.items()},
+        "rows": [asdict(row) for row in rows],
+        "speed": _speeds(rows),
+    }
+    _show(console, rows, result)
+    if output is not None:
+        console.print(f"written to {write(result, output, 'lengths')}")
+    return result
+
+
+def _speeds(rows: list[Row]) -> dict[str, dict[str, float]]:
+    """Divide the unpadded run's tokens a second by each other side's."""
+    ours = {row.lengths: row.tokens_per_second for row in rows if row.side == "unpadded"}
+    speeds: dict[str, dict[str, float]] = {name: {} for name in ours}
+    for row in rows:
+        if row.side != "unpadded":
+            speeds[row.lengths][row.side] = ours[row.lengths] / row.tokens_per_second
+    return speeds
+
+
+def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
+    title = f"texts of uneven length, bf16, {result['environment']['threads']} threads"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("lengths", "side"):
+        table.add_column(column, no_wrap=True)
+    for column in ("tokens", "padded", "median ms", "range", "tokens/s", "unpadded is"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        ratio = result["speed"][row.lengths].get(row.side)
+        table.add_row(
+            row.lengths,
+            SIDES[row.side],
+            f"{row.tokens:,}",
+            f"{row.padded_tokens:,}",
+            f"{row.median_ms:,.0f}",
+            f"{row.fastest_ms:,.0f}-{row.slowest_ms:,.0f}",
+            f"{row.tokens_per_second:,.0f}",
+            f"{ratio:.2f}x" if ratio else "",
+        )
+    console.print(table)

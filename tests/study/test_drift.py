@@ -1,0 +1,83 @@
+"""The drift study: what it calls exact does not move, what it calls a leak does, and its distance is the cosine's."""
+
+import json
+
+import pytest
+import torch
+
+from mabert import MaBertModel, cli
+from mabert.report.drift import drift_chart, drift_table
+from mabert.study.drift import ATTENTIONS, MASKINGS, NOISE, SIDES, cosine_distance, cures, drift
+from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
+from tests.model.helpers import build, config
+
+
+@pytest.fixture(scope="module")
+def result():
+    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    return drift(model, [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]], 0, lengths=(0, 6, 12), progress=False)
+
+
+def of(result, **wanted):
+    rows = [row for row in result["rows"] if all(row[name] == value for name, value in wanted.items())]
+    assert rows
+    return rows
+
+
+def test_every_regime_is_there_once(result):
+    seen = {
+        tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention", "masking"))
+        for row in result["rows"]
+    }
+    assert len(seen) == len(result["rows"]) == 7 * len(SIDES) * len(ATTENTIONS) * len(MASKINGS)
+    assert all(len(row[vector]) == 3 for row in result["rows"] for vector in ("cls", "mean"))
+
+
+def test_unpadded_never_drifts_and_exact_only_where_attention_looks_at_padding(result):
+    for row in of(result, masking="unpadded") + of(result, masking="exact", attention="masked"):
+        assert max(row["cls"] + row["mean"]) < NOISE
+    for row in of(result, masking="exact", attention="unmasked"):
+        assert row["mean"][-1] > NOISE
+
+
+def test_without_padding_nothing_drifts(result):
+    assert max(row[vector][0] for row in result["rows"] for vector in ("cls", "mean")) < NOISE
+
+
+def test_the_papers_masks_leak_where_a_scan_meets_padding_first(result):
+    for masking in ("none", "pre", "post", "pre+post"):
+        left = of(result, direction="forward", conv="causal", side="left", attention="masked", masking=masking)
+        assert all(row["mean"][-1] > NOISE for row in left)
+        right = of(result, direction="forward", conv="causal", side="right", attention="masked", masking=masking)
+        assert all(max(row["mean"]) < NOISE for row in right)
+        backward = of(result, direction="backward", conv="causal", side="right", attention="masked", masking=masking)
+        assert all(row["mean"][-1] > NOISE for row in backward)
+
+
+def test_the_distance_is_one_minus_the_cosine():
+    a, b = torch.randn(2, 5, 7, dtype=torch.float64)
+    torch.testing.assert_close(cosine_distance(a, b), 1 - torch.cosine_similarity(a, b))
+    assert cosine_distance(a, a * 3).max() < 1e-30
+
+
+def test_figure_and_table_show_every_masking(result):
+    chart = drift_chart(result)
+    table = drift_table(cures(result, "mean"), NOISE)
+    assert "[CLS]" in chart
+    assert "unpadded" in chart
+    assert len(table.splitlines()) == 2 + 7 * len(SIDES) * len(ATTENTIONS)
+    row = next(line for line in table.splitlines() if line.startswith("| trained | forward | causal | left | masked"))
+    cells = [cell.strip() for cell in row.split("|")[6:-1]]
+    assert cells[4:] == ["-", "-"]
+    assert all(float(cell) > NOISE for cell in cells[:4])
+
+
+def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
+    arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]
+    assert cli.main([str(argument) for argument in arguments]) == 0
+    assert "2 texts, 168 regimes" in capsys.readouterr().out
+    (json_file,) = (tmp_path / "out").glob("*-drift.json")
+    assert json.loads(json_file.read_text())["texts"] == 2
+    assert json_file.with_suffix(".svg").read_text().startswith("<svg")
+    assert json_file.with_suffix(".md").read_text().startswith("| weights |")
