@@ -37,7 +37,8 @@ def test_importing_is_quiet_and_light(tmp_path):
         "state, threads = torch.get_rng_state(), torch.get_num_threads()\n"
         "import mabert\n"
         "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()\n"
-        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn'} & set(sys.modules) - theirs\n"
+        "ours = set(sys.modules) - theirs\n"
+        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn'} & ours\n"
         "print(sorted(heavy))\n"
     )
     environment = {**os.environ, "HOME": str(tmp_path)}

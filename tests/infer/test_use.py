@@ -52,6 +52,15 @@ def test_a_vector_is_the_same_in_any_company(masked_lm, pooling):
     np.testing.assert_allclose(backwards, together, rtol=1e-5, atol=2e-6)
 
 
+def test_deterministic_answers_have_the_same_bits_in_any_company(masked_lm, classifier):
+    together = embed(masked_lm, TEXTS, deterministic=True)
+    for text, vector in zip(TEXTS, together, strict=True):
+        assert np.array_equal(embed(masked_lm, [text, *TEXTS[:2]], deterministic=True)[0], vector)
+        assert np.array_equal(embed(masked_lm, [text])[0], vector)
+    answers = predict(classifier, TEXTS, deterministic=True)
+    assert predict(classifier, TEXTS[::-1], deterministic=True) == answers[::-1]
+
+
 def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
     model = load_model(MaBertModel, masked_lm)
     ids = words(TEXTS[0], return_tensors="pt")["input_ids"]

@@ -27,6 +27,9 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes]")
     added.add_argument("--truncate", action="store_true", help="cut longer texts")
     added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
+    added.add_argument(
+        "--deterministic", action="store_true", help="each text by itself: the same bits whatever else is in the file"
+    )
 
 
 def texts_of(options: argparse.Namespace) -> list[str]:
@@ -54,6 +57,7 @@ def how_to_encode(options: argparse.Namespace) -> dict[str, Any]:
         "max_length": options.max_length,
         "truncate": options.truncate,
         "batch_tokens": options.batch_tokens,
+        "deterministic": options.deterministic,
     }
 
 

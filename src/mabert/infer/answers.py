@@ -24,6 +24,9 @@ from mabert.infer.load import Loaded
 
 Answer = TypeVar("Answer")
 
+ALONE = 1
+"""Tokens a batch that give every text one of its own."""
+
 
 @torch.inference_mode()
 def answer_in_order(

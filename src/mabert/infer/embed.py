@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from mabert.data.batches import TOKENS_A_BATCH
-from mabert.infer.answers import answer_in_order
+from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import Loaded, check_at_least_one, load_for_use
 from mabert.model import MaBertForSequenceClassification, MaBertModel
 from mabert.model.load import load_config
@@ -26,6 +26,7 @@ def embed(
     max_length: int | None = None,
     truncate: bool = False,
     batch_tokens: int = TOKENS_A_BATCH,
+    deterministic: bool = False,
     progress: bool = True,
 ) -> np.ndarray:
     """Vectors of texts.
@@ -39,6 +40,7 @@ def embed(
         max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
         truncate: Whether to cut texts that are longer; otherwise they are an error.
         batch_tokens: Padded tokens of a batch at most; changes speed, not the vectors beyond rounding.
+        deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar.
 
     Returns:
@@ -60,7 +62,7 @@ def embed(
         return pooled.cpu().numpy()
 
     encoded = loaded.encode(texts, max_length=max_length, truncate=truncate)
-    rows = answer_in_order(loaded, encoded, vectors, "embedding", batch_tokens, progress)
+    rows = answer_in_order(loaded, encoded, vectors, "embedding", ALONE if deterministic else batch_tokens, progress)
     return np.stack(rows) if rows else np.zeros((0, encoder.config.hidden_size), np.float32)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mabert.data.batches import TOKENS_A_BATCH
-from mabert.infer.answers import answer_in_order
+from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import Loaded, check_at_least_one, load_for_use
 from mabert.model import MaBertForMaskedLM
 
@@ -20,6 +20,7 @@ def fill_mask(
     max_length: int | None = None,
     truncate: bool = False,
     batch_tokens: int = TOKENS_A_BATCH,
+    deterministic: bool = False,
     progress: bool = True,
 ) -> list[list[list[dict[str, Any]]]]:
     """Guesses masked tokens.
@@ -31,6 +32,7 @@ def fill_mask(
         max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
         truncate: Whether to cut texts that are longer; otherwise they are an error.
         batch_tokens: Padded tokens of a batch at most.
+        deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar.
 
     Returns:
@@ -61,7 +63,7 @@ def fill_mask(
     encoded = loaded.encode(texts, max_length=max_length, truncate=truncate)
     if truncate:
         check_masks_are_left(loaded, texts, encoded)
-    return answer_in_order(loaded, encoded, guesses, "filling", batch_tokens, progress)
+    return answer_in_order(loaded, encoded, guesses, "filling", ALONE if deterministic else batch_tokens, progress)
 
 
 def named(loaded: Loaded, probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:

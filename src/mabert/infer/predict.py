@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mabert.data.batches import TOKENS_A_BATCH
-from mabert.infer.answers import answer_in_order
+from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import check_at_least_one, load_for_use
 from mabert.model import MaBertForSequenceClassification
 
@@ -20,6 +20,7 @@ def predict(
     max_length: int | None = None,
     truncate: bool = False,
     batch_tokens: int = TOKENS_A_BATCH,
+    deterministic: bool = False,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Labels of texts, encoded as they were in fine-tuning.
@@ -31,6 +32,7 @@ def predict(
         max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
         truncate: Whether to cut texts that are longer (of a pair, the longer text); otherwise they are an error.
         batch_tokens: Padded tokens of a batch at most.
+        deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar.
 
     Returns:
@@ -55,4 +57,4 @@ def predict(
             yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
 
     encoded = loaded.encode(texts, pairs, max_length=max_length, truncate=truncate)
-    return answer_in_order(loaded, encoded, labels, "predicting", batch_tokens, progress)
+    return answer_in_order(loaded, encoded, labels, "predicting", ALONE if deterministic else batch_tokens, progress)
