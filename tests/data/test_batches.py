@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -38,6 +39,17 @@ def test_an_epoch_is_a_function_of_seed_and_number():
     assert list(TokenBudgetSampler(lengths, 20, seed=4)) != first
 
 
+def test_processes_share_all_batches_but_the_last_few():
+    lengths = [1 + 37 * place % 11 for place in range(100)]
+    whole = list(TokenBudgetSampler(lengths, 20))
+    shares = [
+        list(BatchSamplerShard(TokenBudgetSampler(lengths, 20, processes=3), 3, rank, even_batches=False))
+        for rank in range(3)
+    ]
+    assert {len(share) for share in shares} == {len(whole) // 3}
+    assert sorted(batch for share in shares for batch in share) == sorted(whole[: len(whole) // 3 * 3])
+
+
 def test_grouping_leaves_little_to_pad():
     lengths = [1 + 37 * place % 100 for place in range(1000)]
 
@@ -51,7 +63,12 @@ def test_grouping_leaves_little_to_pad():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"tokens": 0}, "tokens is 0"), ({"window": 0}, "window is 0"), ({"lengths": []}, "no examples")],
+    [
+        ({"tokens": 0}, "tokens is 0"),
+        ({"window": 0}, "window is 0"),
+        ({"processes": 0}, "processes is 0"),
+        ({"lengths": []}, "no examples"),
+    ],
 )
 def test_senseless_budgets_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -40,7 +40,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
     """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
 
     Each epoch has a new order, a function of (seed, epoch); the epoch is counted by the passes over the sampler, or
-    set. accelerate, and with it Trainer, gives each of several processes its share of the batches.
+    set. accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
+    even out their sizes (`accelerator_config={"even_batches": False}`).
 
     Args:
         lengths: tokens of each example.
@@ -50,9 +51,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
             sorted by length before they are cut, and the batches are shuffled again.
         padded: count a batch as its longest example times its number, instead of the sum of its lengths.
         window: batches that are sorted together.
+        processes: that share the batches; the last few are left out, so that each gets as many as the others.
 
     Raises:
-        ValueError: `tokens` or `window` is below 1, or there are no examples.
+        ValueError: `tokens`, `window` or `processes` is below 1, or there are no examples.
     """
 
     def __init__(
@@ -64,14 +66,15 @@ class TokenBudgetSampler(Sampler[list[int]]):
         grouped: bool = False,
         padded: bool = False,
         window: int = 50,
+        processes: int = 1,
     ) -> None:
-        for name, value in (("tokens", tokens), ("window", window)):
+        for name, value in (("tokens", tokens), ("window", window), ("processes", processes)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if not len(lengths):
             raise ValueError("there are no examples to sample")
         self.lengths, self.tokens, self.seed = lengths, tokens, seed
-        self.grouped, self.padded, self.window = grouped, padded, window
+        self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -87,6 +90,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return len(self._batches())
 
     def _batches(self) -> list[list[int]]:
+        batches = self._whole_epoch()
+        return batches[: len(batches) // self.processes * self.processes]
+
+    def _whole_epoch(self) -> list[list[int]]:
         order = list(range(len(self.lengths)))
         if self.seed is not None:
             shuffle = Permutation(len(order), self.seed, self.epoch)

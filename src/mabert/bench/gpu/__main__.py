@@ -40,7 +40,9 @@ def sanitizer() -> dict[str, Any]:
 
 
 def _pytest(*command: str) -> dict[str, Any]:
-    ran = subprocess.run([*command, "-q", "-p", "no:cacheprovider", _TESTS], capture_output=True, text=True)
+    # Other versions than the tested ones may warn of other things, and lack pytest's plugins.
+    plain = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
+    ran = subprocess.run([*command, *plain, _TESTS], capture_output=True, text=True)
     return {"exit_code": ran.returncode, "output": (ran.stdout + ran.stderr).splitlines()[-60:]}
 
 
