@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ import torch
 from mabert.bench.gpu import __main__ as gpu
 from mabert.bench.gpu import operators
 from mabert.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs
+from mabert.environment import installed
 
 
 @pytest.fixture
@@ -40,19 +40,36 @@ def test_an_unknown_step_is_named(monkeypatch, capsys, with_gpu):
 def test_steps_are_processes_and_those_with_a_result_are_skipped(monkeypatch, tmp_path, capsys, with_gpu):
     started = []
 
-    def launch(command, timeout):
-        started.append(command[command.index("--here") + 1])
-        if started[-1] == "operators":
-            raise subprocess.TimeoutExpired(command, timeout)
-        return SimpleNamespace(returncode=3 if started[-1] == "training" else 0)
+    killed = []
 
-    monkeypatch.setattr(gpu.subprocess, "run", launch)
-    done = {"sources": gpu.sources(), "environment": {"device": "a GPU"}}
+    class Launch:
+        def __init__(self, command, start_new_session):
+            assert start_new_session
+            self.pid = len(started)
+            self.step = command[command.index("--here") + 1]
+            started.append(self.step)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def wait(self, limit):
+            if self.step == "operators":
+                raise subprocess.TimeoutExpired(self.step, limit)
+            return 3 if self.step == "training" else 0
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", Launch)
+    monkeypatch.setattr(gpu.os, "killpg", lambda pid, _: killed.append(started[pid]))
+    environment = {"device": "a GPU", "packages": {"torch": installed("torch"), "triton": installed("triton")}}
+    done = {"sources": gpu.sources(), "environment": environment}
     (tmp_path / "2026-01-01T000000-gpu-tests.json").write_text(json.dumps(done))
-    stale = {"sources": "other", "environment": {"device": "a GPU"}}
-    (tmp_path / "2026-01-01T000000-gpu-sanitizer.json").write_text(json.dumps(stale))
+    (tmp_path / "2026-01-01T000000-gpu-sanitizer.json").write_text(json.dumps({**done, "skipped": "no tool"}))
+    (tmp_path / "2026-01-01T000000-gpu-training.json").write_text(json.dumps({**done, "sources": "other"}))
     assert run(monkeypatch, "tests", "sanitizer", "operators", "training", "-o", str(tmp_path)) == 1
     assert started == ["sanitizer", "operators", "training"]
+    assert killed == ["operators"]
     out, err = capsys.readouterr()
     assert "tests: done before" in out
     assert "operators: out of time" in out

@@ -29,13 +29,16 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
         assert len(batch) == 1 or (max(chosen) * len(batch) if padded else sum(chosen)) <= tokens
 
 
-def test_an_epoch_is_a_function_of_seed_and_number():
+def test_a_run_is_its_epochs_in_new_orders_and_the_same_each_time():
     lengths = [1 + place % 7 for place in range(50)]
-    first, second = list(sampler := TokenBudgetSampler(lengths, 20, seed=3)), list(sampler)
-    assert first != second
-    again = TokenBudgetSampler(lengths, 20, seed=3)
-    again.set_epoch(1)
-    assert list(again) == second
+    sampler = TokenBudgetSampler(lengths, 20, seed=3, epochs=3)
+    run = list(sampler)
+    assert run == list(sampler)
+    assert len(run) == len(sampler)
+    first = list(TokenBudgetSampler(lengths, 20, seed=3))
+    assert run[: len(first)] == first
+    assert run[len(first) : 2 * len(first)] != first
+    assert sorted(index for batch in run for index in batch) == sorted(list(range(50)) * 3)
     assert list(TokenBudgetSampler(lengths, 20, seed=4)) != first
 
 
@@ -66,6 +69,7 @@ def test_grouping_leaves_little_to_pad():
     [
         ({"tokens": 0}, "tokens is 0"),
         ({"window": 0}, "window is 0"),
+        ({"epochs": 0}, "epochs is 0"),
         ({"processes": 0}, "processes is 0"),
         ({"lengths": []}, "no examples"),
     ],
@@ -79,7 +83,7 @@ class BudgetTrainer(Trainer):
     """A plain Trainer with our sampler: what a person writes."""
 
     def get_train_dataloader(self):
-        sampler = TokenBudgetSampler([len(row["input_ids"]) for row in self.train_dataset], 40)
+        sampler = TokenBudgetSampler([len(row["input_ids"]) for row in self.train_dataset], 40, epochs=4)
         loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
         return self.accelerator.prepare(loader)
 
@@ -88,7 +92,7 @@ def weights_after(folder, rows, words, **options):
     torch.manual_seed(0)
     model = build(MaBertForMaskedLM, config(vocab_size=len(words), hidden_dropout_prob=0.1), dtype=torch.float32)
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=6, save_steps=3, use_cpu=True, report_to=[], disable_tqdm=True, seed=1
+        output_dir=str(folder), num_train_epochs=1, save_steps=13, use_cpu=True, report_to=[], disable_tqdm=True, seed=1
     )
     masking = FlatteningCollator(MlmMasking(words, probability=0.5))
     trainer = BudgetTrainer(model=model, args=arguments, train_dataset=rows, data_collator=masking)
@@ -99,7 +103,9 @@ def weights_after(folder, rows, words, **options):
 def test_a_plain_trainer_packs_by_budget_and_resumes_to_the_same_bits(tokenizer, tmp_path):
     texts = ["the quiet river " * (1 + place % 4) for place in range(30)]
     rows = [{"input_ids": tokenizer(text)["input_ids"]} for text in texts]
+    an_epoch = len(TokenBudgetSampler([len(row["input_ids"]) for row in rows], 40))
+    assert an_epoch < 13 < 2 * an_epoch, "the checkpoint lies inside the second epoch"
     whole = weights_after(tmp_path, rows, tokenizer)
-    resumed = weights_after(tmp_path, rows, tokenizer, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    resumed = weights_after(tmp_path, rows, tokenizer, resume_from_checkpoint=str(tmp_path / "checkpoint-13"))
     for name, weight in whole.items():
         assert torch.equal(resumed[name], weight), name

@@ -18,6 +18,8 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import encoder
+from mabert.model.attention import attend_in_rows, attend_packed
+from mabert.model.packing import Packing
 from mabert.ops import use_backend
 from tests.model.helpers import build, config, ids
 
@@ -165,6 +167,11 @@ def offsets(*numbers):
         ({"seq_idx": offsets(0, 0, 1, 1, 0, 0)}, "seq_idx falls inside the row"),
         ({"max_length_q": 3}, "max_length_q is given without cu_seq_lens_q"),
         ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])}, "position_ids start anew inside a row"),
+        ({"position_ids": torch.tensor([[0, 0, 1, 2, 3, 4]])}, "position_ids start anew inside a row"),
+        (
+            {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]]), "attention_mask": torch.ones(1, 6)},
+            "position_ids start anew inside a row",
+        ),
         ({"cu_seq_lens_q": offsets(0, 3, 6), "output_attentions": True}, "output_attentions is not there"),
     ],
 )
@@ -189,12 +196,36 @@ def test_a_packed_row_may_be_longer_than_the_table_of_positions():
         model(row, cu_seq_lens_q=offsets(0, 5, 8))
 
 
-def test_multiple_choice_runs_without_padding():
+def test_multiple_choice_runs_without_padding(monkeypatch):
     mask = torch.tensor([[[1, 1, 1, 0], [1, 1, 0, 0]]])
     tokens = torch.as_tensor(ids(np.random.default_rng(0), 2, 4)).unsqueeze(0)
+    models = {unpad: build(MaBertForMultipleChoice, config(unpad=unpad)) for unpad in ("auto", "never")}
     with use_backend("reference"):
-        answers = [build(MaBertForMultipleChoice, config(unpad=unpad))(tokens, mask)[0] for unpad in ("auto", "never")]
-    same(*answers)
+        padded = models["never"](tokens, mask)[0]
+        monkeypatch.setattr(encoder, "create_bidirectional_mask", None)
+        same(models["auto"](tokens, mask)[0], padded)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_boundaries_under_capture_are_an_error(whole):
+    model = build(MaBertForSequenceClassification, config(), dtype=torch.float32)
+    if whole:
+        model = torch.compile(model, backend="eager")
+    else:
+        model.mabert = torch.compile(model.mabert, backend="eager")
+    with pytest.raises(Exception, match="cu_seq_lens_q is given while a graph is captured"):
+        model(torch.ones(1, 6, dtype=torch.long), cu_seq_lens_q=offsets(0, 3, 6))
+
+
+@pytest.mark.parametrize("lengths", [[3, 5, 1], [4], [2, 0, 3]])
+def test_attention_over_rows_and_over_texts_agree(lengths):
+    attention = build(MaBertModel, config(attn_implementation="sdpa")).layers[1].attention
+    heads = torch.randn(3, 1, 2, sum(lengths), 4, dtype=torch.float64)
+    packing = Packing.of_lengths(torch.tensor(lengths))
+    how = {"implementation": attention._implementation(False), "packing": packing, "dropout": 0.0, "scaling": 0.5}
+    by_text = attend_packed(attention, query=heads[0], key=heads[1], value=heads[2], **how)
+    in_rows = attend_in_rows(attention, query=heads[0], key=heads[1], value=heads[2], **how)
+    same(in_rows, by_text)
 
 
 @settings(max_examples=25, deadline=None)

@@ -83,6 +83,13 @@ def _lay_out(tensor: Tensor, layout: str) -> Tensor:
     return tensor
 
 
+def _every_second(parameter: Tensor) -> Tensor:
+    """Give a parameter the strides of every second number of a longer one; NaN stands between."""
+    wide = torch.full((*parameter.shape, 2), float("nan"), dtype=parameter.dtype)
+    wide[..., 0] = parameter
+    return wide[..., 0]
+
+
 TIMES = (1, 2, 15, 16, 17, 33, 64, 65, 97, 130)
 CHANNELS = (1, 3, 16, 37, 64, 65, 130)
 STATES = (1, 2, 5, 16, 17)
@@ -161,6 +168,8 @@ def scans(
     if options["delta_softplus"] and draw(st.booleans()):
         inputs["delta_bias"] = torch.randn(channel).to(parameter_dtype)
     layout = draw(st.sampled_from(LAYOUTS))
+    if draw(st.booleans()):
+        inputs |= {name: _every_second(tensor) for name, tensor in inputs.items() if tensor.dim() < 3}
     return Case("selective_scan", inputs, options).over_time(lambda tensor: _lay_out(tensor, layout))
 
 
@@ -185,6 +194,8 @@ def convolutions(
     if draw(st.booleans()):
         inputs["bias"] = torch.randn(channel).to(parameter_dtype)
     layout = draw(st.sampled_from(LAYOUTS))
+    if draw(st.booleans()):
+        inputs |= {name: _every_second(tensor) for name, tensor in inputs.items() if tensor.dim() < 3}
     return Case("depthwise_conv1d", inputs, options).over_time(lambda tensor: _lay_out(tensor, layout))
 
 

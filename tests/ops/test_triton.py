@@ -167,6 +167,21 @@ def test_offsets_that_are_no_boundaries_are_refused() -> None:
             case.with_options(cu_seqlens=torch.tensor(cuts, dtype=torch.int32)).on(DEVICE).run("triton")
 
 
+def test_changed_offsets_are_read_again() -> None:
+    case = plain_convolution(1, 6, 3).on(DEVICE)
+    cuts = torch.tensor([0, 3, 6], dtype=torch.int32, device=DEVICE)
+    packed = case.with_options(cu_seqlens=cuts)
+    before = packed.run("triton")
+    assert torch.equal(packed.run("triton"), before)
+    cuts[1] = 4
+    moved = packed.run("triton")
+    assert not torch.equal(moved, before)
+    assert torch.equal(moved, case.with_options(cu_seqlens=cuts.clone()).run("triton"))
+    cuts[1] = 7
+    with pytest.raises(ValueError, match="cu_seqlens must not fall"):
+        packed.run("triton")
+
+
 def test_opcheck_passes() -> None:
     mask = (torch.arange(20).repeat(2, 1) < torch.tensor([[20], [14]])).to(DEVICE)
     inputs = list(plain_scan(2, 20, 3, 2).on(DEVICE).inputs.values())

@@ -14,6 +14,7 @@ from tests.model.helpers import build, config
 
 @pytest.fixture(scope="module")
 def result():
+    torch.set_num_threads(1)
     model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
     return drift(model, [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]], 0, lengths=(0, 6, 12), progress=False)
 

@@ -1,5 +1,6 @@
 """Batches of like length, so that little of them is padding, and batches of so many tokens, however many texts."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from torch.utils.data import Sampler
@@ -39,13 +40,17 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
 
-    Each epoch has a new order, a function of (seed, epoch); the epoch is counted by the passes over the sampler, or
-    set. accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
+    One pass over the sampler is the whole run, epoch after epoch, each in a new order that is a function of (seed,
+    epoch) alone. It keeps no state, so skipping the batches that are done resumes exactly. Epochs differ in their
+    number of batches, which Trainer would take to be the same, so give Trainer one epoch.
+
+    accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
     even out their sizes (`accelerator_config={"even_batches": False}`).
 
     Args:
         lengths: tokens of each example.
         tokens: of a batch at most; a longer example gets a batch of its own.
+        epochs: passes over the examples.
         seed: of the order; None keeps the order of the examples.
         grouped: examples of a batch are of like length, for padded batches: `window` batches' worth of examples are
             sorted by length before they are cut, and the batches are shuffled again.
@@ -54,7 +59,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         processes: that share the batches; the last few are left out, so that each gets as many as the others.
 
     Raises:
-        ValueError: `tokens`, `window` or `processes` is below 1, or there are no examples.
+        ValueError: a number is below 1, or there are no examples.
     """
 
     def __init__(
@@ -62,41 +67,39 @@ class TokenBudgetSampler(Sampler[list[int]]):
         lengths: Sequence[int],
         tokens: int = TOKENS_A_BATCH,
         *,
+        epochs: int = 1,
         seed: int | None = 0,
         grouped: bool = False,
         padded: bool = False,
         window: int = 50,
         processes: int = 1,
     ) -> None:
-        for name, value in (("tokens", tokens), ("window", window), ("processes", processes)):
+        numbers = {"tokens": tokens, "epochs": epochs, "window": window, "processes": processes}
+        for name, value in numbers.items():
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if not len(lengths):
             raise ValueError("there are no examples to sample")
-        self.lengths, self.tokens, self.seed = lengths, tokens, seed
+        self.lengths, self.tokens, self.epochs, self.seed = lengths, tokens, epochs, seed
         self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of an epoch."""
-        self.epoch = epoch
+        self._length: int | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self._batches()
-        self.epoch += 1
-        return iter(batches)
+        return itertools.islice(self._run(), len(self))
 
     def __len__(self) -> int:
-        return len(self._batches())
+        if self._length is None:
+            self._length = sum(1 for _ in self._run()) // self.processes * self.processes
+        return self._length
 
-    def _batches(self) -> list[list[int]]:
-        batches = self._whole_epoch()
-        return batches[: len(batches) // self.processes * self.processes]
+    def _run(self) -> Iterator[list[int]]:
+        for epoch in range(self.epochs):
+            yield from self._epoch(epoch)
 
-    def _whole_epoch(self) -> list[list[int]]:
+    def _epoch(self, epoch: int) -> list[list[int]]:
         order = list(range(len(self.lengths)))
         if self.seed is not None:
-            shuffle = Permutation(len(order), self.seed, self.epoch)
+            shuffle = Permutation(len(order), self.seed, epoch)
             order = [shuffle[place] for place in order]
         if not self.grouped:
             return self._cut(order)
@@ -107,7 +110,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))
         if self.seed is None:
             return batches
-        shuffle = Permutation(len(batches), self.seed, self.epoch, 1)
+        shuffle = Permutation(len(batches), self.seed, epoch, 1)
         return [batches[shuffle[place]] for place in range(len(batches))]
 
     def _cut(self, order: Sequence[int]) -> list[list[int]]:

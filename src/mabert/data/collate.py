@@ -71,7 +71,8 @@ class FlatteningCollator:
     """Packs examples one behind the other into one row, without padding: for MaBERT's models under any Trainer.
 
     Its masks are a function of the seed and of all tokens of the batch: new ones whenever a text comes in other
-    company, the same again after a restart, whatever was collated ahead of time.
+    company, the same again after a restart, whatever was collated ahead of time. A text that is alone in its batch
+    keeps its masks from epoch to epoch.
 
     Attributes:
         masking: hides tokens and makes the labels; None where the examples bring their own.

@@ -10,8 +10,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
-from mabert.model.masking import PaddingMask, is_tracing
-from mabert.model.packing import Packing
+from mabert.model.masking import PaddingMask
+from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 
@@ -76,8 +76,9 @@ def attend_packed(
 ) -> Tensor:
     """Attends within each sequence of a packed row, without a matrix over the row.
 
-    Flash attention takes the boundaries as they are. On a GPU in half precision torch's variable-length attention
-    serves SDPA. Everything else is asked for one sequence after the other.
+    On a GPU in half precision, without dropout, torch's variable-length attention serves SDPA, which otherwise is given
+    there a padded batch again, as one call is worth more than the padding. Everything else, and SDPA on a CPU, is asked
+    for one sequence after the other.
 
     Args:
         module: The attention layer.
@@ -93,10 +94,6 @@ def attend_packed(
     """
     name = module.config._attn_implementation
     longest = max(packing.lengths, default=0)
-    if name.startswith("flash_attention"):
-        bounds = {"cu_seq_lens_q": packing.cu_seqlens, "cu_seq_lens_k": packing.cu_seqlens}
-        longest_of = {"max_length_q": longest, "max_length_k": longest}
-        return implementation(module, query, key, value, None, **bounds, **longest_of, **options)[0]
     if name == "sdpa" and has_variable_length(query) and not options["dropout"]:
         from torch.nn.attention.varlen import varlen_attn
 
@@ -105,9 +102,28 @@ def attend_packed(
         mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"])
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
+    if name == "sdpa" and query.is_cuda:
+        return attend_in_rows(module, implementation, query, key, value, packing, **options)
     lengths = [length for length in packing.lengths if length]
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
     return torch.cat([implementation(module, *part, None, **options)[0] for part in parts], dim=1)
+
+
+def attend_in_rows(
+    module: "SelfAttention",
+    implementation: Callable[..., tuple[Tensor, Tensor | None]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    **options: Any,
+) -> Tensor:
+    """Attends within each sequence of a packed row by one call on the padded batch, masked; see `attend_packed`."""
+    rows = packing.as_rows()
+    padded = (rows.restore(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
+    # A sequence of no tokens is left open: softmax over nothing is NaN.
+    keys = rows.valid | ~rows.valid.any(dim=1, keepdim=True)
+    return rows.flatten(implementation(module, *padded, keys[:, None, None, :], **options)[0])
 
 
 def has_variable_length(query: Tensor) -> bool:
@@ -161,10 +177,10 @@ class SelfAttention(nn.Module):
         key = self.key(hidden).view(heads).transpose(1, 2)
         value = self.value(hidden).view(heads).transpose(1, 2)
         if rotary is not None:
-            query, key = rotate(query, rotary), rotate(key, rotary)
+            # Under autocast, turning by the float32 table makes float32 of query and key.
+            query, key = rotate(query, rotary).to(value.dtype), rotate(key, rotary).to(value.dtype)
         if fused is not None:
-            # Under autocast, turning by the float32 table has made float32 of query and key.
-            heads_last = (x.to(value.dtype).transpose(1, 2) for x in (query, key, value))
+            heads_last = (x.transpose(1, 2) for x in (query, key, value))
             query, key, value = (x.reshape(batch, time, width) for x in heads_last)
             mixed = softmax_attention(
                 query, key, value, self.config.num_attention_heads, mask=fused.keys, cu_seqlens=fused.cu_seqlens

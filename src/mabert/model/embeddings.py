@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mabert.model.config import MaBertConfig
-from mabert.model.masking import is_tracing
+from mabert.model.packing import is_tracing
 
 
 class MaBertEmbeddings(nn.Module):

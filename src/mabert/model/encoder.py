@@ -17,8 +17,8 @@ from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
 from mabert.model.mamba import MambaMixer, SelectiveCore
-from mabert.model.masking import PaddingMask, is_tracing
-from mabert.model.packing import BOUNDARIES, Packing, Unpadding
+from mabert.model.masking import PaddingMask
+from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
 
 logger = logging.get_logger(__name__)
 
@@ -136,7 +136,7 @@ class MaBertModel(MaBertPreTrainedModel):
         shape = given.shape[:2]
         regime = self.config.padding_safe_masking
         kwargs["output_attentions"] = self._wants("output_attentions", kwargs)
-        packing = None if is_tracing() else Packing.from_caller(kwargs, shape, attention_mask, position_ids)
+        packing = Packing.from_caller(kwargs, given, attention_mask, position_ids)
         mask = PaddingMask.from_attention_mask(attention_mask, shape, regime, packing)
         for name in BOUNDARIES:
             kwargs.pop(name, None)

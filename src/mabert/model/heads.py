@@ -19,7 +19,7 @@ from transformers.utils.generic import can_return_tuple
 
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
-from mabert.model.masking import is_tracing, tokens_of
+from mabert.model.masking import tokens_of
 from mabert.model.packing import Packing
 from mabert.model.pooling import Pooler
 
@@ -342,7 +342,7 @@ def row_a_sequence(
         (sequences, time, D); where in it tokens are, bool (sequences, time), None for everywhere; whether they came
         packed.
     """
-    packing = None if is_tracing() else Packing.from_caller(given, hidden.shape[:2], attention_mask, None)
+    packing = Packing.from_caller(given, hidden, attention_mask, None)
     if packing is None:
         return hidden, tokens_of(attention_mask), False
     rows = packing.as_rows()

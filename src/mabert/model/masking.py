@@ -12,15 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mabert.model.packing import Packing
+from mabert.model.packing import Packing, is_tracing
 
 Regime = Literal["none", "pre", "post", "pre+post", "exact"]
-
-
-def is_tracing() -> bool:
-    """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or capturing
 
 
 def tokens_of(attention_mask: Tensor | None) -> Tensor | None:

@@ -12,6 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+
+def is_tracing() -> bool:
+    """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or capturing
+
+
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 """What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
 
@@ -36,13 +43,13 @@ class Packing:
 
     @classmethod
     def from_caller(
-        cls, given: Mapping[str, Any], shape: torch.Size, attention_mask: Tensor | None, position_ids: Tensor | None
+        cls, given: Mapping[str, Any], input: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
     ) -> "Packing | None":
         """Reads the boundaries that a caller gave, see `BOUNDARIES`.
 
         Args:
             given: The keyword arguments of a forward.
-            shape: (batch, time) of its input.
+            input: What they belong to, (batch, time, ...).
             attention_mask: The caller's mask.
             position_ids: The caller's positions.
 
@@ -51,9 +58,18 @@ class Packing:
 
         Raises:
             ValueError: If boundaries are missing although positions start anew inside a row, fall, do not cover the
-                row, contradict each other, or stand beside a mask or more than one row.
+                row, contradict each other, stand beside a mask or more than one row, or come while a graph is captured,
+                which cannot depend on their values.
         """
+        shape = input.shape[:2]
         named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
+        if is_tracing():
+            if named:
+                raise ValueError(
+                    f"{next(iter(named))} is given while a graph is captured (torch.compile, torch.export); "
+                    "run packed rows without, or capture a padded batch"
+                )
+            return None
         if not named:
             _refuse_restarts(position_ids, attention_mask)
             return None
@@ -79,13 +95,12 @@ class Packing:
         for name, other in others:
             if other != offsets:
                 raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
-        device = named[first].device
         lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
         longest = max(lengths, default=0)
         for bound in ("max_length_q", "max_length_k"):
             if bound in named and int(named[bound]) < longest:
                 raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
-        return cls(torch.tensor(offsets, dtype=torch.int32, device=device), lengths)
+        return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
 
     def positions(self) -> Tensor:
         """Position ids, int64 (1, total): each token's index in its sequence."""
@@ -153,11 +168,14 @@ def _offsets_of(name: str, told: Any, total: int) -> list[int]:
 
 
 def _refuse_restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
-    """Raises where positions fall back to their first inside a row that has no mask: packed texts, not told apart."""
-    if position_ids is None or attention_mask is not None or position_ids.shape[-1] < 2:
+    """Raises where positions fall back to their first inside a row without padding: packed texts, not told apart."""
+    if position_ids is None or position_ids.shape[-1] < 2:
         return
-    restarts = (position_ids[..., 1:] < position_ids[..., :-1]) & (position_ids[..., 1:] == position_ids[..., :1])
-    if bool(restarts.any()):
+    if attention_mask is not None and not bool(attention_mask.all()):
+        return
+    restarts = (position_ids[..., 1:] <= position_ids[..., :-1]) & (position_ids[..., 1:] == position_ids[..., :1])
+    counts = (position_ids != position_ids[..., :1]).any(dim=-1)  # the same position throughout is nobody's text
+    if bool((restarts.any(dim=-1) & counts).any()):
         raise ValueError(
             "position_ids start anew inside a row, which are packed sequences, but cu_seq_lens_q, which tells them "
             "apart, is missing (DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives it)"

@@ -54,6 +54,7 @@ def check_steps(u: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None) -> No
             raise ValueError(f"cu_seqlens must be int32, got {cu_seqlens.dtype}")
         if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
             raise ValueError(f"cu_seqlens must have shape (sequences + 1,), got {tuple(cu_seqlens.shape)}")
+        check_device("cu_seqlens", cu_seqlens, u.device)
         if u.shape[0] != 1:
             raise ValueError(f"cu_seqlens needs batch size 1 (one packed row), got batch size {u.shape[0]}")
 

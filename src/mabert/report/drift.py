@@ -15,11 +15,9 @@ MASKINGS = {
     "unpadded": ("unpadded", "#1b2a38", "--"),
 }
 VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
-SITUATIONS = (
-    ("right", "masked", "padding on the right, attention masked (the paper's words)"),
-    ("left", "masked", "padding on the left, attention masked"),
-    ("right", "unmasked", "padding on the right, attention looks at it"),
-)
+SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"))
+"""Side of the padding, and whether attention is masked; the first is what the paper's words say."""
+
 _FLOOR = 1e-16
 
 
@@ -32,7 +30,7 @@ def drift_chart(result: dict[str, Any]) -> str:
     rows = [row for row in result["rows"] if row["weights"] == "trained"]
     figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
     panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)
-    for (side, attention, title), line in zip(SITUATIONS, panels, strict=True):
+    for (side, attention), line in zip(SITUATIONS, panels, strict=True):
         for (vector, name), axes in zip(VECTORS.items(), line, strict=True):
             for row in rows:
                 if (row["side"], row["attention"]) == (side, attention):
@@ -41,7 +39,7 @@ def drift_chart(result: dict[str, Any]) -> str:
                     axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
             axes.set_yscale("log")
             axes.set_ylim(_FLOOR / 3, 3)
-            axes.set_title(f"{name}: {title}", color=INK, fontsize="x-small")
+            axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
     for axes in panels[-1]:

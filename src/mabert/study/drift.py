@@ -7,7 +7,7 @@ it, it does not say, so both are done.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,11 +85,10 @@ def drift(
     if not texts:
         raise ValueError("there are no texts to pad")
     groups = _by_length(texts)
-    builds = list(_builds(model))
     rows = []
-    per_build = len(MASKINGS) * len(SIDES) * len(ATTENTIONS)
-    with progress_over("regimes", len(builds) * per_build, progress) as advance:
-        for weights, built in builds:
+    builds = 1 + len(DIRECTIONS) * len(CONV_MODES)
+    with progress_over("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), progress) as advance:
+        for weights, built in _builds(model):
             with torch.inference_mode():
                 alone = [_vectors(built, ids, None) for ids in groups]
                 for regime in _regimes(weights, built.config):
@@ -199,11 +198,9 @@ def _no_mask(*_: Any, **__: Any) -> None:
 ALL_ATTENTION_FUNCTIONS.register(_OPEN, _attend_without_mask)
 AttentionMaskInterface.register(_OPEN, _no_mask)
 
-Cure = Callable[[dict[str, Any]], bool]
-
 
 def cures(result: dict[str, Any], vector: str = "cls") -> list[dict[str, Any]]:
-    """Tell for each situation whether it drifts without masks, and which masks keep it below `NOISE`.
+    """Tell for each situation how far each masking lets the vectors drift; below `NOISE`, it keeps them.
 
     Args:
         result: What `drift` returned.

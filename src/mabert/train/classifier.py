@@ -23,7 +23,7 @@ from mabert.data.task import Rows, Task
 from mabert.model import MaBertForSequenceClassification
 from mabert.model.config import make_config
 from mabert.model.load import load_config, with_new_head
-from mabert.train.recipe import Packing, at_least
+from mabert.train.recipe import Packing, at_least, check_packing
 from mabert.train.trainer import MaBertTrainer, device_arguments, one_device, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
@@ -41,7 +41,8 @@ class FinetuneRecipe:
         batch_size: Examples a step.
         batches: `length`, of examples of about the same length, so that little is padded; or `random`.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
-            other in a row; `none`, padded and masked. The results are the same, up to rounding and dropout's draws.
+            other in a row; `none`, padded and masked. The results are the same, up to rounding and
+            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
         warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
         weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
         dropout: On embeddings, sub-layers, attention and classifier.
@@ -231,6 +232,7 @@ def new_classifier(job: Job) -> MaBertForSequenceClassification:
     if recipe.pooling is not None:
         fields["pooling"] = recipe.pooling
     config = make_config(**fields)
+    check_packing(recipe.packing, config, pools=True)
     if recipe.from_scratch:
         return MaBertForSequenceClassification(config)
     return with_new_head(MaBertForSequenceClassification, job.model, config)

@@ -25,7 +25,7 @@ from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 from mabert.model.config import make_config
 from mabert.model.heads import IGNORED
-from mabert.train.recipe import Packing, PretrainRecipe, as_mapping
+from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.trainer import (
     STAGING,
@@ -227,8 +227,12 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
+    for name in ("unpad", "sparse_prediction"):
+        if name in asked:
+            raise ValueError(f"model.{name} is set by the run; training.packing says how padding is dealt with")
     of_run = {"sparse_prediction": True, "unpad": "never" if recipe.training.packing == "none" else "auto"}
     config = make_config(**asked | {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id} | of_run)
+    check_packing(recipe.training.packing, config)
     with torch.device("meta"):
         # What a configuration cannot know by itself shows before hours of tokenising, not after.
         MaBertForMaskedLM(config)

@@ -17,6 +17,31 @@ from mabert.train.run import REQUEST
 Packing = Literal["none", "pack", "unpad"]
 
 
+def check_packing(packing: Packing, config: MaBertConfig, pools: bool = False) -> None:
+    """Refuses packed rows where padding is meant to have its effect.
+
+    Args:
+        packing: The way batches are run.
+        config: The model.
+        pools: Whether the model pools its token vectors.
+
+    Raises:
+        ValueError: Naming the field that lets padding in.
+    """
+    if packing != "pack":
+        return
+    if config.padding_safe_masking != "exact":
+        raise ValueError(
+            f"packing is 'pack', padding_safe_masking {config.padding_safe_masking!r}: packed rows have no padding for "
+            "it to act on; use packing 'none'"
+        )
+    if pools and config.pooling == "attention":
+        raise ValueError(
+            "packing is 'pack', pooling 'attention': that pooling looks at padding, and packed rows have none; "
+            "use packing 'none'"
+        )
+
+
 @dataclass
 class DataRecipe:
     """Text to pretrain on.
@@ -81,7 +106,8 @@ class TrainingRecipe:
         workers: Processes that make batches; 0 makes them in the training process.
         packing: How windows of different lengths go through the model: `unpad`, as a padded batch that the model runs
             without its padding; `pack`, one behind the other in a row from the start; `none`, padded and masked. The
-            results are the same, up to rounding and the draws of dropout.
+            results are the same, up to rounding and the draws of dropout, where padding is masked exactly (the
+            default); `pack` is refused elsewhere.
     """
 
     steps: int = 1_000_000

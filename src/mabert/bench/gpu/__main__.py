@@ -6,7 +6,9 @@ time limit, so that one that fails or hangs costs neither the others nor what th
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ import torch
 
 import mabert
 from mabert.bench.results import measured_on, write
+from mabert.environment import installed
 
 LIMIT = 580.0
 """Seconds of a step: steps fit where a single command may take ten minutes."""
@@ -32,17 +35,18 @@ def tests() -> dict[str, Any]:
 
 
 def sanitizer() -> dict[str, Any]:
-    """Run a few of them under compute-sanitizer, which sees every wrong address."""
+    """Run a few of them under compute-sanitizer, each tensor in memory of its own, so that a step outside shows."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return {"skipped": "compute-sanitizer is not installed"}
-    return _pytest(tool, "--error-exitcode", "9", sys.executable, "-m", "pytest", "-k", "written or packed")
+    command = (tool, "--error-exitcode", "9", sys.executable, "-m", "pytest", "-k", "written or packed")
+    return _pytest(*command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
-def _pytest(*command: str) -> dict[str, Any]:
+def _pytest(*command: str, **environment: str) -> dict[str, Any]:
     # Other versions than the tested ones may warn of other things, and lack pytest's plugins.
     plain = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
-    ran = subprocess.run([*command, *plain, _TESTS], capture_output=True, text=True)
+    ran = subprocess.run([*command, *plain, _TESTS], capture_output=True, text=True, env={**os.environ, **environment})
     return {"exit_code": ran.returncode, "output": (ran.stdout + ran.stderr).splitlines()[-60:]}
 
 
@@ -126,26 +130,32 @@ def _run(step: str, output: Path) -> bool:
     sys.stdout.flush()
     started = time.monotonic()
     command = [sys.executable, "-m", "mabert.bench.gpu", "--here", step, "-o", str(output)]
-    try:
-        code = subprocess.run(command, timeout=LIMIT).returncode
-    except subprocess.TimeoutExpired:
-        code = -1
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            code = process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            # With all it started: a test that goes on would be timed with what comes next.
+            os.killpg(process.pid, signal.SIGKILL)
+            code = -1
     outcome = "done" if code == 0 else "out of time" if code == -1 else f"exit code {code}"
     sys.stdout.write(f"{step}: {outcome} after {time.monotonic() - started:.0f} s\n")
     return code == 0
 
 
 def sources() -> str:
-    """Return a checksum of the package's sources: a copy without its history has no commit to be known by."""
-    files = sorted(Path(mabert.__file__).parent.rglob("*.py"))
+    """Return a checksum of package and GPU tests: a copy without its history has no commit to be known by."""
+    files = sorted([*Path(mabert.__file__).parent.rglob("*.py"), *Path("tests/ops").glob("*.py")])
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def _is_done(step: str, output: Path) -> bool:
-    """Tell whether the folder holds this step's result of these sources on this GPU."""
+    """Tell whether the folder holds this step's result of these sources and versions on this GPU."""
+    here = (sources(), torch.cuda.get_device_name(), installed("torch"), installed("triton"))
     for path in output.glob(f"*-gpu-{step}.json"):
         there = json.loads(path.read_text(encoding="utf-8"))
-        if (there["sources"], there["environment"]["device"]) == (sources(), torch.cuda.get_device_name()):
+        packages = there["environment"]["packages"]
+        known = (there["sources"], there["environment"]["device"], packages["torch"], packages["triton"])
+        if known == here and "skipped" not in there:
             return True
     return False
 

@@ -9,10 +9,16 @@ from mabert.bench.rounds import Spread
 
 _FLUSHED_BYTES = 256 << 20  # more than the second-level cache of any GPU this runs on
 _WARM_CALLS = 3
+_SLEEP_CYCLES = 4_000_000  # some two milliseconds, longer than queueing any of our operators takes
 
 
 def interleave(
-    sides: Mapping[str, Callable[[], object]], *, least: int = 10, most: int = 100, budget: float = 5.0
+    sides: Mapping[str, Callable[[], object]],
+    *,
+    least: int = 10,
+    most: int = 100,
+    budget: float = 5.0,
+    queued: bool = False,
 ) -> dict[str, Spread]:
     """Time the sides in turns, each sample on an empty cache, after a few calls that are not counted.
 
@@ -21,6 +27,8 @@ def interleave(
         least: Rounds that are made whatever they cost.
         most: Rounds that are never exceeded.
         budget: Seconds after which no round past ``least`` is begun.
+        queued: Whether the GPU is kept waiting until a sample's work is queued, so that the time is the kernels' alone;
+            otherwise it is what a person waits, Python included.
 
     Returns:
         One spread for each side.
@@ -36,13 +44,15 @@ def interleave(
         if done >= least and time.perf_counter() - started > budget:
             break
         for side, function in sides.items():
-            samples[side].append(_sample(function, flush))
+            samples[side].append(_sample(function, flush, queued))
     return {side: Spread.of(seconds) for side, seconds in samples.items()}
 
 
-def _sample(function: Callable[[], object], flush: torch.Tensor) -> float:
+def _sample(function: Callable[[], object], flush: torch.Tensor, queued: bool) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()  # keeps the GPU busy while the work behind it is queued, so that queueing is not timed
+    flush.zero_()
+    if queued:
+        torch.cuda._sleep(_SLEEP_CYCLES)
     start.record()
     function()
     end.record()

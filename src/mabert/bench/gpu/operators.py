@@ -37,12 +37,14 @@ def measure() -> dict[str, Any]:
     for dtype in DTYPES:
         for batch, time in SHAPES:
             for operator, (function, inputs) in _tasks(batch, time, dtype).items():
-                sides = {"mabert": function, **({"mamba-ssm": rival} if (rival := _cuda_scan(operator)) else {})}
+                sides = {"mabert": (function, inputs)}
+                if operator == "selective_scan" and _cuda_scan_version() is not None:
+                    sides["mamba-ssm"] = (_cuda_scan, _channels_first(inputs))
                 for task in ("forward", "forward+backward"):
-                    spreads = interleave({side: _call(call, inputs, task) for side, call in sides.items()})
+                    spreads = interleave({side: _call(*call, task) for side, call in sides.items()}, queued=True)
                     for side, spread in spreads.items():
                         work = _work(operator, inputs, task)
-                        peak = peak_bytes(_call(sides[side], inputs, task))
+                        peak = peak_bytes(_call(*sides[side], task))
                         rows.append(
                             {
                                 "operator": operator,
@@ -100,22 +102,20 @@ def _against_floor(work: dict[str, float], limits: dict[str, float], millisecond
     return {"floor_ms": floor, "floor_share": floor / milliseconds, **rates}
 
 
-def _cuda_scan(operator: str) -> Call | None:
-    """Return mamba-ssm's scan behind our layout, where that package is installed; it has no convolution of its own."""
-    if operator != "selective_scan" or _cuda_scan_version() is None:
-        return None
+def _channels_first(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Turn inputs to the layout that mamba-ssm wants, so that its time is without its copies of ours."""
+    return {
+        name: tensor.transpose(1, 2).contiguous() if tensor.dim() == 3 else tensor for name, tensor in inputs.items()
+    }
+
+
+def _cuda_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor
+) -> Tensor:
+    """Run mamba-ssm's scan on its own layout; it has no convolution of its own."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 
-    def scan(
-        u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor
-    ) -> Tensor:
-        turned = [tensor.transpose(1, 2) for tensor in (u, delta)]
-        y = selective_scan_fn(
-            *turned, A, B.transpose(1, 2), C.transpose(1, 2), D, z.transpose(1, 2), delta_bias, delta_softplus=True
-        )
-        return y.transpose(1, 2)
-
-    return scan
+    return selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus=True)
 
 
 def _cuda_scan_version() -> str | None:

@@ -38,7 +38,7 @@ def conv_forward(
         rows * -(-time // STEPS) * blocks_of(channels, BLOCK),
         u,
         weight.contiguous(),
-        bias,
+        readable(bias),
         mask,
         sequence,
         y,

@@ -13,6 +13,9 @@ from mabert.ops.sequences import spans
 COMPILATION = {"enable_fp_fusion": True}
 """Multiplying and adding in one instruction, which Triton's releases switch on or off by default."""
 
+_KEPT_NUMBERS = 8
+_numbered: dict[Any, tuple[Tensor, Tensor]] = {}
+
 _SHORTEST_SPLIT = 64
 _MOST_SPLITS = 64
 _WARPS_A_SCHEDULER = 2
@@ -73,12 +76,26 @@ def split_steps(programs: int, time: int, device: torch.device) -> int:
 def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
     """Number the sequence of each step of a packed row, int32 ``(time,)``.
 
+    Checking the offsets makes the host wait for the GPU, and every layer asks again for the same ones, so the last few
+    answers are kept. An inference tensor does not tell whether it was written to, and is checked each time.
+
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
     """
+    key = None
+    if not cu_seqlens.is_inference():
+        key = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens._version, cu_seqlens.device, time)
+    if key in _numbered:
+        return _numbered[key][1]
     spans(cu_seqlens, 1, time)
     steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
-    return torch.searchsorted(cu_seqlens, steps, right=True).to(torch.int32)
+    numbers = torch.searchsorted(cu_seqlens, steps, right=True).to(torch.int32)
+    if key is not None:
+        # The offsets are kept as well, so that their memory cannot become another tensor's under the same key.
+        _numbered[key] = (cu_seqlens, numbers)
+        while len(_numbered) > _KEPT_NUMBERS:
+            del _numbered[next(iter(_numbered))]
+    return numbers
 
 
 def starts_of_sequences(cu_seqlens: Tensor | None, time: int, reverse: bool) -> Tensor | None:
