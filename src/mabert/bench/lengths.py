@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from mabert.bench.results import measured_on, write
-from mabert.bench.rounds import interleave
+from mabert.bench.rounds import Spread, interleave
 from mabert.model import MaBertConfig, MaBertModel
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
@@ -95,11 +95,11 @@ def batch_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return ids.masked_fill(~mask, 0), mask.long()
 
 
-def calls(lengths: Sequence[int], dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> dict[str, Callable[[], object]]:
     """Make one call for each side: a forward of the batch."""
-    ids, mask = batch_of(lengths)
-    even_ids, _ = batch_of([round(sum(lengths) / len(lengths))] * len(lengths))
-    built = models(ids.shape[1], dtype)
+    ids, mask = (tensor.to(device) for tensor in batch_of(lengths))
+    even_ids = batch_of([round(sum(lengths) / len(lengths))] * len(lengths))[0].to(device)
+    built = {name: model.to(device) for name, model in models(ids.shape[1], dtype).items()}
 
     def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
         @torch.inference_mode()
@@ -123,6 +123,14 @@ def calls(lengths: Sequence[int], dtype: torch.dtype) -> dict[str, Callable[[], 
         "bert alone": one_by_one,
         "modernbert": forward("modernbert", ids, mask),
     }
+
+
+def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
+    """Put one side's times beside what it had to do."""
+    tokens = sum(lengths)
+    padded = tokens if side in ("unpadded", "even", "bert alone") else len(lengths) * max(lengths)
+    speed = 1e3 * tokens / spread.median_ms
+    return Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread))
 
 
 def run(
@@ -151,11 +159,7 @@ def run(
         for name, lengths in batches.items():
             progress.update(bar, description=name)
             sides = calls(lengths, torch.bfloat16)
-            tokens = sum(lengths)
-            for side, spread in interleave(sides, **rounds).items():
-                padded = tokens if side in ("unpadded", "even", "bert alone") else len(lengths) * max(lengths)
-                speed = 1e3 * tokens / spread.median_ms
-                rows.append(Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread)))
+            rows += [row_of(name, side, lengths, spread) for side, spread in interleave(sides, **rounds).items()]
             del sides
             gc.collect()
             progress.advance(bar)
@@ -164,7 +168,7 @@ def run(
         "quick": quick,
         "lengths": {name: list(lengths) for name, lengths in batches.items()},
         "rows": [asdict(row) for row in rows],
-        "speed": _speeds(rows),
+        "speed": speeds(rows),
     }
     _show(console, rows, result)
     if output is not None:
@@ -172,12 +176,12 @@ def run(
     return result
 
 
-def _speeds(rows: list[Row]) -> dict[str, dict[str, float]]:
+def speeds(rows: list[Row]) -> dict[str, dict[str, float]]:
     """Divide the unpadded run's tokens a second by each other side's."""
     ours = {row.lengths: row.tokens_per_second for row in rows if row.side == "unpadded"}
     speeds: dict[str, dict[str, float]] = {name: {} for name in ours}
     for row in rows:
-        if row.side != "unpadded":
+        if row.side != "unpadded" and row.lengths in ours:
             speeds[row.lengths][row.side] = ours[row.lengths] / row.tokens_per_second
     return speeds
 

@@ -26,12 +26,12 @@ from mabert.environment import installed
 LIMIT = 580.0
 """Seconds of a step: steps fit where a single command may take ten minutes."""
 
-_TESTS = "tests/ops/test_triton.py"
+_OPERATOR_TESTS, _MODEL_TESTS = "tests/ops/test_triton.py", "tests/model/test_gpu.py"
 
 
 def tests() -> dict[str, Any]:
-    """Run the GPU tests of the operators."""
-    return _pytest(sys.executable, "-m", "pytest")
+    """Run the GPU tests of operators and model."""
+    return _pytest(sys.executable, "-m", "pytest", _OPERATOR_TESTS, _MODEL_TESTS)
 
 
 def sanitizer() -> dict[str, Any]:
@@ -39,14 +39,24 @@ def sanitizer() -> dict[str, Any]:
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return {"skipped": "compute-sanitizer is not installed"}
-    command = (tool, "--error-exitcode", "9", sys.executable, "-m", "pytest", "-k", "written or packed")
+    command = (
+        tool,
+        "--error-exitcode",
+        "9",
+        sys.executable,
+        "-m",
+        "pytest",
+        _OPERATOR_TESTS,
+        "-k",
+        "written or packed",
+    )
     return _pytest(*command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
 def _pytest(*command: str, **environment: str) -> dict[str, Any]:
     # Other versions than the tested ones may warn of other things, and lack pytest's plugins.
     plain = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
-    ran = subprocess.run([*command, *plain, _TESTS], capture_output=True, text=True, env={**os.environ, **environment})
+    ran = subprocess.run([*command, *plain], capture_output=True, text=True, env={**os.environ, **environment})
     return {"exit_code": ran.returncode, "output": (ran.stdout + ran.stderr).splitlines()[-60:]}
 
 
@@ -71,6 +81,13 @@ def training() -> dict[str, Any]:
     return {**measure_training(), "parts": measure_parts()}
 
 
+def uneven() -> dict[str, Any]:
+    """Time texts of uneven length, unpadded and padded."""
+    from mabert.bench.gpu.models import measure_lengths
+
+    return measure_lengths()
+
+
 def compiled_forwards() -> dict[str, Any]:
     """Time compiled forwards."""
     from mabert.bench.gpu.models import measure_forwards
@@ -87,7 +104,7 @@ def compiled_training() -> dict[str, Any]:
 
 STEPS: dict[str, Callable[[], dict[str, Any]]] = {
     step.__name__: step
-    for step in (tests, sanitizer, operators, training, forwards, compiled_training, compiled_forwards)
+    for step in (tests, sanitizer, operators, training, forwards, uneven, compiled_training, compiled_forwards)
 }
 
 
@@ -144,7 +161,7 @@ def _run(step: str, output: Path) -> bool:
 
 def sources() -> str:
     """Return a checksum of package and GPU tests: a copy without its history has no commit to be known by."""
-    files = sorted([*Path(mabert.__file__).parent.rglob("*.py"), *Path("tests/ops").glob("*.py")])
+    files = sorted([*Path(mabert.__file__).parent.rglob("*.py"), *Path("tests").rglob("*.py")])
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
+from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
 from mabert.bench.models import base_models
 from mabert.model import MaBertConfig, MaBertForMaskedLM
@@ -19,6 +20,9 @@ EFFECTIVE_BATCH = 32
 LARGEST_BATCH_TOKENS = 1 << 21
 SCORED = 0.15
 SPARE_BYTES = 2 << 30
+MORE_TEXTS = 8
+"""Times as many texts a batch as on a CPU."""
+
 _STEPS = {"least": 3, "most": 10, "budget": 20.0}
 
 
@@ -198,3 +202,22 @@ def measure_parts() -> dict[str, Any]:
     ours = {event.key: event.device_time_total / 1e3 for event in events if event.key.startswith("mabert::")}
     largest = dict(sorted(kernels.items(), key=lambda item: -item[1])[:40])
     return {"milliseconds": largest, "operators": ours, "share": sum(ours.values()) / sum(kernels.values())}
+
+
+def measure_lengths() -> dict[str, Any]:
+    """Time batches of texts of uneven length, unpadded and padded; see `mabert.bench.lengths`.
+
+    Returns:
+        ``rows`` and ``speed`` as there, ``lengths`` of the texts. A side that does not fit has no row.
+    """
+    rows, drawn = [], {}
+    for name, (mean, deviation, longest, texts) in lengths.NORMAL.items():
+        drawn[name] = lengths.draw(mean, deviation, longest, MORE_TEXTS * texts)
+        sides = lengths.calls(drawn[name], torch.bfloat16, "cuda")
+        sides = {side: call for side, call in sides.items() if _fits(call)}
+        for side, spread in interleave(sides, **_STEPS).items():
+            rows.append(lengths.row_of(name, side, drawn[name], spread))
+        del sides
+        gc.collect()
+        torch.cuda.empty_cache()
+    return {"lengths": drawn, "rows": [asdict(row) for row in rows], "speed": lengths.speeds(rows)}
