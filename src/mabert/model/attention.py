@@ -127,8 +127,10 @@ def attend_in_rows(
 
 
 def has_variable_length(query: Tensor) -> bool:
-    """Whether torch's variable-length attention takes such queries: half precision on a GPU from Ampere on."""
-    half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    """Whether torch's variable-length attention takes such queries: half precision on a GPU from Ampere on, heads of a
+    multiple of 8 and at most 256."""
+    size = query.shape[-1]
+    half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
     present = importlib.util.find_spec("torch.nn.attention.varlen") is not None
     return half and present and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
