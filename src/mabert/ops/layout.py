@@ -1,4 +1,6 @@
-"""How the compiled kernels cut the work: what the graph must know of it without importing a compiler."""
+"""What all compiled kernels share, and the graph must know of them without importing a compiler."""
+
+from typing import overload
 
 import torch
 
@@ -36,3 +38,18 @@ def gpu_states_shape(u: torch.Tensor, A: torch.Tensor) -> tuple[int, int, int]:
     """
     rows, time, channels = u.shape
     return rows * (max(time - 1, 0) // GPU_CHUNK), A.shape[1], channels
+
+
+@overload
+def readable(tensor: torch.Tensor) -> torch.Tensor: ...
+@overload
+def readable(tensor: torch.Tensor | None) -> torch.Tensor | None: ...
+def readable(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the tensor itself where its last dimension has stride 1, otherwise a contiguous copy."""
+    return tensor if tensor is None or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def steps_before(width: int, mode: str, reverse: bool) -> int:
+    """Count the steps of a convolution's window that lie before its own, in time."""
+    before = width - 1 if mode == "causal" else (width - 1) // 2
+    return width - 1 - before if reverse else before

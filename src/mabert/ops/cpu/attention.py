@@ -19,7 +19,7 @@ from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, is_valid, readable
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, is_valid
 from mabert.ops.cpu.simd import (
     LANES,
     at_least,
@@ -36,6 +36,7 @@ from mabert.ops.cpu.simd import (
     total,
 )
 from mabert.ops.cpu.tile import TILE_COLUMNS, TILE_ROWS, tile_product, tile_product_bf16
+from mabert.ops.layout import readable
 
 QUERIES = 8 * TILE_ROWS
 """Rows of a block of scores."""

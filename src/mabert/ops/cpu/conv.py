@@ -18,9 +18,9 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, announce, describe, emit, fetch, is_valid, readable, reserve
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, announce, describe, emit, fetch, is_valid, reserve
 from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
-from mabert.ops.layout import BLOCK, padded_channels
+from mabert.ops.layout import BLOCK, padded_channels, readable, steps_before
 
 TILE = 32
 _U, _WEIGHT, _BIAS, _MASK, _Y = range(5)
@@ -251,11 +251,6 @@ def _conv_backward(calls: int, scratch: int, *args: Any) -> None:
 _backward_kernel = Kernel(_conv_backward)
 
 
-def _steps_before(width: int, mode: str, reverse: bool) -> int:
-    before = width - 1 if mode == "causal" else (width - 1) // 2
-    return width - 1 - before if reverse else before
-
-
 def conv_forward(
     u: Tensor,
     weight: Tensor,
@@ -284,7 +279,7 @@ def conv_forward(
         channels,
         stripe,
         width,
-        _steps_before(width, mode, reverse),
+        steps_before(width, mode, reverse),
         silu,
         reverse,
     )
@@ -323,7 +318,7 @@ def conv_backward(
         channels,
         stripe,
         width,
-        _steps_before(width, mode, reverse),
+        steps_before(width, mode, reverse),
         silu,
         reverse,
     )

@@ -30,11 +30,6 @@ ABSENT = (0, 0, 0, 0)
 LINE = 64
 
 
-def readable(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the tensor itself where its last dimension has stride 1, otherwise a contiguous copy."""
-    return tensor if tensor is None or tensor.stride(-1) == 1 else tensor.contiguous()
-
-
 def describe(*tensors: torch.Tensor | None) -> np.ndarray:
     """Describe tensors (or None) to a kernel; the caller keeps them alive.
 

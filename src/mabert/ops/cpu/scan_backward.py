@@ -25,11 +25,11 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, readable, reserve
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, reserve
 from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import LANES
-from mabert.ops.layout import BLOCK, CHUNK, padded_channels
+from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable
 
 STRIPE = 4 * BLOCK
 """Channels of a job. Fixed, because the sums over its channels belong together."""

@@ -18,10 +18,10 @@ from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, readable, reserve
+from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, reserve
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import load, load_one, splat, store
-from mabert.ops.layout import BLOCK, CHUNK, padded_channels, saved_states_shape
+from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable, saved_states_shape
 
 TILE = 16
 _Y, _STATES = range(INPUTS, INPUTS + 2)

@@ -3,16 +3,12 @@
 import torch
 from torch import Tensor
 
+from mabert.ops.layout import readable, steps_before
 from mabert.ops.triton import conv_kernels as kernels
-from mabert.ops.triton.launch import as_bytes, blocks_of, launch, readable, sequence_numbers, strides
+from mabert.ops.triton.launch import as_bytes, blocks_of, launch, sequence_numbers, strides
 
 STEPS, BLOCK = 32, 64
 WARPS = 4
-
-
-def _steps_before(width: int, mode: str, reverse: bool) -> int:
-    before = width - 1 if mode == "causal" else (width - 1) // 2
-    return width - 1 - before if reverse else before
 
 
 def conv_forward(
@@ -46,7 +42,7 @@ def conv_forward(
         time,
         channels,
         WIDTH=width,
-        BEFORE=_steps_before(width, mode, reverse),
+        BEFORE=steps_before(width, mode, reverse),
         SILU=silu,
         REVERSE=reverse,
         STEPS=STEPS,
@@ -93,7 +89,7 @@ def conv_backward(
             time,
             channels,
             WIDTH=width,
-            BEFORE=_steps_before(width, mode, reverse),
+            BEFORE=steps_before(width, mode, reverse),
             SILU=silu,
             REVERSE=reverse,
             STEPS=STEPS,

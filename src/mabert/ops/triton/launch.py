@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,15 +28,6 @@ def launch(kernel: Any, programs: int, *args: Any, warps: int = 1, **options: An
     device = args[0].device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel[(programs,)](*args, num_warps=warps, **COMPILATION, **options)
-
-
-@overload
-def readable(tensor: Tensor) -> Tensor: ...
-@overload
-def readable(tensor: Tensor | None) -> Tensor | None: ...
-def readable(tensor: Tensor | None) -> Tensor | None:
-    """Return the tensor itself where its last dimension has stride 1, otherwise a contiguous copy."""
-    return tensor if tensor is None or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def strides(*tensors: Tensor | None) -> list[int]:

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mabert.ops.layout import GPU_CHUNK, gpu_states_shape
+from mabert.ops.layout import GPU_CHUNK, gpu_states_shape, readable
 from mabert.ops.triton import scan_kernels as kernels
 from mabert.ops.triton.launch import (
     as_bytes,
     blocks_of,
     decays_of,
     launch,
-    readable,
     split_steps,
     starts_of_sequences,
     strides,
