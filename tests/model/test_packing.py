@@ -5,8 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import torch.nn.attention.varlen
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import DataCollatorWithFlattening
 
 from mabert import (
@@ -235,11 +237,15 @@ def test_attention_over_rows_and_over_texts_agree(lengths):
     st.sampled_from(["auto", "never"]),
     st.lists(st.integers(1, 70), min_size=1, max_size=6),
     st.randoms(use_true_random=False),
+    st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_float32_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(direction, conv, unpad, lengths, random):
+def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(direction, conv, unpad, lengths, random, dtype):
+    # In bfloat16 nothing moved at all where this was measured; one rounding of it is allowed.
+    bound = {torch.float32: 2e-6, torch.bfloat16: 2**-8}[dtype]
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 80}
     fields = {"layer_pattern": "MMT", "ssm_direction": direction, "ssm_conv_mode": conv, "initializer_range": 0.02}
     model = build(MaBertModel, config(**sizes, **fields, unpad=unpad, ssm_state_size=16), dtype=torch.float32)
+    model = model.to(dtype)
     widest = max(lengths)
     mask = torch.zeros(len(lengths), widest, dtype=torch.long)
     for row, length in zip(mask, lengths, strict=True):
@@ -250,4 +256,24 @@ def test_float32_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(dire
         together = model(tokens, mask).last_hidden_state
         for row, text, valid in zip(together, tokens, mask.bool(), strict=True):
             alone = model(text[valid].unsqueeze(0)).last_hidden_state[0]
-            assert (row[valid] - alone).norm() <= 2e-6 * alone.norm()
+            assert (row[valid] - alone).float().norm() <= bound * alone.float().norm()
+
+
+def test_on_a_gpu_in_half_precision_one_call_attends_within_all_texts(monkeypatch):
+    attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    calls = []
+    kernel = torch.nn.attention.varlen.varlen_attn
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", lambda *given: calls.append(given) or kernel(*given))
+    packing = Packing.of_lengths(torch.tensor([3, 5, 1]))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        heads = torch.empty(3, 1, 2, 9, 8, dtype=torch.bfloat16, device="cuda")
+        query, key, value = heads
+        implementation = attention._implementation(False)
+        how = {"implementation": implementation, "packing": packing, "dropout": 0.0, "scaling": 8**-0.5}
+        mixed = attend_packed(attention, query=query, key=key, value=value, **how)
+    assert mixed.shape == (1, 9, 2, 8)
+    ((q, _, _, cuts, _, longest, _),) = calls
+    assert q.shape == (9, 2, 8)
+    assert cuts.tolist() == [0, 3, 8, 9]
+    assert longest == 5

@@ -133,6 +133,31 @@ def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path):
     assert spread["length"] < spread["random"] / 3
 
 
+@pytest.mark.parametrize("packing", ["unpad", "pack", "none"])
+def test_a_budget_of_tokens_fills_every_step_and_still_evaluates_after_each_epoch(
+    pretrained, tmp_path, monkeypatch, packing
+):
+    steps = []
+    train_step = ClassifierTrainer.training_step
+
+    def watched(self, model, inputs, *arguments):
+        steps.append(inputs["input_ids"].numel())
+        return train_step(self, model, inputs, *arguments)
+
+    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    go(pretrained, tmp_path / "run", epochs=3, batch_tokens=100, packing=packing, select="best")
+    history = json.loads((tmp_path / "run/seed-0/result.json").read_text())["history"]
+    ends = [entry["step"] for entry in history if "eval_accuracy" in entry]
+    assert len(ends) == 3
+    assert ends[-1] == len(steps)
+    assert ends[0] == pytest.approx(len(steps) / 3, abs=2)
+    if packing == "none":
+        assert max(steps) <= 100
+    if packing == "pack":
+        assert max(steps) <= 100
+        assert np.mean(steps) > 90
+
+
 def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
     result = go(pretrained, tmp_path / "run", learning_rates=[1e-6, 2e-2], epochs=6)
     tried = result["outcome"]["tried"]
@@ -224,6 +249,7 @@ def test_regression(pretrained, tmp_path):
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),
         ({"max_length": 0}, "max_length is 0; it must be at least 1"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
         ({"learning_rates": []}, r"learning_rates are \[\]"),
         ({"dropout": 1}, "dropout 1 must be below 1"),
         ({"pooling": "max"}, "pooling"),

@@ -71,6 +71,7 @@ def add_finetune(commands: Any) -> None:
     how.add_argument("--learning-rate", type=float, nargs="+", default=[2e-5], help="several make a grid [2e-5]")
     how.add_argument("--epochs", type=int, help="[10 for CoLA, MRPC and RTE, else 3]")
     how.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
+    how.add_argument("--batch-tokens", type=int, help="tokens a step at most, in place of --batch-size")
     how.add_argument("--dropout", type=float, default=0.1, help="[%(default)s]")
     how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
     how.add_argument("--truncate", action="store_true", help="cut longer examples")
@@ -115,6 +116,7 @@ def run_finetune(options: argparse.Namespace) -> None:
         learning_rates=options.learning_rate,
         epochs=options.epochs,
         batch_size=options.batch_size,
+        batch_tokens=options.batch_tokens,
         batches=options.batches,
         packing=options.packing,
         dropout=options.dropout,

@@ -92,6 +92,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
             self._length = sum(1 for _ in self._run()) // self.processes * self.processes
         return self._length
 
+    def epoch_ends(self) -> list[int]:
+        """Batches from the start of the run to the end of each epoch, those of all processes together; the last epoch
+        ends with the run."""
+        ends = list(itertools.accumulate(len(self._epoch(epoch)) for epoch in range(self.epochs)))
+        return [*ends[:-1], len(self)]
+
     def _run(self) -> Iterator[list[int]]:
         for epoch in range(self.epochs):
             yield from self._epoch(epoch)

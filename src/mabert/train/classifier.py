@@ -4,18 +4,25 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Sampler
-from transformers import PreTrainedTokenizerFast, TrainingArguments, set_seed
+from torch.utils.data import DataLoader, RandomSampler, Sampler
+from transformers import (
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from mabert.data.batches import batches_by_length
+from mabert.data.batches import TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.metrics import compute
@@ -39,6 +46,8 @@ class FinetuneRecipe:
             validation data.
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
         batch_size: Examples a step.
+        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
+            costs about the same. Counted with padding where `packing` is `none`.
         batches: `length`, of examples of about the same length, so that little is padded; or `random`.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
             other in a row; `none`, padded and masked. The results are the same, up to rounding and
@@ -58,6 +67,7 @@ class FinetuneRecipe:
     learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
     epochs: int | None = None
     batch_size: int = 32
+    batch_tokens: int | None = None
     batches: Literal["length", "random"] = "length"
     packing: Packing = "unpad"
     warmup_share: float = 0.06
@@ -71,7 +81,7 @@ class FinetuneRecipe:
     pooling: str | None = None
 
     def __post_init__(self) -> None:
-        at_least("", self, 1, ("epochs", "batch_size", "max_length"))
+        at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
         at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
         if not self.learning_rates or min(self.learning_rates) < 0:
             raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
@@ -154,6 +164,20 @@ class Job:
             return self.recipe.epochs
         return 10 if self.data.task.name in SMALL_TASKS else 3
 
+    def budget(self, seed: int) -> TokenBudgetSampler | None:
+        """The batches of a whole run by `batch_tokens`, or None where a batch is a number of examples."""
+        recipe = self.recipe
+        if recipe.batch_tokens is None:
+            return None
+        return TokenBudgetSampler(
+            self.data.splits["train"].lengths,
+            recipe.batch_tokens,
+            epochs=self.epochs,
+            seed=seed,
+            grouped=recipe.batches == "length",
+            padded=recipe.packing == "none",
+        )
+
     def logits(self, classifier: MaBertForSequenceClassification, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels)."""
         return logits_of(classifier, self.data.splits[split], self.tokenizer.pad_token_id, self.recipe.precision)
@@ -181,13 +205,14 @@ def train_classifier(
     set_seed(seed)
     recipe, task = job.recipe, job.data.task
     classifier = new_classifier(job)
-    steps = job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
+    budget = job.budget(seed)
+    steps = len(budget) if budget else job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
     trainer = ClassifierTrainer(
         model=classifier,
         args=one_device(
             TrainingArguments(
                 output_dir=str(place),
-                num_train_epochs=job.epochs,
+                num_train_epochs=1 if budget else job.epochs,
                 per_device_train_batch_size=recipe.batch_size,
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
@@ -196,7 +221,7 @@ def train_classifier(
                 seed=seed,
                 logging_steps=max(1, min(50, steps // 20)),
                 save_strategy="no",
-                eval_strategy="epoch",
+                eval_strategy="no" if budget else "epoch",
                 report_to=[],
                 remove_unused_columns=False,
                 logging_nan_inf_filter=False,
@@ -208,6 +233,7 @@ def train_classifier(
         eval_dataset=job.data.splits[job.data.validations[0]],
         title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
         job=job,
+        budget=budget,
     )
     trainer.train()
     if trainer.best_weights is not None:
@@ -239,11 +265,19 @@ def new_classifier(job: Job) -> MaBertForSequenceClassification:
 
 
 class ClassifierTrainer(MaBertTrainer):
-    """Batches of like length; the task's metrics on the validation data after every epoch."""
+    """Batches of like length; the task's metrics on the validation data after every epoch.
 
-    def __init__(self, *, job: Job, **arguments: Any) -> None:
+    Args:
+        job: What to train on, and how.
+        budget: All batches of the run, which Trainer takes to be one epoch; or None, epochs of `batch_size` examples.
+        arguments: As `MaBertTrainer` takes them.
+    """
+
+    def __init__(self, *, job: Job, budget: TokenBudgetSampler | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.job = job
+        self.job, self.budget = job, budget
+        if budget is not None:
+            self.add_callback(EvaluateAt(budget.epoch_ends()))
         self.best = -math.inf
         self.best_weights: dict[str, torch.Tensor] | None = None
 
@@ -253,6 +287,13 @@ class ClassifierTrainer(MaBertTrainer):
             return RandomSampler(examples, generator=order)
         size = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return LengthGroupedSampler(size, lengths=examples.lengths, generator=order)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.budget is None:
+            return super().get_train_dataloader()
+        examples = self.job.data.splits["train"]
+        loader = DataLoader(examples, batch_sampler=self.budget, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         """Scores the first validation split, and keeps the best weights if they are wanted."""
@@ -265,6 +306,24 @@ class ClassifierTrainer(MaBertTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+class EvaluateAt(TrainerCallback):
+    """Asks for an evaluation after certain steps.
+
+    Args:
+        steps: After which.
+    """
+
+    def __init__(self, steps: Collection[int]) -> None:
+        self.steps = frozenset(steps)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Asks for one."""
+        control.should_evaluate = state.global_step in self.steps
+        return control
 
 
 @torch.no_grad()
