@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from mabert.baselines.load import with_new_head
 from mabert.data.batches import batches_by_length
 from mabert.infer.embed import embed
 from mabert.infer.fill import fill_mask
@@ -22,7 +23,7 @@ from mabert.infer.load import load_for_use
 from mabert.infer.predict import predict
 from mabert.infer.texts import read_pairs, read_texts
 from mabert.model.heads import PredictionTransform
-from mabert.model.load import load_config, load_model, with_new_head
+from mabert.model.load import load_config, load_model
 from tests.infer.conftest import saved
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
@@ -147,7 +148,7 @@ def test_long_texts_are_counted_or_cut(masked_lm):
     message = r"1 of 2 texts are longer than 24 tokens \(the first is text 2, the longest text 2 with 42\)"
     with pytest.raises(ValueError, match=message):
         embed(masked_lm, ["bird", long])
-    with pytest.raises(ValueError, match="max_length is 25, the model's max_position_embeddings 24"):
+    with pytest.raises(ValueError, match="max_length is 25, the model has positions for 24 tokens"):
         embed(masked_lm, ["bird"], max_length=25)
     cut = embed(masked_lm, [long], truncate=True)
     np.testing.assert_allclose(cut, embed(masked_lm, [" ".join(["bird"] * 22)]), rtol=1e-5)
@@ -157,7 +158,7 @@ def test_long_texts_are_counted_or_cut(masked_lm):
 
 def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_cuts(words, tmp_path):
     folder = saved(MaBertForMaskedLM, tmp_path, words, position_embedding="rotary")
-    loaded = load_for_use(MaBertModel, folder)
+    loaded = load_for_use("encoder", folder)
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40])] == [42]
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True)] == [24]
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True, max_length=30)] == [30]
@@ -223,7 +224,7 @@ def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_
     del weights["mabert.layers.0.mixer.cores.0.A_log"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"it lacks layers\.0\.mixer\.cores\.0\.A_log"):
-        with_new_head(MaBertForSequenceClassification, broken, load_config(broken))
+        with_new_head(broken, load_config(broken))
 
 
 def test_a_tokenizer_with_more_entries_than_the_model_is_refused(masked_lm, words, tmp_path):

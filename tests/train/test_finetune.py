@@ -243,7 +243,7 @@ def test_regression(pretrained, tmp_path):
     ("changes", "message"),
     [
         ({"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
-        ({"max_length": 99}, "max_length is 99, the model's max_position_embeddings 24"),
+        ({"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
         ({"seeds": ()}, r"the seeds are \[\]; one at least, and none twice"),
         ({"seeds": (0, 0)}, r"the seeds are \[0, 0\]"),
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),

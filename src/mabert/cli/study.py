@@ -26,13 +26,14 @@ def run_study(options: argparse.Namespace) -> None:
     from mabert.data.glue import load_glue
     from mabert.infer.load import check_at_least_one, load_for_use
     from mabert.infer.texts import read_texts
-    from mabert.model import MaBertModel
+    from mabert.model.load import load_config
     from mabert.report.drift import drift_chart, drift_table
     from mabert.report.figures import on_paper
     from mabert.study.drift import NOISE, cures, drift
 
     check_at_least_one(limit=options.limit)
-    loaded = load_for_use(MaBertModel, options.model)
+    load_config(options.model)  # the masks that are compared are MaBERT's
+    loaded = load_for_use("encoder", options.model)
     if options.texts is None:
         texts = list(load_glue("cola", options.data, ["validation"])["validation"]["text_a"])
     else:

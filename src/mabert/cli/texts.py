@@ -41,9 +41,9 @@ def texts_of(options: argparse.Namespace) -> list[str]:
 
 def check_use(options: argparse.Namespace, suffixes: Sequence[str]) -> None:
     """What can be wrong without the texts, found before they are read: standard input may be a person typing."""
+    from mabert.baselines.load import load_config
     from mabert.infer.load import check_at_least_one
     from mabert.infer.write import check_output
-    from mabert.model.load import load_config
 
     numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
     check_at_least_one(**numbers)

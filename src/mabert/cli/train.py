@@ -12,6 +12,9 @@ def add_pretrain(commands: Any) -> None:
     added = command(commands, "pretrain", run_pretrain, "masked language modelling from a recipe")
     added.add_argument("recipe", help="a YAML file, or demo, mini or paper")
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the recipe's")
+    added.add_argument(
+        "--model", help="mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
+    )
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     added.add_argument(
         "--budget", type=percentage, default=1.0, metavar="N%", help="share of the recipe's steps [100%%]"
@@ -32,10 +35,11 @@ def run_pretrain(options: argparse.Namespace) -> None:
     from mabert.train.pretrain import pretrain
     from mabert.train.recipe import load_recipe, recipe_of_run
 
+    fields = [*options.fields, *([f"architecture={options.model}"] if options.model else [])]
     if options.resume:
-        recipe = recipe_of_run(options.output, options.fields)
+        recipe = recipe_of_run(options.output, fields)
     else:
-        recipe = load_recipe(options.recipe, options.fields).at_budget(options.budget)
+        recipe = load_recipe(options.recipe, fields).at_budget(options.budget)
     result = pretrain(recipe, options.output, resume=options.resume)
     if result:
         from mabert.report.figures import on_paper

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
+from mabert.baselines.load import load_config
 from mabert.data.batches import TOKENS_A_BATCH
 from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import Loaded, check_at_least_one, load_for_use
-from mabert.model import MaBertForSequenceClassification, MaBertModel
-from mabert.model.load import load_config
+from mabert.model import MaBertConfig
 from mabert.model.pooling import first_token, mean_of_tokens
 
 POOLINGS = ("mean", "cls", "map")
@@ -66,7 +67,7 @@ def embed(
     return np.stack(rows) if rows else np.zeros((0, encoder.config.hidden_size), np.float32)
 
 
-def load_encoder(path: str | Path, pooling: str) -> tuple[Loaded[MaBertModel], Pool]:
+def load_encoder(path: str | Path, pooling: str) -> tuple[Loaded[PreTrainedModel], Pool]:
     """An encoder, and what makes one vector of its token vectors.
 
     Raises:
@@ -76,9 +77,13 @@ def load_encoder(path: str | Path, pooling: str) -> tuple[Loaded[MaBertModel], P
     if pooling not in POOLINGS:
         raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
     if pooling != "map":
-        return load_for_use(MaBertModel, path), mean_of_tokens if pooling == "mean" else first_token
-    own = load_config(path).pooling
-    if own != "map":
-        raise ValueError(f"{path} pools by {own!r}; pooling 'map' needs a classifier that was trained with it")
-    classifier = load_for_use(MaBertForSequenceClassification, path)
+        return load_for_use("encoder", path), mean_of_tokens if pooling == "mean" else first_token
+    config = load_config(path)
+    if not isinstance(config, MaBertConfig):
+        raise ValueError(f"{path} is a {config.model_type} model; pooling 'map' is MaBERT's")
+    if config.pooling != "map":
+        raise ValueError(
+            f"{path} pools by {config.pooling!r}; pooling 'map' needs a classifier that was trained with it"
+        )
+    classifier = load_for_use("classifier", path)
     return Loaded(classifier.model.mabert, classifier.tokenizer), classifier.model.pooler

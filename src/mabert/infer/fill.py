@@ -9,7 +9,6 @@ import torch
 from mabert.data.batches import TOKENS_A_BATCH
 from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import Loaded, check_at_least_one, load_for_use
-from mabert.model import MaBertForMaskedLM
 
 
 def fill_mask(
@@ -44,7 +43,7 @@ def fill_mask(
             long, or a number is below 1.
     """
     check_at_least_one(top=top, batch_tokens=batch_tokens)
-    loaded = load_for_use(MaBertForMaskedLM, path)
+    loaded = load_for_use("masked_lm", path)
     model, tokenizer = loaded.model, loaded.tokenizer
     for number, text in enumerate(texts, 1):
         if tokenizer.mask_token not in text:
@@ -53,8 +52,8 @@ def fill_mask(
     def guesses(batch: dict[str, torch.Tensor]) -> Iterator[list[list[dict[str, Any]]]]:
         masked = batch["input_ids"] == tokenizer.mask_token_id
         # The decoder has an output a vocabulary entry, so it sees masked positions only.
-        hidden = model.mabert(**batch).last_hidden_state[masked]
-        likely = model.decoder(model.transform(hidden)).float().softmax(-1)
+        hidden = model.base_model(**batch).last_hidden_state[masked]
+        likely = loaded.family.token_scores(model, hidden).float().softmax(-1)
         best = likely.topk(min(top, likely.shape[-1]))
         ranked = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         for count in masked.sum(1).tolist():

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert import model as models
-from mabert.model import MaBertConfig, MaBertModel, MaBertPreTrainedModel
-from mabert.model.blocks import MambaBlock
-from mabert.model.load import load_config, load_model
+from mabert.baselines.load import Use, class_for, load, load_config
+from mabert.baselines.registry import family_of
 
 LENGTHS = (128, 512, 2048)
+PARTS = ("embeddings", "Mamba cores", "attention", "feed-forward", "norms")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ModelInfo:
         weights: Bytes of all weights.
     """
 
-    config: MaBertConfig
+    config: PreTrainedConfig
     parts: dict[str, int]
     memory: dict[int, int]
     weights: int
@@ -49,46 +49,47 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
         ValueError: If it is another kind of model or damaged.
     """
     config = load_config(path)
-    model = load_model(saved_class(config), path)
-    encoder = encoder_of(model)
-    limit = config.max_position_embeddings if config.position_embedding == "learned" else max(lengths)
+    model = load(saved_use(config), path)
+    longest = family_of(config).longest(config)
+    limit = max(lengths) if longest is None else longest
     return ModelInfo(
         config=config,
         parts=parameters_by_part(model),
-        memory={length: peak_bytes(encoder, length) for length in lengths if length <= limit},
+        memory={length: peak_bytes(model.base_model, length) for length in lengths if length <= limit},
         weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
     )
 
 
-def saved_class(config: MaBertConfig) -> type[MaBertPreTrainedModel]:
-    """The class a model was saved as, where it is one of ours; otherwise the encoder's."""
-    for name in config.architectures or ():
-        kind = getattr(models, name, None)
-        if isinstance(kind, type) and issubclass(kind, MaBertPreTrainedModel):
-            return kind
-    return MaBertModel
+def saved_use(config: PreTrainedConfig) -> Use:
+    """What a model was saved for, where that is one of ours; otherwise it is an encoder."""
+    for use in ("masked_lm", "classifier"):
+        if class_for(use, config).__name__ in (config.architectures or ()):
+            return use
+    return "encoder"
 
 
-def encoder_of(model: MaBertPreTrainedModel) -> MaBertModel:
-    """The encoder under a head; the model itself where it has none."""
-    return cast(MaBertModel, model.base_model)
+def part_of(name: str) -> str:
+    """The part of an encoder that a parameter belongs to, by its name."""
+    if name.startswith("embeddings."):
+        return "embeddings"
+    if ".mixer." in name:
+        return "Mamba cores"
+    if name.startswith("pooler."):
+        return "head"
+    if "norm" in name.lower():
+        return "norms"
+    return "attention" if any(word in name for word in ("attention", "attn", "rel_embeddings")) else "feed-forward"
 
 
-def parameters_by_part(model: MaBertPreTrainedModel) -> dict[str, int]:
+def parameters_by_part(model: PreTrainedModel) -> dict[str, int]:
     """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, of the norms, and of the head
-    where there is one."""
-    encoder = encoder_of(model)
-    parts = {"embeddings": count(encoder.embeddings), "Mamba cores": 0, "attention": 0, "feed-forward": 0}
-    for layer in encoder.layers:
-        if isinstance(layer, MambaBlock):
-            parts["Mamba cores"] += count(layer.mixer)
-        else:
-            parts["attention"] += count(layer.attention)
-        parts["feed-forward"] += count(layer.feed_forward)
-    parts["norms"] = count(encoder) - sum(parts.values())
-    if model is not encoder:
-        parts["head"] = count(model) - count(encoder)
-    return parts
+    where there is one; shared ones count once."""
+    encoder = model.base_model
+    parts: dict[str, int] = {}
+    for name, parameter in encoder.named_parameters():
+        parts[part_of(name)] = parts.get(part_of(name), 0) + parameter.numel()
+    head = parts.pop("head", 0) + count(model) - count(encoder)
+    return {name: parts[name] for name in PARTS if name in parts} | ({"head": head} if head else {})
 
 
 def count(module: nn.Module) -> int:
@@ -97,7 +98,7 @@ def count(module: nn.Module) -> int:
 
 
 @torch.inference_mode()
-def peak_bytes(model: MaBertModel, length: int) -> int:
+def peak_bytes(model: PreTrainedModel, length: int) -> int:
     """Bytes torch's allocator holds at the height of one forward at batch 1, above what it held before, on the CPU."""
     tokens = torch.full((1, length), 1)
     model(tokens[:, :8])

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from mabert.baselines.family import Family
+from mabert.baselines.load import Use, load
+from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
-from mabert.model.load import load_model
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -26,6 +28,16 @@ class Loaded(Generic[Model]):
 
     model: Model
     tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def family(self) -> Family:
+        """What kind of model it is."""
+        return family_of(self.model.config)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the model has positions for; None for any number."""
+        return self.family.longest(self.model.config)
 
     def encode(
         self,
@@ -47,25 +59,26 @@ class Loaded(Generic[Model]):
         Raises:
             ValueError: If texts are too long, or `max_length` is more than the model has positions for.
         """
-        config = self.model.config
-        learned = config.position_embedding == "learned"
-        if max_length is None and (learned or truncate):
-            max_length = config.max_position_embeddings
-        if learned and max_length > config.max_position_embeddings:
-            raise ValueError(
-                f"max_length is {max_length}, the model's max_position_embeddings {config.max_position_embeddings}"
-            )
+        longest = self.longest
+        if max_length is None:
+            max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
+        if longest is not None and max_length > longest:
+            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
         return encode_texts(self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate)
 
 
-def load_for_use(kind: type[Model], path: str | Path) -> Loaded[Model]:
-    """Loads a model and its tokenizer.
+def load_for_use(use: Use, path: str | Path) -> Loaded[Any]:
+    """Loads a model of any family and its tokenizer.
+
+    Args:
+        use: What for, see `mabert.baselines.load.load`.
+        path: Folder or hub name.
 
     Raises:
-        FileNotFoundError: As `load_model`.
-        ValueError: As `load_model`, or if the tokenizer has ids that the model has not.
+        FileNotFoundError: As `load`.
+        ValueError: As `load`, or if the tokenizer has ids that the model has not.
     """
-    model = load_model(kind, path)
+    model = load(use, path)
     tokenizer = load_tokenizer(str(path))
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(

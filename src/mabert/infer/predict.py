@@ -9,7 +9,6 @@ import torch
 from mabert.data.batches import TOKENS_A_BATCH
 from mabert.infer.answers import ALONE, answer_in_order
 from mabert.infer.load import check_at_least_one, load_for_use
-from mabert.model import MaBertForSequenceClassification
 
 
 def predict(
@@ -43,7 +42,7 @@ def predict(
         ValueError: If it has no classifier, texts are too long, or first and second texts differ in number.
     """
     check_at_least_one(batch_tokens=batch_tokens)
-    loaded = load_for_use(MaBertForSequenceClassification, path)
+    loaded = load_for_use("classifier", path)
     model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
 

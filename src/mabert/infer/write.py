@@ -10,8 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from transformers import PreTrainedConfig
 
+from mabert.baselines.registry import family_of
 from mabert.infer.info import ModelInfo
+from mabert.model import MaBertConfig
 
 
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
@@ -70,13 +73,8 @@ def write_vectors(vectors: np.ndarray, output: str | None) -> None:
 
 def show_info(about: ModelInfo) -> None:
     """Two tables in the terminal."""
-    config = about.config
     console = Console(highlight=False)
-    console.print(
-        f"{config.num_hidden_layers} layers {config.layer_pattern}, width {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, Mamba cores "
-        f"{config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, vocabulary {config.vocab_size}"
-    )
+    console.print(in_a_line(about.config))
     parts = Table("part", "parameters", "share")
     total = sum(about.parts.values())
     for name, number in [*about.parts.items(), ("all", total)]:
@@ -86,3 +84,14 @@ def show_info(about: ModelInfo) -> None:
     for length, extra in about.memory.items():
         memory.add_row(str(length), f"{extra / 2**20:.1f} MiB", f"{(extra + about.weights) / 2**20:.1f} MiB")
     console.print(memory)
+
+
+def in_a_line(config: PreTrainedConfig) -> str:
+    """The sizes of a model."""
+    own = isinstance(config, MaBertConfig)
+    layers = f"layers {config.layer_pattern}" if own else f"layers of {family_of(config).title}"
+    cores = f"Mamba cores {config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, " if own else ""
+    return (
+        f"{config.num_hidden_layers} {layers}, width {config.hidden_size}, {config.num_attention_heads} heads, "
+        f"feed-forward {config.intermediate_size}, {cores}vocabulary {config.vocab_size}"
+    )

@@ -6,43 +6,61 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig, make_config
-from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-HeadModel = TypeVar("HeadModel", bound=MaBertPreTrainedModel)
 
+CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def load_config(path: str | Path) -> MaBertConfig:
-    """The configuration of a model folder (or hub name).
+    """The configuration of a MaBERT's folder (or hub name).
 
     Raises:
         FileNotFoundError: If the folder, or its `config.json`, is not there.
         ValueError: If it is another kind of model, or a field has a wrong value.
     """
-    folder = Path(path)
-    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
-        return config_from_hub(str(path))
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
-    file = folder / "config.json"
-    if not file.is_file():
-        inside = sorted(folder.glob("*/config.json"))
-        hint = f"; did you mean {inside[0].parent}?" if inside else ""
-        raise FileNotFoundError(f"{folder} holds no model (no config.json){hint}")
-    fields = read_json(file)
+    fields = config_fields(path)
     kind = fields.pop("model_type", None)
     if kind != MaBertConfig.model_type:
-        raise ValueError(f"{folder} holds a model of type {kind!r}; a 'mabert' one is needed")
+        raise ValueError(f"{path} holds a model of type {kind!r}; a 'mabert' one is needed")
+    return config_of_fields(path, fields)
+
+
+def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
+    """The configuration that fields from a folder make.
+
+    Raises:
+        ValueError: If one has a wrong value; names the file.
+    """
     try:
         return make_config(**fields)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+        raise ValueError(f"{Path(path) / CONFIG}: {error}") from error
+
+
+def config_fields(path: str | Path) -> dict[str, Any]:
+    """What the `config.json` of a model folder (or of a model on the hub) holds.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+        ValueError: If it is no JSON object.
+    """
+    folder = Path(path)
+    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
+        return fields_from_hub(str(path))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
+    file = folder / CONFIG
+    if not file.is_file():
+        inside = sorted(folder.glob(f"*/{CONFIG}"))
+        hint = f"; did you mean {inside[0].parent}?" if inside else ""
+        raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
+    return read_json(file)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -63,24 +81,30 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def config_from_hub(name: str) -> MaBertConfig:
-    """The configuration of a model on the hub, or in the hub's cache here."""
+def fields_from_hub(name: str) -> dict[str, Any]:
+    """The same of a model on the hub, or in the hub's cache here."""
     try:
-        return MaBertConfig.from_pretrained(name)
+        return PreTrainedConfig.get_config_dict(name)[0]
     except OSError as error:
         raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error
 
 
 def load_model(
-    kind: type[Model], path: str | Path, *, config: MaBertConfig | None = None, dtype: torch.dtype | None = None
+    kind: type[Model],
+    path: str | Path,
+    *,
+    config: PreTrainedConfig | None = None,
+    dtype: torch.dtype | None = None,
+    drawn: tuple[str, ...] = (),
 ) -> Model:
     """A model in evaluation mode, every weight of it from the checkpoint.
 
     Args:
         kind: The class.
         path: Model folder or hub name.
-        config: In place of the folder's own.
+        config: In place of the folder's own, which otherwise must be a MaBERT's.
         dtype: Of the weights; default, as saved.
+        drawn: How the names of weights begin that may be missing and are then drawn at random.
 
     Raises:
         FileNotFoundError: If there is no model.
@@ -107,26 +131,8 @@ def load_model(
         raise ValueError(
             f"the weights in {path} do not fit its configuration: {name} is {tuple(there)}, not {tuple(wanted)}"
         )
-    missing = sorted(about["missing_keys"])
+    missing = sorted(name for name in about["missing_keys"] if not name.startswith(drawn))
     if missing:
         trained = ", ".join(config.architectures or ["unknown"])
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     return model.eval()
-
-
-def with_new_head(kind: type[HeadModel], path: str | Path, config: MaBertConfig) -> HeadModel:
-    """The encoder of a checkpoint, in float32, under a head drawn at random, whatever head the checkpoint has.
-
-    Args:
-        kind: The class, with a head.
-        path: Model folder or hub name.
-        config: Of the new model; what concerns the encoder must be the checkpoint's.
-
-    Raises:
-        FileNotFoundError: As `load_model`.
-        ValueError: As `load_model`.
-    """
-    encoder = load_model(MaBertModel, path, config=config, dtype=torch.float32)
-    model = kind(config)
-    model.base_model.load_state_dict(encoder.state_dict())
-    return model

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler, Sampler
 from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     TrainerCallback,
     TrainerControl,
@@ -22,14 +24,15 @@ from transformers import (
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from mabert.baselines.load import build, load_config, with_new_head
+from mabert.baselines.registry import family_of
 from mabert.data.batches import TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
-from mabert.model import MaBertForSequenceClassification
+from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.model.load import load_config, with_new_head
 from mabert.train.recipe import Packing, at_least, check_packing
 from mabert.train.trainer import MaBertTrainer, device_arguments, one_device, resolve_precision
 
@@ -178,19 +181,17 @@ class Job:
             padded=recipe.packing == "none",
         )
 
-    def logits(self, classifier: MaBertForSequenceClassification, split: str) -> np.ndarray:
+    def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels)."""
         return logits_of(classifier, self.data.splits[split], self.tokenizer.pad_token_id, self.recipe.precision)
 
-    def scores(self, classifier: MaBertForSequenceClassification) -> dict[str, float]:
+    def scores(self, classifier: PreTrainedModel) -> dict[str, float]:
         """The task's metrics on its first validation split."""
         split = self.data.validations[0]
         return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
 
 
-def train_classifier(
-    job: Job, place: Path, rate: float, seed: int
-) -> tuple[MaBertForSequenceClassification, list[dict[str, Any]]]:
+def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
     """One training run.
 
     Args:
@@ -238,30 +239,36 @@ def train_classifier(
     trainer.train()
     if trainer.best_weights is not None:
         classifier.load_state_dict(trainer.best_weights)
-    classifier.config.unpad = "auto"
+    if isinstance(classifier.config, MaBertConfig):
+        classifier.config.unpad = "auto"
     return classifier, [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
 
 
-def new_classifier(job: Job) -> MaBertForSequenceClassification:
+def new_classifier(job: Job) -> PreTrainedModel:
     """The pretrained encoder (or one at random) under a new head."""
+    config = classifier_config(job)
+    check_packing(job.recipe.packing, config, pools=True)
+    return build("classifier", config) if job.recipe.from_scratch else with_new_head(job.model, config)
+
+
+def classifier_config(job: Job) -> PreTrainedConfig:
+    """The pretrained model's configuration with what the task and the recipe say."""
     task, recipe = job.data.task, job.recipe
-    fields = load_config(job.model).to_dict() | {
+    config = load_config(job.model)
+    fields = {
         "num_labels": task.num_labels,
         "id2label": dict(enumerate(task.label_names)) or None,
         "label2id": {name: index for index, name in enumerate(task.label_names)} or None,
         "problem_type": "regression" if task.is_regression else "single_label_classification",
-        "hidden_dropout_prob": recipe.dropout,
-        "attention_probs_dropout_prob": recipe.dropout,
-        "classifier_dropout": recipe.dropout,
-        "unpad": "never" if recipe.packing == "none" else "auto",
+        **family_of(config).classifier_dropout(recipe.dropout),
     }
+    if isinstance(config, MaBertConfig):
+        fields["unpad"] = "never" if recipe.packing == "none" else "auto"
+        fields["pooling"] = recipe.pooling or config.pooling
+        return make_config(**{**config.to_dict(), **fields})
     if recipe.pooling is not None:
-        fields["pooling"] = recipe.pooling
-    config = make_config(**fields)
-    check_packing(recipe.packing, config, pools=True)
-    if recipe.from_scratch:
-        return MaBertForSequenceClassification(config)
-    return with_new_head(MaBertForSequenceClassification, job.model, config)
+        raise ValueError(f"pooling is {recipe.pooling!r}; that is MaBERT's, {job.model} is a {config.model_type} model")
+    return type(config)(**{**config.to_dict(), **fields})
 
 
 class ClassifierTrainer(MaBertTrainer):
@@ -327,9 +334,7 @@ class EvaluateAt(TrainerCallback):
 
 
 @torch.no_grad()
-def logits_of(
-    model: MaBertForSequenceClassification, examples: EncodedDataset, pad_id: int, precision: str = "fp32"
-) -> np.ndarray:
+def logits_of(model: PreTrainedModel, examples: EncodedDataset, pad_id: int, precision: str = "fp32") -> np.ndarray:
     """A classifier's outputs, float32 (examples, labels), in the order of the examples."""
     training = model.training
     model.eval()

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from mabert.baselines.load import load_config
+from mabert.baselines.registry import family_of
 from mabert.data.files import digest
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
-from mabert.model.load import load_config
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
 from mabert.train.run import RESULT, RunFolder, write_text
 from mabert.train.trainer import resolve_precision
@@ -60,11 +61,11 @@ def finetune(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("fine-tuning runs in one process; start one command a seed instead of torchrun")
     config, tokenizer = load_config(model), load_tokenizer(str(model))
-    limit = config.max_position_embeddings
-    longest = limit if recipe.max_length is None else recipe.max_length
-    if config.position_embedding == "learned" and longest > limit:
-        raise ValueError(f"max_length is {longest}, the model's max_position_embeddings {limit}")
-    if config.position_embedding == "learned":
+    limit = family_of(config).longest(config)
+    longest = recipe.max_length or limit or config.max_position_embeddings
+    if limit is not None and longest > limit:
+        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
+    if limit is not None:
         tokenizer.model_max_length = limit
     folder = RunFolder(output)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}

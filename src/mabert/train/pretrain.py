@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
+from torch import nn
+from torch.utils.data import SequentialSampler
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
+from mabert.baselines.load import build
+from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
@@ -22,9 +30,8 @@ from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.data.windows import make_windows
-from mabert.model import MaBertConfig, MaBertForMaskedLM
-from mabert.model.config import make_config
-from mabert.model.heads import IGNORED
+from mabert.model import MaBertConfig
+from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.trainer import (
@@ -118,9 +125,9 @@ def pretrain(
     folder = RunFolder(output, FREE)
     arguments = training_arguments(recipe, folder.path)
     config = model_config(recipe, tokenizer)
-    if config.position_embedding == "learned":
+    if (longest := family_of(config).longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
-        tokenizer.model_max_length = config.max_position_embeddings
+        tokenizer.model_max_length = longest
     request = as_mapping(recipe)
     if arguments.should_save:
         folder.check(request, resume)
@@ -138,7 +145,7 @@ def pretrain(
     set_seed(recipe.training.seed)
     interrupt, stopwatch = SaveOnInterrupt(), Stopwatch()
     trainer = PretrainTrainer(
-        model=MaBertForMaskedLM(config),
+        model=build("masked_lm", config),
         args=arguments,
         data_collator=collator_of(recipe.training.packing, tokenizer),
         train_dataset=data.stream,
@@ -167,7 +174,8 @@ def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
     if held_out is None or held_out["step"] != state.global_step:
         held_out = trainer.evaluate()
     model = trainer.model
-    model.config.sparse_prediction, model.config.unpad = False, "auto"
+    if isinstance(model.config, MaBertConfig):
+        model.config.unpad = "auto"
     trainer.save_model(str(folder / STAGING))
     if trainer.args.should_save:
         for file in (folder / STAGING).iterdir():
@@ -217,31 +225,29 @@ def default_cache() -> Path:
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
-def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> MaBertConfig:
+def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """The recipe's model for that vocabulary.
 
     Raises:
         ValueError: If a stage is longer than the positions, or the vocabulary is larger than asked for.
     """
-    asked = dict(recipe.model)
+    family, asked = family_named(recipe.architecture), dict(recipe.model)
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
-    for name in ("unpad", "sparse_prediction"):
-        if name in asked:
-            raise ValueError(f"model.{name} is set by the run; training.packing says how padding is dealt with")
-    of_run = {"sparse_prediction": True, "unpad": "never" if recipe.training.packing == "none" else "auto"}
-    config = make_config(**asked | {"vocab_size": size, "pad_token_id": tokenizer.pad_token_id} | of_run)
+    if "unpad" in asked:
+        raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
+    of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    if family.name == "mabert":
+        of_run["unpad"] = "never" if recipe.training.packing == "none" else "auto"
+    config = family.config_of(asked, vocab_size=size, **of_run)
     check_packing(recipe.training.packing, config)
     with torch.device("meta"):
         # What a configuration cannot know by itself shows before hours of tokenising, not after.
-        MaBertForMaskedLM(config)
-    longest = max(stage.length for stage in recipe.stages)
-    if config.position_embedding == "learned" and longest > config.max_position_embeddings:
-        raise ValueError(
-            f"a stage has windows of {longest} tokens, "
-            f"model.max_position_embeddings is {config.max_position_embeddings}"
-        )
+        build("masked_lm", config)
+    longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
+    if limit is not None and longest > limit:
+        raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}")
     return config
 
 
@@ -299,11 +305,20 @@ def training_arguments(recipe: PretrainRecipe, folder: Path) -> TrainingArgument
 
 
 class PretrainTrainer(MaBertTrainer):
-    """Reads the stream front to back, so that resuming is skipping; measures tokens per second and held-out text."""
+    """Reads the stream front to back, so that resuming is skipping; measures tokens per second and held-out text.
+
+    Whatever the model, the vocabulary is scored at hidden positions only, and the loss is the mean over those of the
+    whole step.
+    """
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+        super().__init__(compute_loss_func=mean_over_scored, **arguments)
         self.clock: tuple[float, int] | None = None
+        self.family = family_of(self.model.config)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        with at_scored_positions(getattr(self.model, self.family.head), inputs["labels"]):
+            return super().compute_loss(model, inputs, *arguments, **options)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
@@ -320,7 +335,7 @@ class PretrainTrainer(MaBertTrainer):
         """Held-out loss (mean over scored positions) and accuracy; the same windows and masks every time."""
         started = time.perf_counter()
         with self.accelerator.autocast():
-            sums = held_out_sums(self.model, self.get_eval_dataloader())
+            sums = held_out_sums(self.model, self.family, self.get_eval_dataloader())
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
         metrics = {"eval_loss": loss / scored, "eval_accuracy": right / scored}
         self.log(metrics)
@@ -328,20 +343,3 @@ class PretrainTrainer(MaBertTrainer):
         if self.clock is not None:
             self.clock = (self.clock[0] + time.perf_counter() - started, self.clock[1])
         return metrics
-
-
-@torch.no_grad()
-def held_out_sums(model: MaBertForMaskedLM, loader: DataLoader) -> Tensor:
-    """Summed cross-entropy, right guesses and scored positions, float64 (3,), of this process's windows."""
-    model.eval()
-    sums = torch.zeros(3, dtype=torch.float64)
-    for batch in loader:
-        labels = batch.pop("labels")
-        scored = labels != IGNORED
-        hidden = model.mabert(**batch).last_hidden_state[scored]
-        logits = model.decoder(model.transform(hidden)).float()
-        truth = labels[scored]
-        sums[0] += torch.nn.functional.cross_entropy(logits, truth, reduction="sum").cpu()
-        sums[1] += (logits.argmax(-1) == truth).sum().cpu()
-        sums[2] += len(truth)
-    return sums

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 import yaml
+from transformers import PreTrainedConfig
 
+from mabert.baselines.registry import family_named
 from mabert.data import files
 from mabert.model import MaBertConfig
 from mabert.train.run import REQUEST
@@ -17,8 +19,8 @@ from mabert.train.run import REQUEST
 Packing = Literal["none", "pack", "unpad"]
 
 
-def check_packing(packing: Packing, config: MaBertConfig, pools: bool = False) -> None:
-    """Refuses packed rows where padding is meant to have its effect.
+def check_packing(packing: Packing, config: PreTrainedConfig, pools: bool = False) -> None:
+    """Refuses packed rows where padding is meant to have its effect, or the model takes none.
 
     Args:
         packing: The way batches are run.
@@ -30,6 +32,8 @@ def check_packing(packing: Packing, config: MaBertConfig, pools: bool = False) -
     """
     if packing != "pack":
         return
+    if not isinstance(config, MaBertConfig):
+        raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
     if config.padding_safe_masking != "exact":
         raise ValueError(
             f"packing is 'pack', padding_safe_masking {config.padding_safe_masking!r}: packed rows have no padding for "
@@ -164,11 +168,15 @@ class PretrainRecipe:
     """A whole pretraining run.
 
     Attributes:
-        model: Fields of `MaBertConfig`; the vocabulary's size comes from the tokenizer.
-        tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name.
+        architecture: The family of the model, see `mabert.baselines.registry`.
+        model: Fields of `MaBertConfig`, or for a baseline those of `mabert.baselines.family.COMMON`, from which its
+            sizes follow, and of its own configuration. The vocabulary's size comes from the tokenizer.
+        tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
+            model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
     """
 
+    architecture: str = "mabert"
     model: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -177,7 +185,7 @@ class PretrainRecipe:
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
     def __post_init__(self) -> None:
-        known = {f.name for f in dataclasses.fields(MaBertConfig)}
+        known = family_named(self.architecture).known_fields()
         for key in self.model:
             if key not in known:
                 raise ValueError(unknown("model." + key, ["model." + name for name in known]))

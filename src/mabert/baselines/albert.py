@@ -1,0 +1,25 @@
+"""ALBERT (Lan et al., 2020)."""
+
+from typing import Any, ClassVar
+
+from mabert.baselines.family import Family, Shape
+
+EMBEDDING = 128
+"""Width of ALBERT's token embedding at every one of its sizes."""
+
+
+class Albert(Family):
+    """BERT with one layer's weights in all layers and a narrow token embedding."""
+
+    name, title, model_type, hub = "albert", "ALBERT", "albert", "albert/albert-base-v2"
+    head = "predictions"
+    base: ClassVar = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+
+    def sizes(self, shape: Shape) -> dict[str, Any]:
+        return {**super().sizes(shape), "embedding_size": min(EMBEDDING, shape.hidden_size)}
+
+    def classifier_dropout(self, rate: float) -> dict[str, Any]:
+        return {
+            **self.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)),
+            "classifier_dropout_prob": rate,
+        }

@@ -1,0 +1,34 @@
+"""BigBird (Zaheer et al., 2020)."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mabert.baselines.family import Family
+from mabert.baselines.positions import repeat
+
+
+class BigBird(Family):
+    """Window, random and global blocks of 64 tokens; full attention where an input is too short for them."""
+
+    name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
+
+    def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
+        return repeat(table, rows)
+
+    def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
+        # transformers goes over to full attention at the first short input and stays there, so that what a long input
+        # gives would depend on what came before it.
+        if model.config.attention_type == "block_sparse":
+            model.base_model.register_forward_pre_hook(choose_attention, with_kwargs=True)
+        return model
+
+
+def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Sets the attention that the input's length calls for, by transformers' own rule."""
+    given = arguments[0] if arguments else named.get("input_ids")
+    length = (named["inputs_embeds"] if given is None else given).shape[1]
+    config: Any = model.config
+    least = (5 + 2 * config.num_random_blocks) * config.block_size
+    model.set_attention_type("original_full" if length <= least else "block_sparse")  # type: ignore[operator]

@@ -1,0 +1,37 @@
+"""DeBERTa in the shape of its third version (He et al., 2021 and 2023)."""
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from mabert.baselines.family import Family, Shape
+
+
+class Deberta(Family):
+    """Attention that reads content and relative position apart; no table of positions, but 256 buckets of distances."""
+
+    name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
+    base: ClassVar = {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "relative_attention": True,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "max_relative_positions": -1,
+    }
+
+    def classifier_dropout(self, rate: float) -> dict[str, Any]:
+        both = Shape(hidden_dropout=rate, attention_dropout=rate)
+        return {**self.dropout(both), "cls_dropout": rate, "pooler_dropout": rate}
+
+    def longest(self, config: PreTrainedConfig) -> int | None:
+        return None
+
+    def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
+        # Distances below half the buckets keep a bucket each; those beyond share the rest, spread to the new length.
+        return {"max_position_embeddings": length, "max_relative_positions": length}

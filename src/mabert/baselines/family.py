@@ -1,0 +1,187 @@
+"""What every command needs to know of a kind of encoder: its sizes, its positions, its heads, its tokenizer."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from mabert.baselines.positions import stretch
+from mabert.model.config import make_config
+
+COMMON = (
+    "hidden_size",
+    "layer_pattern",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)
+"""Fields of a recipe's model that every family understands; of the schedule, its depth."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of an encoder in MaBERT's terms; the defaults are base size.
+
+    Attributes:
+        hidden_size: Width D.
+        layers: Depth.
+        heads: Attention heads.
+        intermediate_size: Inner width of the feed-forward networks.
+        positions: Longest input where positions are learned.
+        hidden_dropout: Rate on embeddings and sub-layers.
+        attention_dropout: Rate on attention weights.
+    """
+
+    hidden_size: int = 768
+    layers: int = 12
+    heads: int = 12
+    intermediate_size: int = 3072
+    positions: int = 512
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Shape":
+        """The shape that the common fields of a recipe's model give a MaBERT.
+
+        Raises:
+            ValueError: If they make no model, naming the field.
+        """
+        config = make_config(**fields)
+        return cls(
+            config.hidden_size,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.intermediate_size,
+            config.max_position_embeddings,
+            config.hidden_dropout_prob,
+            config.attention_probs_dropout_prob,
+        )
+
+
+class Family:
+    """A kind of encoder. What is said here is BERT's way; others say where they differ.
+
+    Attributes:
+        name: What a person calls it, as in `--model bert`.
+        title: How tables call it.
+        model_type: transformers' name of it.
+        hub: The published model of base size, whose tokenizer is the family's.
+        base: Fields in which the published model differs from the configuration's defaults.
+        head: The first module of the masked language model's head.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    model_type: ClassVar[str]
+    hub: ClassVar[str]
+    base: ClassVar[Mapping[str, Any]] = {}
+    head: ClassVar[str] = "cls"
+
+    def base_config(self, **changes: Any) -> PreTrainedConfig:
+        """The configuration of the published model of base size, with some fields changed."""
+        return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
+
+    def known_fields(self) -> set[str]:
+        """Names that a recipe's model section may use for this family."""
+        own = {field.name for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])}
+        return own | set(self.base) | set(COMMON)
+
+    def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
+        """The configuration for a recipe's model section.
+
+        Args:
+            fields: The section: common sizes, and fields of the family's own, which win.
+            of_run: What the run decides: vocabulary, ids of special tokens.
+
+        Raises:
+            ValueError: If they make no model.
+        """
+        shape = Shape.of({name: value for name, value in fields.items() if name in COMMON})
+        own = {name: value for name, value in fields.items() if name not in COMMON}
+        return self.base_config(**{**self.sizes(shape), **self.dropout(shape), **own, **of_run})
+
+    def special_ids(self, pad: int, cls: int, sep: int) -> dict[str, int]:
+        """Fields for the special tokens of a vocabulary, as many as the family's configuration has."""
+        roles = {"pad": pad, "bos": cls, "cls": cls, "eos": sep, "sep": sep}
+        published = self.base_config()
+        fields = {f"{role}_token_id": token for role, token in roles.items()}
+        return {name: token for name, token in fields.items() if getattr(published, name, None) is not None}
+
+    def sizes(self, shape: Shape) -> dict[str, Any]:
+        """Fields that give a model of a shape; the published model's where the shape is that of base size."""
+        return {
+            "hidden_size": shape.hidden_size,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "intermediate_size": shape.intermediate_size,
+            "max_position_embeddings": shape.positions,
+        }
+
+    def dropout(self, shape: Shape) -> dict[str, Any]:
+        """Fields that give the dropout of a shape."""
+        return {
+            "hidden_dropout_prob": shape.hidden_dropout,
+            "attention_probs_dropout_prob": shape.attention_dropout,
+        }
+
+    def classifier_dropout(self, rate: float) -> dict[str, Any]:
+        """Fields that give every dropout, that of a classifier included, one rate."""
+        both = Shape(hidden_dropout=rate, attention_dropout=rate)
+        return {**self.dropout(both), "classifier_dropout": rate}
+
+    def longest(self, config: PreTrainedConfig) -> int | None:
+        """Tokens of the longest input, or None where any length can be run."""
+        return config.max_position_embeddings
+
+    def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
+        """The masked language model's scores of every vocabulary entry, (..., D) to (..., vocabulary)."""
+        return getattr(model, self.head)(hidden)
+
+    def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
+        """Fields to change so that inputs of `length` tokens can be run (Table A3)."""
+        return {"max_position_embeddings": length}
+
+    def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
+        """The learned positions (old rows, D) as (rows, D)."""
+        return stretch(table, rows)
+
+    def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Makes a model that was built or loaded say the same whatever it ran before; returns it."""
+        return model
+
+    @torch.no_grad()
+    def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
+        """The same model for longer inputs, in the way Table A3 has it for the family.
+
+        Args:
+            model: Any model of the family; it is left as it is.
+            length: Tokens of the longest input from now on.
+
+        Returns:
+            A model of the same class.
+
+        Raises:
+            ValueError: If it takes that length already.
+        """
+        now = self.longest(model.config)
+        if length <= (model.config.max_position_embeddings if now is None else now):
+            raise ValueError(f"length is {length}; this model takes {now or model.config.max_position_embeddings}")
+        config = copy.deepcopy(model.config)
+        for name, value in self.longer(config, length).items():
+            setattr(config, name, value)
+        longer = type(model)(config).to(model.dtype)
+        weights = model.state_dict()
+        for name, table in longer.state_dict().items():
+            if name in weights and weights[name].shape != table.shape:
+                weights[name] = self.lengthen(weights[name], len(table), model.config)
+        longer.load_state_dict(weights)
+        return self.prepare(longer).train(model.training)

@@ -1,0 +1,99 @@
+"""Opening a model of any family, with the head that is asked for."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from mabert.baselines.registry import FAMILIES, family_of
+from mabert.model import MaBertConfig
+from mabert.model.load import config_fields, config_of_fields, load_model
+
+Use = Literal["encoder", "masked_lm", "classifier"]
+
+HEADS: dict[str, Any] = {
+    "encoder": AutoModel,
+    "masked_lm": AutoModelForMaskedLM,
+    "classifier": AutoModelForSequenceClassification,
+}
+
+POOLER = "pooler."
+"""What BERT and its kin keep for next-sentence prediction: no masked language model has it, every encoder wants it."""
+
+
+def load_config(path: str | Path) -> PreTrainedConfig:
+    """The configuration of a model folder (or hub name) of any family.
+
+    Raises:
+        FileNotFoundError: If the folder, or its `config.json`, is not there.
+        ValueError: If it is of no family here, or a field has a wrong value.
+    """
+    fields = config_fields(path)
+    kind = fields.pop("model_type", None)
+    if kind == MaBertConfig.model_type:
+        return config_of_fields(path, fields)
+    known = [family.model_type for family in FAMILIES.values()]
+    if kind not in known:
+        raise ValueError(f"{path} holds a model of type {kind!r}; there are {', '.join(known)}")
+    try:
+        return AutoConfig.for_model(kind, **fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class of a family's model for a use."""
+    return HEADS[use]._model_mapping[type(config)]
+
+
+def build(use: Use, config: PreTrainedConfig) -> PreTrainedModel:
+    """A model with random weights."""
+    return family_of(config).prepare(class_for(use, config)(config))
+
+
+def load(
+    use: Use, path: str | Path, *, config: PreTrainedConfig | None = None, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """A model in evaluation mode, every weight that the use needs from the checkpoint.
+
+    Args:
+        use: What for: `encoder`, `masked_lm` or `classifier`.
+        path: Model folder or hub name.
+        config: In place of the folder's own.
+        dtype: Of the weights; default, as saved.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If it is of no family here, its weights are damaged, or they lack what the use needs.
+    """
+    config = config or load_config(path)
+    drawn = (POOLER,) if use == "encoder" else ()
+    return family_of(config).prepare(load_model(class_for(use, config), path, config=config, dtype=dtype, drawn=drawn))
+
+
+def with_new_head(path: str | Path, config: PreTrainedConfig) -> PreTrainedModel:
+    """A classifier, in float32: the encoder of a checkpoint under a head drawn at random, whatever head it has.
+
+    Args:
+        path: Model folder or hub name.
+        config: Of the classifier; what concerns the encoder must be the checkpoint's.
+
+    Raises:
+        FileNotFoundError: As `load`.
+        ValueError: As `load`.
+    """
+    encoder = load("encoder", path, config=config, dtype=torch.float32)
+    classifier = build("classifier", config)
+    missing, unexpected = classifier.base_model.load_state_dict(encoder.state_dict(), strict=False)
+    odd = [name for name in (*missing, *unexpected) if not name.startswith(POOLER)]
+    if odd:
+        raise ValueError(f"{path}: {type(encoder).__name__} and {type(classifier).__name__} differ in {odd[0]}")
+    return classifier

@@ -1,0 +1,42 @@
+"""Longformer (Beltagy et al., 2020)."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from mabert.baselines.family import Family
+from mabert.baselines.positions import repeat
+
+
+class Longformer(Family):
+    """Attention in a window of 512, with a few global tokens. Inputs are filled up to a multiple of the window."""
+
+    name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
+    head = "lm_head"
+    base: ClassVar = {
+        "vocab_size": 50265,
+        "max_position_embeddings": 4098,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
+
+    def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
+        config = super().config_of(fields, **of_run)
+        config.max_position_embeddings += first_position(config)
+        return config
+
+    def longest(self, config: PreTrainedConfig) -> int | None:
+        return config.max_position_embeddings - first_position(config)
+
+    def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
+        return {"max_position_embeddings": length + first_position(config)}
+
+    def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
+        return repeat(table, rows, kept=first_position(config))
+
+
+def first_position(config: PreTrainedConfig) -> int:
+    """The row of the first token: rows up to that of padding are no positions, as in RoBERTa."""
+    return config.pad_token_id + 1

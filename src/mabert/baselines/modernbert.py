@@ -1,0 +1,36 @@
+"""ModernBERT (Warner et al., 2024)."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from mabert.baselines.family import Family, Shape
+
+BASE = Shape()
+LAYERS, INTERMEDIATE = 22, 1152
+
+
+class ModernBert(Family):
+    """Rotary positions, GeGLU, pre-norm; two of three layers attend within 128 tokens."""
+
+    name, title, model_type, hub = "modernbert", "ModernBERT", "modernbert", "answerdotai/ModernBERT-base"
+    head = "head"
+
+    def sizes(self, shape: Shape) -> dict[str, Any]:
+        """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""
+        return {
+            **super().sizes(shape),
+            "num_hidden_layers": round(LAYERS * shape.layers / BASE.layers),
+            "intermediate_size": round(INTERMEDIATE * shape.intermediate_size / BASE.intermediate_size),
+        }
+
+    def dropout(self, shape: Shape) -> dict[str, Any]:
+        hidden = dict.fromkeys(("embedding_dropout", "mlp_dropout"), shape.hidden_dropout)
+        return {**hidden, "attention_dropout": shape.attention_dropout}
+
+    def longest(self, config: PreTrainedConfig) -> int | None:
+        return None
+
+    def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
+        return model.decoder(model.head(hidden))

@@ -1,0 +1,41 @@
+"""The table of families: a new baseline is a file beside this one and a line here."""
+
+from transformers import PreTrainedConfig
+
+from mabert.baselines.albert import Albert
+from mabert.baselines.bert import Bert
+from mabert.baselines.bigbird import BigBird
+from mabert.baselines.deberta import Deberta
+from mabert.baselines.family import Family
+from mabert.baselines.longformer import Longformer
+from mabert.baselines.mabert import MaBert
+from mabert.baselines.modernbert import ModernBert
+
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (Bert(), Albert(), Longformer(), BigBird(), Deberta(), ModernBert(), MaBert())
+}
+"""Families by name, in the order of the paper's tables."""
+
+_BY_TYPE = {family.model_type: family for family in FAMILIES.values()}
+
+
+def family_named(name: str) -> Family:
+    """A family by its name.
+
+    Raises:
+        ValueError: If there is none, naming those there are.
+    """
+    if name not in FAMILIES:
+        raise ValueError(f"there is no model {name!r}; there are {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def family_of(config: PreTrainedConfig) -> Family:
+    """The family of a model's configuration.
+
+    Raises:
+        ValueError: If it is of none.
+    """
+    if config.model_type not in _BY_TYPE:
+        raise ValueError(f"a model of type {config.model_type!r}; there are {', '.join(_BY_TYPE)}")
+    return _BY_TYPE[config.model_type]
