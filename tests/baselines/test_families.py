@@ -1,0 +1,177 @@
+"""Every family through the same door: sizes, positions, heads, padding, saving and loading."""
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM
+
+from mabert.baselines.family import Shape
+from mabert.baselines.load import build, load, load_config, with_new_head
+from mabert.baselines.positions import repeat, stretch
+from mabert.baselines.registry import FAMILIES, family_named, family_of
+from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
+
+PUBLISHED = {
+    "bert": 109.484,
+    "albert": 11.685,
+    "longformer": 148.661,
+    "bigbird": 128.061,
+    "deberta": 184.424,  # the paper has 184.417, which no setting of the published model gives: docs/decisions.md
+    "modernbert": 149.606,
+    "mabert": 120.164,
+}
+"""Millions of parameters as classifiers of two labels: the paper's column (tab:eff_memory) where it has the model."""
+
+KEEPS_SHORT = {"longformer", "bigbird", "modernbert"}
+"""Families whose longer model says the same of what the shorter one could read already."""
+
+
+def tokens(rows, length, seed=0):
+    return torch.randint(4, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_base_models_have_the_published_number_of_parameters(name):
+    with torch.device("meta"):
+        model = build("classifier", FAMILIES[name].base_config())
+    assert model.num_labels == 2
+    assert round(model.num_parameters() / 1e6, 3) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mabert"])
+def test_base_size_by_way_of_a_recipe_is_the_published_model(name):
+    family = FAMILIES[name]
+    published = family.base_config()
+    sizes = family.sizes(Shape(positions=published.max_position_embeddings))
+    assert {key: getattr(published, key) for key in sizes} == sizes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipes_sizes_reach_the_model(name):
+    config = small_config(name, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.125)
+    assert (config.hidden_size, config.num_attention_heads, config.vocab_size) == (32, 2, VOCAB)
+    assert config.pad_token_id == PAD
+    rates = {value for key, value in vars(config).items() if "drop" in key and isinstance(value, float)}
+    assert {0.25, 0.125} <= rates
+    family = family_of(config)
+    assert family.longest(config) in (40, None)
+    build("encoder", config)(tokens(1, 40))
+
+
+def test_a_familys_own_fields_win_and_unknown_ones_are_not_known():
+    assert small_config("longformer", attention_window=16).attention_window == 16
+    assert "attention_window" in FAMILIES["longformer"].known_fields()
+    assert "attention_window" not in FAMILIES["bert"].known_fields()
+    assert "ssm_state_size" not in FAMILIES["bert"].known_fields()
+    assert small_config("albert", embedding_size=24).embedding_size == 24
+    assert small_config("albert").embedding_size == 32
+    assert small_config("modernbert").num_hidden_layers == round(22 / 12 * 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_head_scores_token_vectors_as_the_whole_model_does(name):
+    model, ids = small(name), tokens(2, 30)
+    with torch.no_grad():
+        whole = model(input_ids=ids).logits
+        hidden = model.base_model(ids).last_hidden_state
+        parts = FAMILIES[name].token_scores(model, hidden[:, 3:5])
+    torch.testing.assert_close(parts, whole[:, 3:5], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_on_the_right_moves_no_token(name):
+    model, ids = small(name, "encoder"), tokens(2, 12)
+    padded = torch.cat([ids, torch.full((2, 9), PAD)], dim=1)
+    mask = (torch.arange(21) < 12).long().expand(2, -1)
+    with torch.no_grad():
+        alone = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        together = model(input_ids=padded, attention_mask=mask).last_hidden_state[:, :12]
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_longer_model_reads_longer_texts(name):
+    family, model = FAMILIES[name], small(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    longer = family.extend(model, 100)
+    assert family.longest(longer.config) in (100, None)
+    assert longer(input_ids=tokens(1, 100)).logits.shape == (1, 100, VOCAB)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), "the original is left as it is"
+    short = tokens(2, 40)
+    with torch.no_grad():
+        moved = (longer(input_ids=short).logits - model(input_ids=short).logits).abs().max().item()
+    assert (moved == 0) == (name in KEEPS_SHORT | {"deberta"})  # 40 tokens are within DeBERTa's linear buckets
+    with pytest.raises(ValueError, match="length is 40; this model takes 40"):
+        family.extend(model, 40)
+
+
+def test_deberta_keeps_distances_below_half_its_buckets_and_spreads_the_rest():
+    family = FAMILIES["deberta"]
+    model = small("deberta", max_position_embeddings=60, position_buckets=16)
+    longer = family.extend(model, 200)
+    assert longer.config.max_relative_positions == 200
+    with torch.no_grad():
+        near, far = tokens(1, 9), tokens(1, 60)
+        assert torch.equal(longer(input_ids=near).logits, model(input_ids=near).logits)
+        assert not torch.allclose(longer(input_ids=far).logits, model(input_ids=far).logits, atol=1e-4)
+
+
+def test_bigbird_says_the_same_whatever_it_read_before():
+    sizes = {"block_size": 2, "num_random_blocks": 1, "max_position_embeddings": 64}
+    model = small("bigbird", "encoder", **sizes)
+    long, short = tokens(1, 64), tokens(1, 10)
+    with torch.no_grad():
+        first = model(long).last_hidden_state
+        assert model.attention_type == "block_sparse"
+        of_short = model(input_ids=short).last_hidden_state
+        assert model.attention_type == "original_full"
+        assert torch.equal(model(input_ids=long).last_hidden_state, first)
+        assert torch.equal(model(input_ids=short).last_hidden_state, of_short)
+
+
+def test_stretching_keeps_the_ends_and_follows_a_line():
+    line = torch.linspace(0, 7, 8).unsqueeze(1)
+    torch.testing.assert_close(stretch(line, 29), torch.linspace(0, 7, 29).unsqueeze(1))
+    table = torch.randn(8, 3)
+    longer = stretch(table, 29)
+    torch.testing.assert_close(longer[[0, -1]], table[[0, -1]])
+    torch.testing.assert_close(longer[::4], table)
+
+
+def test_repeating_keeps_what_is_no_position_once():
+    table = torch.arange(7.0).unsqueeze(1)
+    assert repeat(table, 15, kept=2).flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 2, 3, 4]
+    assert repeat(table, 9).flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_model_is_opened_for_every_use(name, tmp_path):
+    model = small(name)
+    model.save_pretrained(tmp_path)
+    ids = tokens(1, 20)
+    loaded = load("masked_lm", tmp_path)
+    plain = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    encoder = load("encoder", tmp_path)
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+        assert torch.equal(plain(input_ids=ids).logits, model(input_ids=ids).logits)
+        expected = model.base_model(ids).last_hidden_state
+        assert torch.equal(encoder(ids).last_hidden_state, expected)
+        classifier = with_new_head(tmp_path, load_config(tmp_path)).eval()
+        torch.testing.assert_close(classifier.base_model(ids).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "mabert"])
+def test_a_masked_language_model_is_no_classifier(name, tmp_path):
+    small(name).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"saved as \w+ForMaskedLM; for \w+ForSequenceClassification it lacks"):
+        load("classifier", tmp_path)
+
+
+def test_other_kinds_of_models_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match="holds a model of type 'gpt2'; there are bert, albert, longformer, big_bird"):
+        load_config(tmp_path)
+    with pytest.raises(ValueError, match="there is no model 'roberta'; there are bert"):
+        family_named("roberta")
+    assert set(SIZES) <= FAMILIES["bert"].known_fields()
