@@ -47,7 +47,7 @@ test: check
 bench: $(VENV)/.installed-bench
 	$(BIN)/mabert bench ops
 	$(BIN)/mabert bench parts
-	$(BIN)/mabert bench models
+	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
 
 # From the sources, with the Python, torch and Triton that are there: a GPU's own may not be the tested ones.
 RESULTS ?= benchmarks/results

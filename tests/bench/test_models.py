@@ -1,34 +1,36 @@
-"""Whole models beside each other: what is timed, how ratios come about, and where the time of one forward goes."""
+"""MaBERT beside its rivals: what is run, in which turns, and what is said where there is no number."""
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, BertModel
 
 from mabert import MaBertConfig, MaBertModel
-from mabert.bench import models, parts
+from mabert.baselines.registry import FAMILIES
+from mabert.bench import models, parts, tasks
+from mabert.bench.models import Bench, Plan, Protocol
 from mabert.bench.rounds import interleave
-from mabert.report.speed import speed_chart
+from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
+from mabert.bench.worker import CellError, Ready, Worker, status_of
+from mabert.infer.info import peak_bytes
 
-SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
-
-
-def small_models(length: int, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
-    both = {
-        "mabert": MaBertModel(MaBertConfig(**SIZES, layer_pattern="MMT")),
-        "bert": BertModel(BertConfig(**SIZES, num_hidden_layers=3), add_pooling_layer=False),
-    }
-    return {side: model.to(dtype).eval() for side, model in both.items()}
+NAMES = list(FAMILIES)
 
 
-def test_sides_take_turns_after_a_call_that_does_not_count() -> None:
-    calls: list[str] = []
+def cell(measure="latency", **fields):
+    return Cell(measure, **{"profile": "best", "dtype": "bfloat16", "length": 24, "small": True, **fields})
+
+
+def test_sides_take_turns_after_a_call_that_does_not_count():
+    calls = []
     sides = {name: lambda name=name: calls.append(name) for name in ("ours", "theirs")}
     spreads = interleave(sides, least=2, most=5, budget=0.0)
     assert calls == ["ours", "theirs"] * 3
@@ -39,30 +41,239 @@ def test_sides_take_turns_after_a_call_that_does_not_count() -> None:
     assert calls == ["ours", "theirs"]
 
 
-def test_a_run_writes_rows_and_ratios(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(models, "base_models", small_models)
-    monkeypatch.setattr(models, "_cells", lambda quick: iter([("forward", "float32", 1, 20, 2, 2)]))
-    result = models.run(quick=True, output=tmp_path)
+class Scripted:
+    """A worker that answers from a list: seconds, or an error to raise."""
+
+    def __init__(self, name, answers, log):
+        self.name, self.answers, self.log = name, list(answers), log
+
+    def prepare(self, asked):
+        return Ready("sdpa", 32, 8)
+
+    def call(self, limit):
+        self.log.append(self.name)
+        answer = self.answers.pop(0) if self.answers else 1.0
+        if isinstance(answer, CellError):
+            raise answer
+        return answer
+
+    def rest(self):
+        return 0.5
+
+    def memory(self, limit):
+        return {"peak": 3 << 20, "weights": 2 << 20, "resident": 1 << 20}
+
+    def release(self):
+        pass
+
+
+def measure(protocol, asked=None, **scripts):
+    log = []
+    workers = {name: Scripted(name, answers, log) for name, answers in scripts.items()}
+    bench = Bench(protocol)
+    return bench, workers, {row.model: row for row in bench.measure(asked or cell(), workers)}, log
+
+
+def test_models_take_turns_after_their_warm_up():
+    protocol = Protocol(warm=2, least=2, most=3, warm_seconds=100.0, budget=100.0)
+    _, _, rows, log = measure(protocol, a=[9, 9, 1, 2, 3], b=[9, 9, 4, 4, 4])
+    assert log == ["a", "a", "b", "b", "a", "b", "a", "b", "a", "b"]
+    assert (rows["a"].median_ms, rows["a"].fastest_ms, rows["a"].slowest_ms) == (2500, 1500, 3500)
+    assert (rows["b"].samples, rows["b"].status, rows["b"].setting) == (3, "measured", "sdpa")
+    assert (rows["a"].batch, rows["a"].micro_batch) == (32, 8)
+
+
+def test_a_slow_model_takes_part_in_fewer_turns_and_its_long_first_call_counts():
+    protocol = Protocol(warm=5, least=2, most=50, warm_seconds=1.0, budget=8.0)
+    _, _, rows, log = measure(protocol, slow=[20, 21], quick=[1] * 99)
+    assert log.count("slow") == 2
+    assert rows["slow"].median_ms == 21_000
+    assert rows["quick"].samples == 6, "calls of 1.5 s until 8 s are used up"
+    assert log.count("quick") == 1 + 6
+
+
+@pytest.mark.parametrize("status", ["too slow", "out of memory"])
+def test_what_is_too_much_for_a_model_is_not_tried_again_at_longer_inputs(status):
+    failing = CellError(status, "one call took more than 5 s")
+    bench, workers, rows, log = measure(Protocol(warm=1, least=1, most=1), a=[failing], b=[])
+    assert (rows["a"].status, rows["a"].reason, rows["a"].median_ms) == (status, "one call took more than 5 s", None)
+    assert rows["b"].status == "measured"
+    log.clear()
+    longer = {row.model: row for row in bench.measure(cell(length=48), workers)}
+    assert (longer["a"].status, longer["a"].reason) == (status, "one call took more than 5 s at 24 tokens")
+    assert "a" not in log
+    other = {row.model: row for row in bench.measure(cell(length=48, dtype="float32"), workers)}
+    assert other["a"].status == "measured"
+
+
+def test_a_failure_of_another_kind_is_tried_again():
+    bench, workers, rows, _ = measure(Protocol(warm=1, least=1, most=1), a=[CellError("failed", "ValueError: odd")])
+    assert (rows["a"].status, rows["a"].reason) == ("failed", "ValueError: odd")
+    assert bench.measure(cell(length=48), workers)[0].status == "measured"
+
+
+def test_a_model_that_fails_on_the_way_has_no_number():
+    protocol = Protocol(warm=1, least=3, most=3)
+    _, _, rows, log = measure(protocol, a=[1, 1, CellError("too slow", "one call took more than 5 s")], b=[])
+    assert (rows["a"].status, rows["a"].samples) == ("too slow", None)
+    assert rows["b"].samples == 3
+    assert log.count("a") == 3
+
+
+def test_memory_is_in_mebibytes():
+    _, _, rows, log = measure(Protocol(), cell("memory"), a=[])
+    assert (rows["a"].peak_mib, rows["a"].weights_mib, rows["a"].resident_mib) == (3, 2, 1)
+    assert not log
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"models": ["roberta"]}, "there is no model 'roberta'"),
+        ({"measures": ["speed"]}, "measures is 'speed'; there are memory, latency, training"),
+        ({"profiles": ["fast"]}, "profiles is 'fast'; there are paper, best"),
+        ({"dtypes": ["float16"]}, "dtypes is 'float16'"),
+        ({"lengths": [0]}, "a length is 0; it must be at least 1"),
+        ({"device": "tpu"}, "device is 'tpu'; there are cpu, cuda"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Plan(**fields)
+
+
+def test_a_plan_has_every_combination_once():
+    plan = Plan(measures=("latency", "memory"), profiles=("paper", "best"), dtypes=("float32",), lengths=(9, 3))
+    cells = list(plan.cells())
+    assert len(set(cells)) == len(cells) == 8
+    assert [each.length for each in cells] == [3, 9] * 4
+    assert all(each.small for each in plan.quick().cells())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_profiles_of_a_training_step_have_the_same_loss(name, monkeypatch):
+    monkeypatch.setattr(tasks, "PAPER_DROPOUT", 0.0)
+    losses = [
+        TrainingStep(FAMILIES[name], cell("training", profile=which, dtype="float32")).loss() for which in PROFILES
+    ]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+
+
+PROFILES = ("paper", "best")
+
+
+@pytest.mark.parametrize("name", ["mabert", "bert"])
+def test_a_training_step_learns_and_counts_every_row(name):
+    step = TrainingStep(FAMILIES[name], cell("training", length=128))
+    assert (step.batch, step.micro_batch) == (32, 8)
+    first = step.loss().item()
+    for _ in range(4):
+        assert step() > 0
+        step.rest()
+    assert step.loss().item() < first
+    assert TrainingStep(FAMILIES[name], cell("training", length=5000)).micro_batch == 1
+
+
+def kernels(name, which):
+    forward = Forward(FAMILIES[name], cell(profile=which, dtype="float32", length=64))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        forward()
+    return {event.key for event in profiler.key_averages()}
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "modernbert", "mabert"])
+def test_the_papers_profile_runs_no_flash_kernel(name):
+    fast, plain = kernels(name, "best"), kernels(name, "paper")
+    assert any("flash" in kernel or "mabert::softmax_attention" in kernel for kernel in fast)
+    assert not any("flash" in kernel or "mabert::softmax_attention" in kernel for kernel in plain)
+    assert any("scaled_dot_product_attention_math" in kernel for kernel in plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_are_made_long_enough(name):
+    forward = Forward(FAMILIES[name], cell(length=600))
+    assert forward() > 0
+    assert forward.setting == ("sdpa" if name in ("bert", "albert", "modernbert", "mabert") else "eager")
+
+
+def test_memory_counts_weights_and_what_the_kernels_take():
+    forward = Forward(FAMILIES["mabert"], cell("memory", length=9000, dtype="float32"))
+    above = forward.peak() - forward.weights()
+    channels = 2 * SMALL["hidden_size"]
+    scan = 4 * channels * 4 * 9000  # ũ, z, Δ and the result
+    assert scan < above < 3 * scan
+
+
+def test_a_mamba_layer_frees_what_the_scan_does_not_read():
+    torch.manual_seed(0)
+    width, length = 256, 4096
+    config = MaBertConfig(hidden_size=width, num_attention_heads=4, intermediate_size=4 * width, layer_pattern="M")
+    config.max_position_embeddings = length
+    above = peak_bytes(MaBertModel(config).eval(), length)
+    unit = width * 4 * length
+    # The residual stream, and ũ, z, Δ and the result at twice its width; half a width more for B, C and the rest.
+    assert above < 9.5 * unit
+
+
+def test_a_worker_measures_and_says_why_it_cannot():
+    worker = Worker("bert")
+    try:
+        assert worker.parameters() == 109_483_778
+        assert worker.prepare(cell()) == Ready("sdpa", 1, 1)
+        assert 0 < worker.call(60.0) < 60
+        held = worker.memory(60.0)
+        assert held["peak"] > held["weights"] > 0
+        process = worker._process
+        with pytest.raises(CellError, match="too slow: one call took more than 0 s"):
+            worker.call(0.0)
+        assert not process.is_alive()
+        assert worker.prepare(cell("training")).micro_batch == 32, "a new process begins"
+        with pytest.raises(CellError, match="failed: AttributeError"):
+            worker._ask("nothing_of_the_kind", limit=60.0)
+        with pytest.raises(CellError, match="failed: AssertionError"):
+            worker.call(60.0)
+        worker.prepare(cell())
+        worker._process.kill()
+        with pytest.raises(CellError, match="out of memory: the process ended with exit code -9"):
+            worker.call(60.0)
+    finally:
+        worker.close()
+
+
+def test_a_process_is_bounded_in_its_memory():
+    program = (
+        "import torch; from mabert.bench import worker; worker.SHARE = 0.0; worker.limit_memory()\n"
+        "try:\n    torch.ones(1 << 30)\nexcept Exception as error:\n    print(worker.status_of(error))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "out of memory", done.stderr
+
+
+def test_errors_are_told_apart():
+    assert status_of(MemoryError()) == "out of memory"
+    assert status_of(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")) == "out of memory"
+    assert status_of(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried")) == "out of memory"
+    assert status_of(ValueError("odd")) == "failed"
+
+
+def test_a_run_writes_what_the_report_reads(tmp_path):
+    from mabert.report.efficiency.report import efficiency_report
+    from mabert.report.efficiency.results import load_results
+
+    plan = replace(Plan(models=("bert", "mabert"), lengths=(16, 32, 64), profiles=PROFILES), device="cpu")
+    result = models.run(plan, quick=True, output=tmp_path)
     (path,) = tmp_path.glob("*-models.json")
     assert json.loads(path.read_text()) == result
-    ours, theirs = sorted(result["rows"], key=lambda row: row["side"] != "mabert")
-    assert (ours["side"], theirs["side"], ours["length"]) == ("mabert", "bert", 20)
-    assert result["speed"] == {"forward, float32, 20": theirs["median_ms"] / ours["median_ms"]}
-    assert ours["tokens_per_second"] == pytest.approx(20_000 / ours["median_ms"])
-    chart = speed_chart(result)
-    assert "MaBERT-base" in chart
-    assert "BERT-base, SDPA" in chart
+    assert {row["length"] for row in result["rows"]} == {16, 32}
+    assert {row["status"] for row in result["rows"]} == {"measured"}
+    assert len(result["rows"]) == 2 * 2 * 3 * 2
+    results = load_results([path], allow_quick=True)
+    assert len(results.rows) == len(result["rows"])
+    assert "BERT" in efficiency_report(results)
 
 
-def test_a_training_step_lowers_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "STEP_SHAPE", (2, 9))
-    for step in models.training_steps(torch.bfloat16).values():
-        first, *_, last = [float(step()) for _ in range(4)]
-        assert last < first
-
-
-def test_floors_count_the_products_of_the_model() -> None:
-    config = MaBertConfig(**SIZES, layer_pattern="MMT", ssm_dt_rank=4)
+def test_floors_count_the_products_of_the_model():
+    config = MaBertConfig(**SMALL, ssm_dt_rank=4)
     model = MaBertModel(config).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(torch.zeros(1, 50, dtype=torch.long))
@@ -72,26 +283,23 @@ def test_floors_count_the_products_of_the_model() -> None:
     assert least["activation"] == 3 * 2 * 50 * 96 * 4
 
 
-def attention_flops(counter: FlopCounterMode) -> int:
+def attention_flops(counter):
     return sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "attention" in str(name))
 
 
-def test_every_part_of_a_forward_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "base_models", small_models)
-    measured = parts.measure(40, torch.float32, rounds=1)
+def test_every_part_of_a_forward_is_found():
+    measured = parts.measure(600, "float32", rounds=1, small=True)
     assert set(measured) == {"whole", *parts.PARTS.values(), parts.REST}
     assert min(measured.values()) > 0
 
 
-def test_a_part_is_the_sum_of_its_calls_and_what_they_called_is_not_counted_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = {"aten::linear": 2000.0, "aten::addmm": 1900.0, "aten::gelu": 500.0}
+def test_a_part_is_the_sum_of_its_calls_and_what_they_called_is_not_counted_again(monkeypatch):
+    calls = {"aten::linear": 2000.0, "aten::addmm": 1900.0, "aten::gelu_": 500.0}
     events = [SimpleNamespace(name=name, cpu_time_total=spent) for name, spent in calls.items()] * 2
     profiler = SimpleNamespace(events=lambda: events)
     monkeypatch.setattr(parts, "profile", lambda **options: contextlib.nullcontext(profiler))
-    monkeypatch.setattr(parts, "forwards", lambda length, dtype: {"mabert": lambda: time.sleep(0.02)})
-    measured = parts.measure(40, torch.float32, rounds=1)
+    monkeypatch.setattr(parts, "Forward", lambda family, cell: lambda: time.sleep(0.02))
+    measured = parts.measure(40, "float32", rounds=1)
     assert measured["matrix products"] == 4.0
     assert measured["activation"] == 1.0
     assert measured[parts.REST] >= 20 - 5

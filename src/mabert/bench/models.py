@@ -1,208 +1,324 @@
-"""A whole MaBERT beside the BERT of the same size: random weights, no padding, both sides in one run.
+"""The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and time of a training step.
 
-BERT is transformers' own, with SDPA attention. Both have learned positions for the measured length, neither has a
-pooler. Latency is one forward at batch 1; the training step is that of masked language modelling: forward, loss,
-backward and AdamW, with the mini recipe's sizes on both sides.
+Each model lives in a process of its own. All models of a cell are timed in turns, so that whatever else the machine
+does falls on all alike. A model that takes too long or too much memory is recorded as such. See `mabert.bench.tasks`
+for what is run.
 """
 
-import gc
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from torch import nn
-from transformers import BertConfig, BertForMaskedLM, BertModel
 
+from mabert.baselines.registry import FAMILIES, family_named
 from mabert.bench.results import measured_on, write
-from mabert.bench.rounds import interleave
-from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertModel
+from mabert.bench.rounds import Spread
+from mabert.bench.tasks import DTYPES, Cell
+from mabert.bench.worker import CellError, Worker
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-MINI = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "max_position_embeddings": 512}
-STEP_SHAPE = (32, 128)
-SCORED = 0.15
-_BUDGET = 30.0  # seconds for a cell, past its fewest rounds
-_LONG = 8192  # from here on a forward takes so long that nothing is left to warm
+GPU_LENGTHS = (*LENGTHS, 65536)
+MEASURES = ("memory", "latency", "training")
+PROFILES = ("paper", "best")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a cell is timed (Table A2, cut short where a machine is too slow for it).
+
+    Attributes:
+        warm: Calls that are not counted; fewer after `warm_seconds`, none for a model whose first call takes longer.
+        least: Samples of a model, whatever they cost.
+        most: Samples that are never exceeded.
+        warm_seconds: Seconds of warm-up at most.
+        budget: Seconds of a model's samples, after which only `least` is still filled up.
+        limit: Seconds of one call, after which the model is too slow for this length, and for longer ones.
+    """
+
+    warm: int = 20
+    least: int = 3
+    most: int = 100
+    warm_seconds: float = 2.0
+    budget: float = 20.0
+    limit: float = 150.0
+
+
+QUICK = Protocol(warm=0, least=1, most=1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        models: Names of families.
+        measures: Of `MEASURES`.
+        profiles: Of `PROFILES`.
+        dtypes: Names of dtypes.
+        lengths: Tokens.
+        device: ``cpu`` or ``cuda``.
+        protocol: How.
+        small: Whether models are small, to see that everything runs.
+    """
+
+    models: Sequence[str] = tuple(FAMILIES)
+    measures: Sequence[str] = MEASURES
+    profiles: Sequence[str] = ("best",)
+    dtypes: Sequence[str] = ("bfloat16",)
+    lengths: Sequence[int] = LENGTHS
+    device: str = "cpu"
+    protocol: Protocol = field(default_factory=Protocol)
+    small: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.models:
+            family_named(name)
+        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES), "device": ("cpu", "cuda")}
+        for what, allowed in known.items():
+            given = getattr(self, what)
+            for name in (given,) if isinstance(given, str) else given:
+                if name not in allowed:
+                    raise ValueError(f"{what} is {name!r}; there are {', '.join(allowed)}")
+        for length in self.lengths:
+            if length < 1:
+                raise ValueError(f"a length is {length}; it must be at least 1")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is 'cuda', and torch sees no GPU")
+
+    def cells(self) -> Iterator[Cell]:
+        """The cells, shortest first."""
+        for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
+            for length in sorted(self.lengths):
+                yield Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+
+    def quick(self) -> "Plan":
+        """The same with small models at the two shortest lengths, one call each."""
+        return replace(self, lengths=sorted(self.lengths)[:2], protocol=QUICK, small=True)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One side's times for one task.
+    """One model in one cell.
 
     Attributes:
-        task: ``forward`` or ``training step``.
-        side: ``mabert`` or ``bert``.
-        dtype: Of the weights in a forward, of autocast in a training step.
-        batch: Rows.
-        length: Tokens of a row.
-        tokens_per_second: At the median time.
-        median_ms: See `mabert.bench.rounds.Spread`, as the rest.
+        measure: See `Cell`, as the four that follow.
+        profile: Likewise.
+        dtype: Likewise.
+        device: Likewise.
+        length: Likewise.
+        model: Name of the family.
+        batch: Rows of an input; of a training step those of the whole step.
+        micro_batch: Rows at once.
+        status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
+        reason: Why there is no number, in a line.
+        setting: The attention it ran with.
+        median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
+        peak_mib: MiB held at the height of a forward, weights included.
+        weights_mib: MiB of the weights.
+        resident_mib: MiB by which the process grew during that forward, as the system sees it.
     """
 
-    task: str
-    side: str
+    measure: str
+    profile: str
     dtype: str
-    batch: int
+    device: str
     length: int
-    tokens_per_second: float
-    median_ms: float
-    fastest_ms: float
-    slowest_ms: float
-    samples: int
+    model: str
+    batch: int = 1
+    micro_batch: int = 1
+    status: str = "measured"
+    reason: str | None = None
+    setting: str | None = None
+    median_ms: float | None = None
+    fastest_ms: float | None = None
+    slowest_ms: float | None = None
+    samples: int | None = None
+    peak_mib: float | None = None
+    weights_mib: float | None = None
+    resident_mib: float | None = None
 
 
-def base_models(length: int, dtype: torch.dtype) -> dict[str, nn.Module]:
-    """Build MaBERT-base and BERT-base with random weights and as many positions as are needed.
-
-    Args:
-        length: Tokens of the longest input.
-        dtype: Of the weights (the recurrence's own parameters stay float32).
-
-    Returns:
-        ``mabert`` and ``bert``, in evaluation mode.
-    """
-    torch.manual_seed(0)
-    positions = max(512, length)
-    bert = BertConfig(max_position_embeddings=positions, attn_implementation="sdpa")
-    models = {
-        "mabert": MaBertModel(MaBertConfig(max_position_embeddings=positions)),
-        "bert": BertModel(bert, add_pooling_layer=False),
-    }
-    return {side: model.to(dtype).eval() for side, model in models.items()}
-
-
-def _tokens(batch: int, length: int) -> torch.Tensor:
-    return torch.randint(1000, 30000, (batch, length), generator=torch.Generator().manual_seed(0))
-
-
-def forwards(length: int, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Make one call for each side: a forward at batch 1 without a mask."""
-    ids = _tokens(1, length)
-
-    def forward(model: nn.Module) -> Callable[[], object]:
-        @torch.inference_mode()
-        def call() -> object:
-            return model(input_ids=ids).last_hidden_state
-
-        return call
-
-    return {side: forward(model) for side, model in base_models(length, dtype).items()}
-
-
-def training_steps(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Make one call for each side: a step of masked language modelling with 12 layers of the mini recipe's width."""
-    torch.manual_seed(0)
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    models = {
-        "mabert": MaBertForMaskedLM(MaBertConfig(**MINI, **dropout)),
-        "bert": BertForMaskedLM(BertConfig(num_hidden_layers=12, attn_implementation="sdpa", **MINI, **dropout)),
-    }
-    ids = _tokens(*STEP_SHAPE)
-    scored = torch.rand(STEP_SHAPE, generator=torch.Generator().manual_seed(1)) < SCORED
-    labels = ids.masked_fill(~scored, -100)
-
-    def step(model: nn.Module) -> Callable[[], object]:
-        model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-        def call() -> object:
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-                loss = model(input_ids=ids, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return call
-
-    return {side: step(model) for side, model in models.items()}
-
-
-def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measure both models, print the table, and return (and write) what was measured.
+def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
+    """Measure, print the tables, and return (and write, cell by cell) what came out.
 
     Args:
-        quick: Two short lengths and one round, to see that everything runs; its numbers are not worth quoting.
+        plan: What to measure.
+        quick: Small models, two lengths and one call, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
 
     Returns:
-        ``environment``, ``parameters`` of each side, ``rows``, and ``speed``: how many times BERT's speed MaBERT has,
-        medians over medians, by task, dtype and length.
+        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol`` and ``rows``.
     """
+    plan = plan.quick() if quick else plan
     console = Console()
-    rows: list[Row] = []
-    cells = list(_cells(quick))
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("models", total=len(cells))
-        for task, name, batch, length, least, most in cells:
-            warm = length < _LONG
-            progress.update(bar, description=f"{task}, {name}, {batch} x {length}")
-            sides = forwards(length, DTYPES[name]) if task == "forward" else training_steps(DTYPES[name])
-            for side, spread in interleave(sides, least=least, most=most, budget=_BUDGET, warm=warm).items():
-                speed = 1e3 * batch * length / spread.median_ms
-                rows.append(Row(task, side, name, batch, length, speed, **asdict(spread)))
-            del sides
-            gc.collect()
-            progress.advance(bar)
-    result = {
+    result: dict[str, Any] = {
+        "kind": "efficiency",
         "environment": measured_on(),
         "quick": quick,
-        "parameters": {side: model.num_parameters() for side, model in base_models(512, torch.bfloat16).items()},
-        "rows": [asdict(row) for row in rows],
-        "speed": _speeds(rows),
+        "protocol": asdict(plan.protocol),
+        "parameters": {},
+        "rows": [],
     }
-    _show(console, rows, result)
+    bench = Bench(plan.protocol)
+    cells = list(plan.cells())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
+    with ExitStack() as stack:
+        workers = {name: stack.enter_context(closing(Worker(name))) for name in plan.models}
+        bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, transient=True))
+        result["parameters"] = {name: worker.parameters() for name, worker in workers.items()}
+        task = bar.add_task("models", total=len(cells))
+        for cell in cells:
+            bar.update(task, description=f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens")
+            result["rows"] += [asdict(row) for row in bench.measure(cell, workers)]
+            if output is not None:
+                write(result, output, "models")
+            bar.advance(task)
+    show(console, result)
     if output is not None:
         console.print(f"written to {write(result, output, 'models')}")
     return result
 
 
-def _cells(quick: bool) -> Iterator[tuple[str, str, int, int, int, int]]:
-    """List task, dtype, batch, length, and the fewest and the most rounds."""
-    if quick:
-        yield "forward", "bfloat16", 1, 64, 1, 1
-        yield "training step", "bfloat16", *STEP_SHAPE, 1, 1
-        return
-    for name in DTYPES:
-        for length in LENGTHS:
-            yield "forward", name, 1, length, 3, 15
-        yield "training step", name, *STEP_SHAPE, 5, 15
+class Bench:
+    """Measures cells, and remembers which models are too slow or too large for longer inputs.
+
+    Args:
+        protocol: How.
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self.given_up: dict[tuple[str, ...], CellError] = {}
+
+    def measure(self, cell: Cell, workers: dict[str, Worker]) -> list[Row]:
+        """All models in one cell."""
+        done = self.memory(cell, workers) if cell.measure == "memory" else self.times(cell, workers)
+        for worker in workers.values():
+            worker.release()
+        return [done[name] for name in workers]
+
+    def blank(self, cell: Cell, model: str) -> Row:
+        """A row without numbers."""
+        return Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, model)
+
+    def memory(self, cell: Cell, workers: dict[str, Worker]) -> dict[str, Row]:
+        """Peak memory, one model after the other."""
+        rows = {}
+        for name, worker in workers.items():
+            row = self.blank(cell, name)
+            try:
+                self.refuse(cell, name)
+                ready = worker.prepare(cell)
+                held = worker.memory(self.protocol.limit)
+                sizes = {f"{what}_mib": held[what] / 2**20 for what in ("peak", "weights", "resident")}
+                row = replace(row, setting=ready.setting, **sizes)
+            except CellError as error:
+                row = self.without_number(cell, row, error)
+            worker.release()
+            rows[name] = row
+        return rows
+
+    def times(self, cell: Cell, workers: dict[str, Worker]) -> dict[str, Row]:
+        """Times, the models in turns."""
+        rows = {name: self.blank(cell, name) for name in workers}
+        samples: dict[str, list[float]] = {}
+        for name, worker in workers.items():
+            try:
+                self.refuse(cell, name)
+                ready = worker.prepare(cell)
+                rows[name] = replace(
+                    rows[name], setting=ready.setting, batch=ready.batch, micro_batch=ready.micro_batch
+                )
+                samples[name] = self.warm(worker)
+            except CellError as error:
+                rows[name] = self.without_number(cell, rows[name], error)
+        self.rounds(cell, workers, samples, rows)
+        for name, seconds in samples.items():
+            rows[name] = replace(rows[name], **asdict(Spread.of(seconds)))
+        return rows
+
+    def warm(self, worker: Worker) -> list[float]:
+        """Warm a model up; return the samples that were good enough to keep: a call so long that it warmed itself."""
+        protocol, spent = self.protocol, 0.0
+        for _ in range(protocol.warm):
+            seconds = self.one_call(worker)
+            spent += seconds
+            if spent > protocol.budget:
+                return [seconds]
+            if spent > protocol.warm_seconds:
+                break
+        return []
+
+    def one_call(self, worker: Worker) -> float:
+        """Seconds of a forward or of a whole step."""
+        seconds = worker.call(self.protocol.limit)
+        return seconds + worker.rest()
+
+    def rounds(
+        self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list[float]], rows: dict[str, Row]
+    ) -> None:
+        """Fill up the samples in turns; a model that fails on the way loses its own."""
+        protocol = self.protocol
+        for _ in range(protocol.most):
+            waiting = [
+                name
+                for name, taken in samples.items()
+                if len(taken) < protocol.least or (len(taken) < protocol.most and sum(taken) < protocol.budget)
+            ]
+            if not waiting:
+                return
+            for name in waiting:
+                try:
+                    samples[name].append(self.one_call(workers[name]))
+                except CellError as error:
+                    rows[name] = self.without_number(cell, rows[name], error)
+                    del samples[name]
+
+    def refuse(self, cell: Cell, name: str) -> None:
+        """Raises CellError where a shorter input of this kind was too much already."""
+        error = self.given_up.get(_kind(cell, name))
+        if error is not None:
+            raise error
+
+    def without_number(self, cell: Cell, row: Row, error: CellError) -> Row:
+        """The row of a model that gave none; longer inputs are not tried."""
+        if error.status != "failed" and _kind(cell, row.model) not in self.given_up:
+            reason = f"{error.reason} at {cell.length:,} tokens"
+            self.given_up[_kind(cell, row.model)] = CellError(error.status, reason)
+        return replace(row, status=error.status, reason=error.reason)
 
 
-def _speeds(rows: list[Row]) -> dict[str, float]:
-    """Divide BERT's median by ours."""
-    bert = {(row.task, row.dtype, row.length): row.median_ms for row in rows if row.side == "bert"}
-    return {
-        f"{row.task}, {row.dtype}, {row.length}": bert[row.task, row.dtype, row.length] / row.median_ms
-        for row in rows
-        if row.side == "mabert"
-    }
+def _kind(cell: Cell, name: str) -> tuple[str, ...]:
+    return (cell.measure, cell.profile, cell.dtype, cell.device, name)
 
 
-def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
-    title = f"MaBERT beside BERT, {result['environment']['threads']} threads"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("task", "dtype", "tokens", "side"):
-        table.add_column(column, no_wrap=True)
-    for column in ("median ms", "range", "tokens/s", "speed"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        speed = result["speed"][f"{row.task}, {row.dtype}, {row.length}"]
-        table.add_row(
-            {"forward": "fwd", "training step": "step"}[row.task],
-            {"float32": "fp32", "bfloat16": "bf16"}[row.dtype],
-            f"{row.batch} x {row.length:,}",
-            row.side,
-            f"{row.median_ms:,.0f}",
-            f"{row.fastest_ms:,.0f}-{row.slowest_ms:,.0f}",
-            f"{row.tokens_per_second:,.0f}",
-            f"{speed:.2f}x" if row.side == "mabert" else "",
-        )
-    console.print(table)
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print a table for every measure, profile and dtype: models down, lengths across."""
+    rows = result["rows"]
+    kinds = dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows)
+    for measure, profile, dtype in kinds:
+        chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == (measure, profile, dtype)]
+        lengths = sorted({row["length"] for row in chosen})
+        unit = "MiB" if measure == "memory" else "ms"
+        table = Table(title=f"{measure}, {unit}: profile {profile}, {dtype}", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("model", no_wrap=True)
+        for length in lengths:
+            table.add_column(f"{length:,}", justify="right", no_wrap=True)
+        for name in dict.fromkeys(row["model"] for row in chosen):
+            cells = {row["length"]: _shown(row) for row in chosen if row["model"] == name}
+            table.add_row(FAMILIES[name].title, *(cells.get(length, "-") for length in lengths))
+        console.print(table)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    if row["status"] != "measured":
+        return row["status"]
+    return f"{row['peak_mib'] if row['measure'] == 'memory' else row['median_ms']:,.0f}"

@@ -11,15 +11,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+from mabert.baselines.registry import FAMILIES
 from mabert.bench.limits import copy_rate, matrix_rate
-from mabert.bench.models import DTYPES, forwards
 from mabert.bench.results import measured_on, write
+from mabert.bench.tasks import DTYPES, Cell, Forward
 from mabert.model import MaBertConfig
 
 LENGTHS = (512, 4096)
@@ -31,7 +31,7 @@ PARTS = {
     "mabert::selective_scan": "scan",
     "mabert::depthwise_conv1d": "convolution",
     "aten::layer_norm": "norms",
-    "aten::gelu": "activation",
+    "aten::gelu_": "activation",
 }
 _ROUNDS = 7
 
@@ -68,9 +68,16 @@ def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: fl
     return least | {part: 1e3 * count * size / copy for part, count in numbers.items()}
 
 
-def measure(length: int, dtype: torch.dtype, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Profile a few forwards; return the median milliseconds of each part, and of all without profiler as ``whole``."""
-    forward = forwards(length, dtype)["mabert"]
+def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False) -> dict[str, float]:
+    """Profile a few forwards; return the median milliseconds of each part, and of all without profiler as ``whole``.
+
+    Args:
+        length: Tokens.
+        dtype: Name of the weights' dtype.
+        rounds: Forwards.
+        small: Whether the model is of `mabert.bench.tasks.SMALL` sizes.
+    """
+    forward = Forward(FAMILIES["mabert"], Cell("latency", "best", dtype, length, small=small))
     forward()
     samples: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
@@ -107,7 +114,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
     tables = []
     for name, dtype in DTYPES.items():
         for length in (64,) if quick else LENGTHS:
-            measured = measure(length, dtype, 1 if quick else _ROUNDS)
+            measured = measure(length, name, 1 if quick else _ROUNDS)
             least = floors(MaBertConfig(), length, dtype.itemsize, rates[name], rates["copy"])
             tables.append({"length": length, "dtype": name, "measured_ms": measured, "floor_ms": least})
             _show(console, tables[-1])

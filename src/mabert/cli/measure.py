@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command
+from mabert.cli.command import command, say
 
 
 def add_demo(commands: Any) -> None:
@@ -23,38 +23,79 @@ def run_demo(options: argparse.Namespace) -> None:
 
 def add_bench(commands: Any) -> None:
     """Measurements."""
-    added = command(commands, "bench", run_bench, "speed beside what people know, both sides in one run")
+    added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
     added.add_argument(
         "what",
-        choices=("ops", "models", "parts", "lengths"),
-        help="ops: the two operators; models: MaBERT beside BERT, forward and training step; "
-        "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded",
+        choices=("ops", "models", "parts", "lengths", "report"),
+        help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
+        "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
+        "report: tables and figure of what `models` wrote, beside the paper's",
     )
-    added.add_argument(
-        "--texts", nargs="+", default=[], metavar="NAME=FILE", help="lengths: those of your own texts as well"
-    )
-    added.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
+    added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
+    rivals = added.add_argument_group("models")
+    rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
+    rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
+    rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
+    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help="bfloat16 float32 [bfloat16]")
+    rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
+    rivals.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
+    rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150]")
+    uneven = added.add_argument_group("lengths")
+    uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
+    uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
     added.add_argument("--quick", action="store_true", help="see that everything runs, in seconds; no numbers to quote")
-    added.add_argument("-o", "--output", default="benchmarks/results", help="folder for the JSON rows [%(default)s]")
+    added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
 
 
 def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
+    output = Path(options.output)
+    if options.files and options.what != "report":
+        raise ValueError(f"{options.files[0]!r}: only `bench report` takes files")
+    if options.what == "report":
+        say(f"{report_on(options.files, output)}: tables and figures")
+        return
     from mabert.bench import lengths, models, operators, parts
 
-    output = Path(options.output)
     if options.what == "lengths":
         lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer))
-        return
-    measure = {"ops": operators.run, "models": models.run, "parts": parts.run}[options.what]
-    result = measure(quick=options.quick, output=output)
-    if options.what == "models":
-        from mabert.bench.results import path_of
-        from mabert.report.figures import on_paper
-        from mabert.report.speed import speed_chart
+    elif options.what == "models":
+        models.run(plan_of(options), options.quick, output)
+    else:
+        {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
 
-        chart = path_of(result, output, "models", ".svg")
-        chart.write_text(on_paper(speed_chart(result)), encoding="utf-8")
+
+def plan_of(options: argparse.Namespace) -> Any:
+    """What `bench models` is to measure."""
+    from mabert.bench.models import GPU_LENGTHS, LENGTHS, Plan, Protocol
+
+    asked = {
+        "models": options.models,
+        "measures": options.measure,
+        "profiles": options.profile,
+        "dtypes": options.dtype,
+        "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
+        "protocol": None if options.limit is None else Protocol(limit=options.limit),
+    }
+    return Plan(device=options.device, **{name: value for name, value in asked.items() if value is not None})
+
+
+def report_on(files: list[str], output: Path) -> Path:
+    """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
+    from mabert.report.efficiency.chart import scaling_chart
+    from mabert.report.efficiency.report import efficiency_report
+    from mabert.report.efficiency.results import load_results
+    from mabert.report.figures import on_paper
+
+    results = load_results([Path(file) for file in files])
+    output.mkdir(parents=True, exist_ok=True)
+    for condition in results.conditions():
+        chart = scaling_chart(results, condition.profile, condition.dtype, condition.device)
+        name = f"efficiency-{condition.profile}-{condition.dtype}-{condition.device}.svg"
+        (output / name).write_text(on_paper(chart), encoding="utf-8")
+    tables = output / "efficiency.md"
+    tables.write_text(efficiency_report(results), encoding="utf-8")
+    return tables
 
 
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:

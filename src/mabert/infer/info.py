@@ -100,9 +100,12 @@ def count(module: nn.Module) -> int:
 @torch.inference_mode()
 def peak_bytes(model: PreTrainedModel, length: int) -> int:
     """Bytes torch's allocator holds at the height of one forward at batch 1, above what it held before, on the CPU."""
+    from mabert.ops.cpu.memory import counted_by_torch
+
     tokens = torch.full((1, length), 1)
     model(tokens[:, :8])
-    with without_standard_error(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with counted_by_torch(), without_standard_error(), recording as profiler:
         model(tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0

@@ -1,7 +1,9 @@
 """The two Pre-LN residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -10,6 +12,13 @@ from mabert.model.attention import SelfAttention
 from mabert.model.config import MaBertConfig
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
+
+IN_PLACE: dict[type, Callable[[Tensor], Tensor]] = {
+    type(ACT2FN["gelu"]): torch.ops.aten.gelu_,
+    nn.ReLU: torch.relu_,
+    nn.SiLU: torch.ops.aten.silu_,
+}
+"""Activations that torch can also write over what they read."""
 
 
 class FeedForward(nn.Module):
@@ -28,7 +37,14 @@ class FeedForward(nn.Module):
         if self.gated:
             gate, inner = inner.chunk(2, dim=-1)
             return self.down(self.activation(gate) * inner)
-        return self.down(self.activation(inner))
+        return self.down(self.activate(inner))
+
+    def activate(self, inner: Tensor) -> Tensor:
+        """The activation; in inference in the place of what it is given, the largest tensor of a block."""
+        in_place = IN_PLACE.get(type(self.activation))
+        if in_place is None or torch.is_grad_enabled():
+            return self.activation(inner)
+        return in_place(inner)
 
 
 class ResidualBlock(GradientCheckpointingLayer):
@@ -84,7 +100,9 @@ class MambaBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        mixed, _ = self.mixer(mask.before_core(self.mixer_norm(hidden)), mask, output_attentions)
+        paths = self.mixer.split(mask.before_core(self.mixer_norm(hidden)), mask)
+        mixed, _ = self.mixer(*paths, mask, output_attentions)
+        del paths
         hidden = hidden + self.dropout(mixed)
         return mask.after_block(hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))))
 

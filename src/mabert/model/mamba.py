@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from transformers import initialization as init
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
+from mabert.model.packing import is_tracing
 from mabert.ops import depthwise_conv1d, selective_scan
 
 DIRECTIONS = {
@@ -72,16 +73,9 @@ class SelectiveCore(nn.Module):
         init.uniform_(self.conv_weight, -bound, bound)
         init.uniform_(self.conv_bias, -bound, bound)
 
-    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> "CoreOutput":
-        """Mixes one sequence per row.
-
-        Args:
-            u: Input path (batch, time, D_m).
-            z: Gating path (batch, time, D_m).
-            mask: The batch's padding.
-            heads: Groups of channels to report the hidden attention of; None, not at all.
-        """
-        u = depthwise_conv1d(
+    def mix_locally(self, u: Tensor, mask: PaddingMask) -> Tensor:
+        """ũ = SiLU(conv(u)) (Eq. 5), (batch, time, D_m) to the same."""
+        return depthwise_conv1d(
             u,
             self.conv_weight,
             self.conv_bias,
@@ -91,6 +85,16 @@ class SelectiveCore(nn.Module):
             cu_seqlens=mask.cu_seqlens,
             reverse=self.reverse,
         )
+
+    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> "CoreOutput":
+        """Scans one sequence per row.
+
+        Args:
+            u: Input path ũ after local mixing (batch, time, D_m).
+            z: Gating path (batch, time, D_m).
+            mask: The batch's padding.
+            heads: Groups of channels to report the hidden attention of; None, not at all.
+        """
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
         delta = nn.functional.linear(d, self.dt_proj)
         A = -self.A_log.exp()
@@ -143,22 +147,38 @@ class MambaMixer(nn.Module):
         self.cores = nn.ModuleList([SelectiveCore(config, name) for name in DIRECTIONS[config.ssm_direction]])
         self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=False)
 
-    def forward(
-        self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 4 to 9.
+    def split(self, hidden: Tensor, mask: PaddingMask) -> tuple[list[Tensor], Tensor]:
+        """Eqs. 4 and 5: the two paths, the input path mixed locally.
+
+        Apart from what follows, since neither Ĥ nor the unmixed path is needed there: at the height of a forward,
+        during the scan, their memory is free again.
 
         Args:
             hidden: Ĥ (batch, time, D), normalised and masked.
+            mask: The batch's padding.
+
+        Returns:
+            ũ of each core and z, all (batch, time, D_m).
+        """
+        u, z = in_halves(self.in_proj, hidden)
+        return [cast(SelectiveCore, core).mix_locally(u, mask) for core in self.cores], z
+
+    def forward(
+        self, mixed: list[Tensor], z: Tensor, mask: PaddingMask, output_attentions: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs Eqs. 6 to 9 on what `split` gives.
+
+        Args:
+            mixed: ũ of each core (batch, time, D_m).
+            z: Gating path (batch, time, D_m).
             mask: The batch's padding.
             output_attentions: Whether to return the hidden attention of the scan, see `mabert.model.hidden_attention`.
 
         Returns:
             Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
         """
-        u, z = self.in_proj(hidden).chunk(2, dim=-1)
         heads = self.num_attention_heads if output_attentions else None
-        outputs = [core(u, z, mask, heads) for core in self.cores]
+        outputs = [core(u, z, mask, heads) for core, u in zip(self.cores, mixed, strict=True)]
         gated = sum_of([output.gated for output in outputs])
         if not output_attentions:
             return self.out_proj(gated), None
@@ -172,3 +192,24 @@ class MambaMixer(nn.Module):
 def sum_of(terms: list[Tensor]) -> Tensor:
     """The sum of one tensor a direction, without adding to a zero."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(dim=0)
+
+
+def in_halves(projection: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """A projection's result cut in two along its features, in inference as two tensors of which one can go before the
+    other.
+
+    What a person put in the projection's place, or hung on it, is called as it is.
+
+    Args:
+        projection: To 2 M features, without bias.
+        hidden: (batch, time, D).
+
+    Returns:
+        Both halves, (batch, time, M).
+    """
+    hung = projection._forward_hooks or projection._forward_pre_hooks or "forward" in vars(projection)
+    if torch.is_grad_enabled() or is_tracing() or type(projection) is not nn.Linear or hung:
+        first, second = projection(hidden).chunk(2, dim=-1)
+        return first, second
+    first, second = (nn.functional.linear(hidden, weight) for weight in projection.weight.chunk(2))
+    return first, second

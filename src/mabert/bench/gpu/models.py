@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
+from mabert.baselines.registry import FAMILIES
 from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
-from mabert.bench.models import base_models
+from mabert.bench.tasks import Cell, Forward
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384, 65536)
@@ -60,7 +61,8 @@ def measure_forwards(compiled: bool = False) -> dict[str, Any]:
     """
     rows: list[dict[str, Any]] = []
     for length in LENGTHS:
-        models = {side: model.cuda() for side, model in base_models(length, torch.bfloat16).items()}
+        cell = Cell("latency", "best", "bfloat16", length, "cuda")
+        models: dict[str, nn.Module] = {side: Forward(FAMILIES[side], cell).model for side in ("mabert", "bert")}
         used = compile_all(models) if compiled else models
         one = {side: _forward(model, _ids(1, length)) for side, model in used.items()}
         one = {side: call for side, call in one.items() if _fits(call)}

@@ -11,6 +11,7 @@ import mmap
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -65,12 +66,24 @@ def _map(length: int) -> np.ndarray:
 
 
 _blocks = _Blocks()
+_counted = False
+
+
+@contextlib.contextmanager
+def counted_by_torch() -> Iterator[None]:
+    """Gets all memory from torch's own allocator, in every thread, so that its profiler sees each byte."""
+    global _counted
+    before, _counted = _counted, True
+    try:
+        yield
+    finally:
+        _counted = before
 
 
 def fresh(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised contiguous CPU tensor."""
     size = math.prod(shape) * dtype.itemsize
-    if size < _LARGE or sys.platform != "linux":
+    if size < _LARGE or _counted or sys.platform != "linux":
         return torch.empty(shape, dtype=dtype, device="cpu")
     block = _blocks.take(size)
     owned = block[:size]  # a new object, alive as long as torch's storage

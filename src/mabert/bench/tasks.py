@@ -1,0 +1,231 @@
+"""What the paper's efficiency tables measure, for any family of encoders: one forward, or one training step.
+
+Sizes are those of the published base models with random weights; nothing is padded. Two profiles:
+
+- ``paper``: as Table A2 has it. Attention by SDPA without its flash kernels, logits at every position, dropout 0.1
+  everywhere (Table A1), nothing packed or compiled.
+- ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, logits at scored positions only, no
+  dropout.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mabert.baselines.family import Family, Shape
+from mabert.baselines.load import build, class_for
+from mabert.bench.rounds import timed
+from mabert.infer.info import peak_bytes
+from mabert.train.objective import at_scored_positions, mean_over_scored
+
+Profile = Literal["paper", "best"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+EFFECTIVE_BATCH = 32
+SCORED = 0.15
+PAPER_DROPOUT = 0.1
+MICRO_TOKENS = 1024
+"""Tokens at once in a training step on a CPU; the rest of the batch is accumulated."""
+
+SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}
+"""Sizes that show in seconds whether everything runs."""
+
+WITHOUT_FLASH = "sdpa_plain"
+"""Name of SDPA without its flash kernels among transformers' attention implementations, which take any with "flash" in
+it for a kernel to fetch."""
+
+
+def without_flash(module: torch.nn.Module, *tensors: Tensor, **options: Any) -> tuple[Tensor, None]:
+    """SDPA as the paper's measurements had it: plain, or memory-efficient where the device offers that."""
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return sdpa_attention_forward(module, *tensors, **options)
+
+
+AttentionInterface.register(WITHOUT_FLASH, without_flash)
+AttentionMaskInterface.register(WITHOUT_FLASH, sdpa_mask)
+
+
+def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig:
+    """The published base model's configuration, for inputs of a cell's length, in its profile.
+
+    The attention that it will run with stands in ``_attn_implementation``; families without SDPA have their own.
+    """
+    length, profile = cell.length, cell.profile
+    config = family.base_config(**changes)
+    if cell.small:
+        config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))
+    limit = family.longest(config) or config.max_position_embeddings
+    if length > limit:
+        for name, value in family.longer(config, length).items():
+            setattr(config, name, value)
+    fast = class_for("encoder", config)._supports_sdpa
+    config._attn_implementation = ("sdpa" if profile == "best" else WITHOUT_FLASH) if fast else "eager"
+    if hasattr(config, "unpad"):
+        config.unpad = "auto" if profile == "best" else "never"
+    return config
+
+
+def token_ids(batch: int, length: int, device: str) -> Tensor:
+    """Random ids, the same each time, that every family's vocabulary has and none has as a special token."""
+    return torch.randint(1000, 29000, (batch, length), generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def synchronise(device: str) -> None:
+    """Waits until a GPU has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+class Forward:
+    """One forward of an encoder at batch 1.
+
+    Attributes:
+        setting: The attention it runs with.
+        batch: 1.
+    """
+
+    batch = micro_batch = 1
+
+    def __init__(self, family: Family, cell: "Cell") -> None:
+        torch.manual_seed(0)
+        config = configured(family, cell)
+        self.setting, self.device = config._attn_implementation, cell.device
+        self.model: PreTrainedModel = build("encoder", config).to(cell.device, DTYPES[cell.dtype]).eval()
+        self.ids = token_ids(1, cell.length, cell.device)
+
+    def __call__(self) -> float:
+        """Run it; return the seconds it took."""
+        return timed(self._run)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        synchronise(self.device)
+        self.model(input_ids=self.ids)
+        synchronise(self.device)
+
+    def rest(self) -> float:
+        """Seconds that the whole takes beside the calls: none."""
+        return 0.0
+
+    def weights(self) -> int:
+        """Bytes of all parameters."""
+        return sum(parameter.nbytes for parameter in self.model.parameters())
+
+    def peak(self) -> int:
+        """Bytes that torch holds at the height of a forward, weights included."""
+        if self.device == "cpu":
+            return self.weights() + peak_bytes(self.model, self.ids.shape[1])
+        self._run()
+        torch.cuda.reset_peak_memory_stats()
+        self._run()
+        return torch.cuda.max_memory_allocated()
+
+
+class TrainingStep:
+    """One optimizer step of masked language modelling at an effective batch of 32.
+
+    A call is one micro-batch, forward and backward; the whole step is as many of those as the batch needs and
+    AdamW once. A CPU spends the same on every micro-batch, so one is timed and counted as often as it comes.
+
+    Attributes:
+        setting: The attention it runs with.
+        batch: 32.
+        micro_batch: Rows of a call.
+    """
+
+    batch = EFFECTIVE_BATCH
+
+    def __init__(self, family: Family, cell: "Cell") -> None:
+        torch.manual_seed(0)
+        rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
+        config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
+        self.setting, self.device, self.sparse = config._attn_implementation, cell.device, cell.profile == "best"
+        self.model: PreTrainedModel = build("masked_lm", config).to(cell.device).train()
+        self.head = getattr(self.model, family.head)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.autocast = cell.dtype == "bfloat16"
+        self.micro_batch = max(1, min(self.batch, MICRO_TOKENS // cell.length))
+        if self.device == "cuda":
+            self.micro_batch = self._largest(cell.length)
+        self._lay_out(cell.length)
+
+    def _lay_out(self, length: int) -> None:
+        self.ids = token_ids(self.micro_batch, length, self.device)
+        scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
+        self.labels = self.ids.masked_fill(~scored.to(self.device), -100)
+
+    def _largest(self, length: int) -> int:
+        rows = self.batch
+        while True:
+            self.micro_batch = rows
+            self._lay_out(length)
+            try:
+                self()
+                self.rest()
+            except torch.cuda.OutOfMemoryError:
+                if rows == 1:
+                    raise
+                self.optimizer.zero_grad(set_to_none=True)
+                torch.cuda.empty_cache()
+                rows //= 2
+            else:
+                return rows
+
+    def __call__(self) -> float:
+        """Run a micro-batch; return the seconds that all of the step's take at that rate."""
+        return timed(self._run) * self.batch / self.micro_batch
+
+    def loss(self) -> Tensor:
+        """The loss of the micro-batch, a scalar."""
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            if not self.sparse:
+                return self.model(input_ids=self.ids, labels=self.labels).loss
+            with at_scored_positions(self.head, self.labels):
+                outputs = self.model(input_ids=self.ids)
+            return mean_over_scored(outputs, self.labels)
+
+    def _run(self) -> None:
+        synchronise(self.device)
+        self.loss().backward()
+        synchronise(self.device)
+
+    def rest(self) -> float:
+        """Take the optimizer's step; return its seconds."""
+
+        def step() -> None:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            synchronise(self.device)
+
+        return timed(step)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is asked of a model.
+
+    Attributes:
+        measure: ``latency`` and ``memory`` of a forward, ``training`` of a step.
+        profile: See above.
+        dtype: Of the weights in a forward; of autocast in a training step.
+        length: Tokens of a row.
+        device: ``cpu`` or ``cuda``.
+        small: Whether the model is of `SMALL` sizes instead of base size.
+    """
+
+    measure: Literal["latency", "memory", "training"]
+    profile: Profile
+    dtype: str
+    length: int
+    device: str = "cpu"
+    small: bool = False
+
+    def make(self, family: Family) -> Forward | TrainingStep:
+        """The model, ready to run."""
+        return TrainingStep(family, self) if self.measure == "training" else Forward(family, self)

@@ -1,0 +1,219 @@
+"""A model in a process of its own, so that one that takes too long or too much memory ends alone."""
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import resource
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from mabert.baselines.registry import FAMILIES
+from mabert.bench.tasks import Cell, Forward, TrainingStep
+
+SHARE = 0.85
+"""Of the memory that is free when a cell begins, how much its model may take."""
+
+START = 300.0
+"""Seconds to start a process, or to build a model in it."""
+
+
+class CellError(Exception):
+    """A cell without a number.
+
+    Attributes:
+        status: ``out of memory``, ``too slow`` or ``failed``.
+        reason: One line.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that is built: the attention it runs with, and the rows of a call."""
+
+    setting: str
+    batch: int
+    micro_batch: int
+
+
+class Worker:
+    """The end that asks.
+
+    Args:
+        name: Of the family.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def prepare(self, cell: Cell) -> Ready:
+        """Build the model for a cell, in place of the one before."""
+        return self._ask("prepare", cell, limit=START)
+
+    def call(self, limit: float) -> float:
+        """Run the cell's model once; return its seconds.
+
+        Raises:
+            CellError: ``too slow`` after `limit` seconds, which ends the process; or what went wrong in it.
+        """
+        return self._ask("call", limit=limit)
+
+    def rest(self) -> float:
+        """Seconds of the part of a step that comes once."""
+        return self._ask("rest", limit=START)
+
+    def memory(self, limit: float) -> dict[str, int]:
+        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward."""
+        return self._ask("memory", limit=limit)
+
+    def parameters(self) -> int:
+        """Parameters of the published model as a classifier of two labels."""
+        return self._ask("parameters", limit=START)
+
+    def release(self) -> None:
+        """Drop the model."""
+        if self._process is not None:
+            with contextlib.suppress(CellError):
+                self._ask("release", limit=START)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
+
+    def _start(self) -> Connection:
+        here, there = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
+        )
+        self._process.start()
+        there.close()
+        self._pipe = here
+        return here
+
+    def _ask(self, question: str, *arguments: Any, limit: float) -> Any:
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((question, arguments))
+            if not pipe.poll(limit):
+                self.close()
+                raise CellError("too slow", f"one {question} took more than {limit:g} s")
+            status, answer = pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
+        if status != "ok":
+            raise CellError(status, answer)
+        return answer
+
+    def _ended(self) -> CellError:
+        self._process.join()
+        code = self._process.exitcode
+        self.close()
+        # Killing is the system's own answer to a process that takes too much.
+        return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
+
+
+def serve(pipe: Connection, name: str) -> None:
+    """The end that answers, in the process."""
+    logging.set_verbosity_error()
+    answers = Answers(name)
+    while True:
+        try:
+            question, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("ok", getattr(answers, question)(*arguments)))
+        except Exception as error:
+            answers.release()
+            pipe.send((status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]))
+
+
+def status_of(error: Exception) -> str:
+    """Whether a model failed for want of memory."""
+    words = ("can't allocate memory", "out of memory", "cannot allocate memory")
+    wanting = isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
+    return "out of memory" if wanting else "failed"
+
+
+class Answers:
+    """What the process can be asked; see `Worker`."""
+
+    def __init__(self, name: str) -> None:
+        self.family = FAMILIES[name]
+        self.task: Forward | TrainingStep | None = None
+
+    def prepare(self, cell: Cell) -> Ready:
+        self.release()
+        limit_memory()
+        self.task = cell.make(self.family)
+        return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
+
+    def call(self) -> float:
+        assert self.task is not None
+        return self.task()
+
+    def rest(self) -> float:
+        assert self.task is not None
+        return self.task.rest()
+
+    def memory(self) -> dict[str, int]:
+        assert isinstance(self.task, Forward)
+        peak = self.task.peak()
+        forget_peak()
+        before = field_of("/proc/self/status", "VmRSS")
+        self.task()
+        grown = field_of("/proc/self/status", "VmHWM") - before
+        return {"peak": peak, "weights": self.task.weights(), "resident": grown}
+
+    def parameters(self) -> int:
+        from mabert.baselines.load import build
+
+        with torch.device("meta"):
+            return build("classifier", self.family.base_config()).num_parameters()
+
+    def release(self) -> None:
+        self.task = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def limit_memory() -> None:
+    """Bounds this process, so that a model too large gets an error instead of taking the machine with it."""
+    if sys.platform != "linux":
+        return
+    allowed = field_of("/proc/self/status", "VmData") + int(SHARE * field_of("/proc/meminfo", "MemAvailable"))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
+
+
+def field_of(file: str, name: str) -> int:
+    """Bytes by a field of one of Linux's files about memory; 0 on other systems."""
+    if not Path(file).is_file():
+        return 0
+    lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
+    return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
+
+
+def forget_peak() -> None:
+    """Gives free memory back to the system, and lets it count this process's greatest size anew; nothing where either
+    is not to be had."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

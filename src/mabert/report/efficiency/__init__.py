@@ -1,0 +1,1 @@
+"""The paper's efficiency tables and figure, measured here, beside the paper's own."""

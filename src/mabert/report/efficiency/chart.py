@@ -1,0 +1,141 @@
+"""The paper's scaling figure with ours: memory, latency and training step over length."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from mabert.report import paper
+from mabert.report.efficiency.results import MEASURES, NAMES, STATUSES, Condition, Results, Row, curve
+from mabert.report.efficiency.tables import DTYPES, PAPER, TITLES, UNITS, batch_of, lengths_of
+from mabert.report.figures import INK, svg
+
+
+class Look(NamedTuple):
+    """How a model is drawn."""
+
+    colour: str
+    marker: str
+
+
+LOOKS = {
+    "bert": Look("#222222", "s"),
+    "albert": Look("#56b4e9", "^"),
+    "longformer": Look("#009e73", "v"),
+    "bigbird": Look("#e69f00", "D"),
+    "deberta": Look("#cc79a7", "P"),
+    "modernbert": Look("#0072b2", "X"),
+    "mabert": Look("#d55e00", "o"),
+}
+"""Okabe and Ito's colours, told apart by colour-blind readers, less the yellow, which white paper swallows."""
+
+_DASHES = (0, (4, 2.5))
+
+
+def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> str:
+    """A panel for each measure, logarithmic both ways, ours solid with its spread and the paper's dashed.
+
+    Args:
+        results: What `load_results` returned.
+        profile: ``"paper"`` or ``"best"``.
+        dtype: ``"float32"`` or ``"bfloat16"``.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Returns:
+        SVG text.
+
+    Raises:
+        ValueError: Nothing was measured under this condition.
+    """
+    condition = Condition(profile, dtype, device)
+    tables = {measure: results.table(condition, measure) for measure in MEASURES}
+    tables = {measure: rows for measure, rows in tables.items() if any(map(curve, rows.values()))}
+    if not tables:
+        found = "; ".join(", ".join(each) for each in results.conditions())
+        raise ValueError(f"nothing measured under {', '.join(condition)}; there is {found}")
+    figure = Figure(figsize=(3.7 * len(tables) + 0.6, 4.9), layout="constrained")
+    for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+        for model in NAMES:
+            _paper_line(axes, model, PAPER[measure].rows.get(model, {}))
+            _line(axes, model, rows.get(model, {}))
+        axes.set_title(f"{TITLES[measure]}, batch {batch_of(rows)}", color=INK, fontsize="medium")
+        axes.set_ylabel(UNITS[measure])
+        _scales(axes, sorted({*lengths_of(rows), *PAPER[measure].columns}))
+    _legend(figure, condition, [row for rows in tables.values() for cells in rows.values() for row in cells.values()])
+    return svg(figure)
+
+
+def _line(axes: Axes, model: str, rows: Mapping[int, Row]) -> None:
+    look, ours = LOOKS[model], model == "mabert"
+    points = curve(rows)
+    spread = [
+        (value - rows[length].numbers.get("fastest_ms", value), rows[length].numbers.get("slowest_ms", value) - value)
+        for length, value in points.items()
+    ]
+    axes.errorbar(
+        list(points),
+        list(points.values()),
+        list(zip(*spread, strict=True)) or None,
+        color=look.colour,
+        marker=look.marker,
+        linewidth=_width(model),
+        markersize=7 if ours else 5,
+        elinewidth=0.9,
+        markeredgecolor="white" if ours else look.colour,
+        markeredgewidth=0.6,
+        zorder=4 if ours else 3,
+    )
+
+
+def _paper_line(axes: Axes, model: str, points: Mapping[int, float]) -> None:
+    look = LOOKS[model]
+    axes.plot(
+        list(points),
+        list(points.values()),
+        color=look.colour,
+        marker=look.marker,
+        markerfacecolor="none",
+        linestyle=_DASHES,
+        linewidth=1.8 if model == "mabert" else 0.9,
+        markersize=3.5,
+        alpha=0.7,
+        zorder=2,
+    )
+
+
+def _scales(axes: Axes, lengths: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
+    low, high = axes.get_ylim()
+    # Up to three decades leave room for ticks between the powers of ten.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("tokens")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def _legend(figure: Figure, condition: Condition, rows: Sequence[Row]) -> None:
+    names = [name for name in NAMES if name in paper.NAMES or any(row.model == name for row in rows)]
+    handles = [
+        Line2D([], [], color=LOOKS[name].colour, marker=LOOKS[name].marker, linewidth=_width(name), label=NAMES[name])
+        for name in names
+    ]
+    here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    there = f"dashed: the paper's, {paper.MACHINE.device}, {paper.MACHINE.precision}"
+    handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
+    handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=_DASHES, label=there))
+    causes = [status for status in STATUSES[1:] if any(row.status == status for row in rows)]
+    if causes:
+        handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
+
+
+def _width(model: str) -> float:
+    return 2.8 if model == "mabert" else 1.4

@@ -1,0 +1,163 @@
+"""What the efficiency tables say, ours and the paper's: ratios, growth, crossings, as Markdown."""
+
+from collections.abc import Mapping, Sequence
+
+from mabert.report import paper
+from mabert.report.efficiency.results import NAMES, curve
+from mabert.report.efficiency.scaling import Curve, Growth, Ratio, Slope, below, growth, mean_ratio, slope
+from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, lengths_of, markdown, why
+
+GROUPS: Mapping[str, Sequence[str]] = {
+    "mean of the paper's five baselines": paper.BASELINES,
+    "the same without DeBERTa": tuple(model for model in paper.BASELINES if model != "deberta"),
+    "BERT alone": ("bert",),
+}
+LONGEST = 4096
+"""The length of the paper's headline."""
+
+
+def ratio_at(rows: Rows, length: int, rivals: Sequence[str] = paper.BASELINES) -> Ratio | None:
+    """How many times MaBERT's number the mean of its rivals' is, as the paper computes it.
+
+    Args:
+        rows: Of one table.
+        length: Tokens.
+        rivals: Models to average over.
+
+    Returns:
+        The ratio, which tells of rivals that have no number; None where MaBERT has none.
+    """
+    at_length = {model: cells[length] for model, cells in rows.items() if length in cells}
+    numbers = {model: row.value for model, row in at_length.items() if row.value is not None}
+    limits = {
+        model: 1000 * row.limit for model, row in at_length.items() if row.limit is not None and row.measure != "memory"
+    }
+    return mean_ratio(numbers["mabert"], rivals, numbers, limits) if "mabert" in numbers else None
+
+
+def headline(measure: str, rows: Rows) -> str:
+    """The paper's headline recomputed, as one line of a list; it names the baselines that have no number."""
+    theirs = f"(the paper: {paper.headline(PAPER[measure], LONGEST):.2f})"
+    ratio = ratio_at(rows, LONGEST)
+    if ratio is None:
+        return f"- {TITLES[measure]}: no number of MaBERT's, {why(rows.get('mabert', {}).get(LONGEST))} {theirs}"
+    if ratio.counted == ratio.wanted:
+        return f"- {TITLES[measure]}: **{ratio.value:.2f}** {theirs}"
+    missing = {model: rows.get(model, {}).get(LONGEST) for model in paper.BASELINES}
+    told = "; ".join(
+        f"{NAMES[model]}: {why(row) if row else 'not measured'}"
+        for model, row in missing.items()
+        if row is None or row.value is None
+    )
+    known = "" if ratio.value is None else f", {ratio.value:.2f} over the {ratio.counted} measured"
+    bound = "" if ratio.at_least is None else f", at least **{ratio.at_least:.2f}**"
+    return f"- {TITLES[measure]}: not over all five ({told}){bound}{known} {theirs}"
+
+
+def ratios(measure: str, rows: Rows) -> str:
+    """Ratios at every length: to the paper's mean, to parts of it, and to the lowest rival, each above the paper's."""
+    lengths = lengths_of(rows)
+    table = PAPER[measure]
+    body = []
+    for name, rivals in GROUPS.items():
+        body.append([name, *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)])
+        theirs = {length: f"{paper.headline(table, length, rivals):.2f}" for length in table.columns}
+        body.append(["in the paper", *(theirs.get(length, "-") for length in lengths)])
+    ours = {model: curve(cells) for model, cells in rows.items()}
+    body.append(["lowest measured rival", *(_lowest_rival(ours, length) for length in lengths)])
+    body.append(["in the paper", *(_lowest_rival(table.rows, length) for length in lengths)])
+    return markdown([TITLES[measure].lower(), *(f"{length:,}" for length in lengths)], body)
+
+
+def memory_growth(rows: Rows) -> str:
+    """How peak memory grows: exponents with and without the weights, and MiB a 1,000 tokens."""
+    body = []
+    for model, cells in rows.items():
+        above = {
+            length: row.numbers["peak_mib"] - row.numbers["weights_mib"]
+            for length, row in cells.items()
+            if row.numbers and row.numbers["peak_mib"] > row.numbers["weights_mib"]
+        }
+        theirs = paper.MEMORY.rows.get(model, {})
+        body.append(
+            [
+                NAMES[model],
+                _exponent(growth(curve(cells))),
+                _exponent(growth(theirs)),
+                _exponent(growth(above)),
+                _slope(slope(above)),
+                _slope(slope(theirs)),
+            ]
+        )
+    unit = UNITS["memory"]
+    head = ["peak memory", "exponent", "in the paper", "above the weights", f"{unit} a 1,000 tokens", "in the paper"]
+    return markdown(head, body)
+
+
+def time_growth(tables: Mapping[str, Rows]) -> str:
+    """Exponents of the times; ``tables`` without memory."""
+    models = [model for model in NAMES if any(model in rows for rows in tables.values())]
+    head = [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
+    body = []
+    for model in models:
+        pairs = [(curve(rows.get(model, {})), PAPER[measure].rows.get(model, {})) for measure, rows in tables.items()]
+        body.append([NAMES[model], *(_exponent(growth(each)) for pair in pairs for each in pair)])
+    return markdown(["time", *head], body)
+
+
+def crossings(tables: Mapping[str, Rows]) -> str:
+    """Over which lengths MaBERT needs less than each rival, ours and the paper's."""
+    head = [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
+    body = []
+    for rival in NAMES:
+        if rival != "mabert" and any(rival in rows for rows in tables.values()):
+            cells = []
+            for measure, rows in tables.items():
+                cells.append(stretches(curve(rows.get("mabert", {})), curve(rows.get(rival, {}))))
+                cells.append(stretches(PAPER[measure].rows["mabert"], PAPER[measure].rows.get(rival, {})))
+            body.append([NAMES[rival], *cells])
+    return markdown(["rival", *head], body)
+
+
+def stretches(ours: Curve, rival: Curve) -> str:
+    """The lengths over which one curve lies below another, in words; ``-`` where they share none."""
+    found = below(ours, rival)
+    if found is None:
+        return "-"
+    if not found:
+        shared = sorted(ours.keys() & rival.keys())
+        return f"not within the measured lengths ({shared[0]:,}-{shared[-1]:,})"
+    return ", ".join(_stretch(first, last) for first, last in found)
+
+
+def _stretch(first: float | None, last: float | None) -> str:
+    if first is None:
+        return "from the shortest length on" if last is None else f"only up to about {last:,.0f}"
+    return f"from about {first:,.0f} on" if last is None else f"from about {first:,.0f} to {last:,.0f}"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    if ratio.counted == ratio.wanted:
+        return f"{ratio.value:.2f}"
+    bound = [] if ratio.at_least is None else [f"≥ {ratio.at_least:.2f}"]
+    known = [] if ratio.value is None else [f"{ratio.value:.2f} over {ratio.counted} of {ratio.wanted}"]
+    return "; ".join(bound + known) or "-"
+
+
+def _lowest_rival(curves: Mapping[str, Curve], length: int) -> str:
+    rivals = {model: each[length] for model, each in curves.items() if model != "mabert" and length in each}
+    ours = curves.get("mabert", {}).get(length)
+    if ours is None or not rivals:
+        return "-"
+    lowest = min(rivals, key=lambda model: rivals[model])
+    return f"{rivals[lowest] / ours:.2f} ({NAMES[lowest]})"
+
+
+def _exponent(fit: Growth | None) -> str:
+    return "-" if fit is None else f"{fit.exponent:.2f} ({fit.points}: {fit.first:,}-{fit.last:,})"
+
+
+def _slope(found: Slope | None) -> str:
+    return "-" if found is None else f"{found.value:,.1f} ({found.first:,}-{found.last:,})"

@@ -1,0 +1,205 @@
+"""What `mabert bench models` wrote: read, checked, several files made one."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mabert.report import paper
+from mabert.report.efficiency.scaling import Curve
+
+NAMES = {
+    **{model: paper.NAMES[model] for model in paper.BASELINES},
+    "modernbert": "ModernBERT",
+    "mabert": paper.NAMES["mabert"],
+}
+"""Every model that is measured, in the order of the tables."""
+
+MEASURES = ("memory", "latency", "training")
+PROFILES = ("paper", "best")
+STATUSES = ("measured", "out of memory", "too slow", "failed")
+
+_TIMES = ("median_ms", "fastest_ms", "slowest_ms")
+_NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
+_KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
+_NEEDED = (*_KNOWN, "dtype", "device", "length", "batch")
+_LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
+
+
+class Condition(NamedTuple):
+    """What is the same for all models that are held against each other.
+
+    Attributes:
+        profile: ``"paper"`` for the paper's settings, ``"best"`` for each model's fastest.
+        dtype: ``"float32"`` or ``"bfloat16"``.
+        device: ``"cpu"`` or ``"cuda"``.
+    """
+
+    profile: str
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of results.
+
+    Attributes:
+        name: Of the file.
+        date: Of the measurement, with its time zone.
+        environment: Machine, versions and commit.
+        quick: Whether it was a trial run, whose numbers show only that everything runs.
+    """
+
+    name: str
+    date: datetime
+    environment: Mapping[str, Any]
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement, or why there is none.
+
+    Attributes:
+        measure: One of ``MEASURES``.
+        condition: What it shares with the models beside it.
+        model: One of ``NAMES``.
+        length: Tokens.
+        batch: Texts a call.
+        status: One of ``STATUSES``.
+        reason: Why there is no number, in one line.
+        setting: What the model ran with, such as its attention.
+        numbers: By name as in the file, milliseconds and MiB; empty unless measured.
+        samples: Timed calls behind them; None for memory.
+        source: The file it stood in.
+    """
+
+    measure: str
+    condition: Condition
+    model: str
+    length: int
+    batch: int
+    status: str
+    reason: str | None
+    setting: str | None
+    numbers: Mapping[str, float]
+    samples: int | None
+    source: Source
+
+    @property
+    def value(self) -> float | None:
+        """The number of the paper's tables: median milliseconds, or peak MiB; None unless measured."""
+        return self.numbers.get("peak_mib" if self.measure == "memory" else "median_ms")
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds that a call is known to take longer than; None unless it was too slow and the reason tells them.
+
+        A model that was too slow to build, say, has none: that bounds no call.
+        """
+        told = _LIMIT.search(self.reason or "") if self.status == "too slow" else None
+        return float(told[1].replace(",", "")) if told else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows of one or more files.
+
+    Attributes:
+        rows: One for each measure, condition, model and length.
+        parameters: Of each model, as it was measured.
+        sources: The files, oldest first.
+    """
+
+    rows: tuple[Row, ...]
+    parameters: Mapping[str, int]
+    sources: tuple[Source, ...]
+
+    def conditions(self) -> list[Condition]:
+        """The conditions measured under, the paper's settings first, GPU before processor."""
+        found = {row.condition for row in self.rows}
+        return sorted(found, key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype))
+
+    def table(self, condition: Condition, measure: str) -> dict[str, dict[int, Row]]:
+        """Rows of one table by model and length, in the order of the tables; empty where none was taken."""
+        rows = [row for row in self.rows if row.condition == condition and row.measure == measure]
+        found = {model: [row for row in rows if row.model == model] for model in NAMES}
+        return {model: {row.length: row for row in part} for model, part in found.items() if part}
+
+
+def curve(rows: Mapping[int, Row]) -> Curve:
+    """The measured numbers of a model's rows by length."""
+    return {length: row.value for length, row in sorted(rows.items()) if row.value is not None}
+
+
+def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Results:
+    """Read results and merge them: of two rows for the same thing the one measured later stays.
+
+    Args:
+        paths: JSON files that `mabert bench models` wrote.
+        allow_quick: Whether trial runs are taken too.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: No file was given, or one is not JSON, not of this kind, incomplete, or a trial run.
+    """
+    read = sorted((_read(Path(path), allow_quick) for path in paths), key=lambda pair: pair[0].date)
+    if not read:
+        raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
+    rows: dict[tuple[Any, ...], Row] = {}
+    parameters: dict[str, int] = {}
+    for source, content in read:
+        parameters |= content["parameters"]
+        for raw in content["rows"]:
+            row = _row(raw, source)
+            rows[row.measure, row.condition, row.model, row.length] = row
+    return Results(tuple(rows.values()), parameters, tuple(source for source, _ in read))
+
+
+def _read(path: Path, allow_quick: bool) -> tuple[Source, dict[str, Any]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error}); needed is a file that `mabert bench models` wrote") from None
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if kind != "efficiency":
+        raise ValueError(f"{path}: kind is {kind!r}; needed is 'efficiency', as `mabert bench models` writes it")
+    absent = [name for name in ("environment", "quick", "parameters", "rows") if name not in content]
+    if absent or "date" not in content["environment"]:
+        raise ValueError(f"{path}: lacks {', '.join(absent) or 'the date of its environment'}")
+    if content["quick"] and not allow_quick:
+        raise ValueError(f"{path}: a quick trial run; measure without --quick, or allow quick results")
+    date = datetime.fromisoformat(content["environment"]["date"])
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return Source(path.name, date, content["environment"], content["quick"]), content
+
+
+def _row(raw: Mapping[str, Any], source: Source) -> Row:
+    absent = [name for name in _NEEDED if name not in raw]
+    if absent:
+        raise ValueError(f"{source.name}: a row lacks {', '.join(absent)}: {dict(raw)}")
+    for name, known in _KNOWN.items():
+        if raw[name] not in known:
+            raise ValueError(f"{source.name}: {name} {raw[name]!r} of a row is none of {', '.join(known)}")
+    names = _NUMBERS[raw["measure"]] if raw["status"] == "measured" else ()
+    for name in names:
+        if not (isinstance(raw.get(name), int | float) and raw[name] > 0):
+            told = f"{raw['measure']} of {raw['model']} at {raw['length']}"
+            raise ValueError(f"{source.name}: {told} is measured, but its {name} is {raw.get(name)!r}")
+    return Row(
+        measure=raw["measure"],
+        condition=Condition(raw["profile"], raw["dtype"], raw["device"]),
+        model=raw["model"],
+        length=raw["length"],
+        batch=raw["batch"],
+        status=raw["status"],
+        reason=raw.get("reason"),
+        setting=raw.get("setting"),
+        numbers={name: raw[name] for name in names},
+        samples=raw.get("samples"),
+        source=source,
+    )

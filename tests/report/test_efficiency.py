@@ -1,0 +1,166 @@
+"""The efficiency report shows every measurement, every lack of one, and what follows from them."""
+
+import pytest
+
+from mabert.report import paper
+from mabert.report.efficiency.findings import crossings, headline, memory_growth, ratio_at, ratios, stretches
+from mabert.report.efficiency.report import efficiency_report
+from mabert.report.efficiency.results import NAMES
+from mabert.report.efficiency.tables import batch_of, measured_table, number, spread_table
+from tests.report.rows import CPU, GPU, SLOW, raw, whole
+
+
+def cells(markdown, name):
+    """The cells of every line of a table that begins with a name."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    return [line[1:] for line in lines if line[0] == name]
+
+
+def test_the_paper_measured_again_gives_the_papers_headlines(load):
+    report = efficiency_report(load(whole()))
+    assert "- Latency: **2.43** (the paper: 2.43)" in report
+    assert "- Training step: **2.36** (the paper: 2.36)" in report
+
+
+def test_the_report_has_a_section_for_each_condition_the_papers_first(load):
+    report = efficiency_report(load(whole(GPU) + whole(CPU)))
+    first, second = "## The paper's settings, fp32, cpu", "## Each model at its best, bf16, cuda"
+    assert 0 < report.index(first) < report.index(second)
+    for title in ("### Peak memory (MiB), batch 1", "### Latency (ms), batch 1", "### Training step (ms), batch 32"):
+        assert report.count(title) == 2
+    assert report.count("| 742.110 | 825.994 | 1,047.506 | 1,908.529 | 5,262.076 |") == 2
+    assert report.count("| MaBERT | 64.117 | 240.334 | 516.242 | **1,240.849** | **3,319.429** |") == 2
+    assert cells(report, "time") == [["latency", "in the paper", "training step", "in the paper"]] * 2
+
+
+def test_a_measured_table_has_the_papers_order_and_its_lowest_numbers_in_bold(load):
+    results = load(whole())
+    table = measured_table(results, results.table(CPU, "latency"), "latency")
+    lines = table.splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == list(NAMES.values())
+    assert lines[0] == "| model | 128 | 512 | 1,024 | 2,048 | 4,096 | ran with |"
+    assert cells(table, "BERT") == [["**5.220**", "**5.331**", "**5.702**", "15.12", "43.42", "sdpa"]]
+    assert cells(table, "ModernBERT") == [["333.0", "-", "-", "-", "333.0", "sdpa"]]
+    assert cells(table, "MaBERT")[0][3:5] == ["**13.91**", "**34.70**"]
+
+
+def test_the_batch_is_that_of_the_numbers(load):
+    slow = raw("training", "bert", 512, batch=1, **SLOW)
+    assert batch_of(load([raw("training", "bert", 128, 1.0), slow]).table(CPU, "training")) == "32"
+    assert batch_of(load([slow]).table(CPU, "training")) == "1"
+
+
+def test_the_memory_table_has_parameters_beside_the_papers(load):
+    rows = [raw("memory", "mabert", 128, 150.0), raw("memory", "modernbert", 128, 160.0, weights_mib=120.0)]
+    rows.append(raw("memory", "modernbert", 512, 170.0, weights_mib=121.0))
+    results = load(rows, parameters={"mabert": 120_163_586})
+    table = measured_table(results, results.table(CPU, "memory"), "memory")
+    assert cells(table, "MaBERT") == [["120.164", "205.322", "100.0", "**150.0**", "-", "sdpa"]]
+    assert cells(table, "ModernBERT") == [["-", "-", "120.0-121.0", "160.0", "**170.0**", "sdpa"]]
+
+
+def test_what_has_no_number_says_why(load):
+    rows = [
+        raw("latency", "bert", 128, 5.0),
+        raw("latency", "bert", 512, **SLOW),
+        raw("latency", "bert", 1024, status="out of memory", reason="CUDA out of memory"),
+        raw("latency", "bert", 2048, reason="a | b"),
+        raw("latency", "bert", 4096, status="too slow", reason="two minutes"),
+        raw("latency", "albert", 512, 1.0),
+    ]
+    results = load(rows)
+    table = measured_table(results, results.table(CPU, "latency"), "latency").replace("\\|", "/")
+    assert cells(table, "BERT") == [
+        ["**5.000**", "too slow (> 120 s)", "out of memory", "failed: a / b", "too slow: two minutes", "sdpa"]
+    ]
+    assert cells(table, "ALBERT") == [["-", "**1.000**", "-", "-", "-", "sdpa"]]
+    assert "CUDA out of memory" not in table
+
+
+def test_the_spread_table_has_fastest_slowest_and_samples_of_what_was_measured(load):
+    results = load([raw("latency", "bert", 128, 20.0), raw("latency", "bert", 512), raw("latency", "albert", 128)])
+    table = spread_table(results.table(CPU, "latency"))
+    assert cells(table, "BERT") == [["18.00-30.00 (15)", "-"]]
+    assert "ALBERT" not in table
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12345.6, "12,346"), (1234.5, "1,234"), (123.45, "123.5"), (1.23456, "1.235"), (0.05, "0.05000")],
+)
+def test_numbers_have_four_digits(value, text):
+    assert number(value) == text
+
+
+def test_a_missing_baseline_is_named_and_never_averaged_over_in_silence(load):
+    rows = [row for row in whole() if (row["measure"], row["length"]) == ("training", 4096)]
+    four = "1.73 over the 4 measured (the paper: 2.36)"
+    by_rows = {
+        f"not over all five (DeBERTa: not measured), {four}": [],
+        f"not over all five (DeBERTa: out of memory), {four}": [
+            raw("training", "deberta", 4096, status="out of memory")
+        ],
+        f"not over all five (DeBERTa: too slow (> 120 s)), at least **8.61**, {four}": [
+            raw("training", "deberta", 4096, **SLOW)
+        ],
+    }
+    for text, extra in by_rows.items():
+        table = load([row for row in rows if row["model"] != "deberta"] + extra).table(CPU, "training")
+        assert headline("training", table) == f"- Training step: {text}"
+
+
+def test_a_headline_without_mabert_says_so(load):
+    table = load([raw("training", "mabert", 4096, **SLOW), raw("training", "bert", 4096, 1.0)]).table(CPU, "training")
+    assert "no number of MaBERT's, too slow (> 120 s)" in headline("training", table)
+
+
+def test_seconds_bound_times_and_not_memory(load):
+    for measure, bound in (("latency", 60_000.0), ("memory", None)):
+        table = load([raw(measure, "mabert", 128, 2.0), raw(measure, "bert", 128, **SLOW)]).table(CPU, measure)
+        assert ratio_at(table, 128, ["bert"]).at_least == bound
+
+
+def test_ratios_stand_above_the_papers(load):
+    rows = [raw("latency", "mabert", 2048, 10.0), raw("latency", "mabert", 4096, 10.0)]
+    rows += [raw("latency", model, 4096, 20.0) for model in paper.BASELINES if model != "deberta"]
+    rows += [raw("latency", "bert", 2048, 30.0), raw("latency", "modernbert", 4096, 5.0)]
+    table = ratios("latency", load(rows).table(CPU, "latency"))
+    assert cells(table, "mean of the paper's five baselines") == [["3.00 over 1 of 5", "2.00 over 4 of 5"]]
+    assert cells(table, "the same without DeBERTa") == [["3.00 over 1 of 4", "2.00"]]
+    assert cells(table, "BERT alone") == [["3.00", "2.00"]]
+    assert cells(table, "lowest measured rival") == [["3.00 (BERT)", "0.50 (ModernBERT)"]]
+    assert cells(table, "in the paper") == [
+        ["2.25", "2.43"],
+        ["1.78", "1.55"],
+        ["1.09", "1.25"],
+        ["1.09 (BERT)", "1.25 (BERT)"],
+    ]
+
+
+def test_memory_grows_above_the_weights(load):
+    rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024, 2024)]
+    whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory")), "MaBERT")[0]
+    assert (whole_peak, papers) == ("0.18 (3: 512-2,024)", "0.50 (4: 512-4,096)")
+    assert above == ["1.00 (3: 512-2,024)", "20.0 (1,024-2,024)", "588.9 (2,048-4,096)"]
+
+
+def test_crossings_name_every_rival_and_the_papers(load):
+    rows = [raw("latency", "mabert", length, 10.0) for length in (128, 512)]
+    rows += [
+        raw("latency", "bert", 128, 5.0),
+        raw("latency", "bert", 512, 20.0),
+        raw("latency", "modernbert", 128, 5.0),
+    ]
+    table = crossings({"latency": load(rows).table(CPU, "latency")})
+    assert cells(table, "BERT") == [["from about 256 on", "from about 1,850 on"]]
+    assert cells(table, "ModernBERT") == [["not within the measured lengths (128-128)", "-"]]
+    assert not cells(table, "MaBERT")
+
+
+def test_stretches_in_words():
+    flat = dict.fromkeys((100, 400, 1600), 2.0)
+    assert stretches(flat, dict.fromkeys(flat, 3.0)) == "from the shortest length on"
+    assert stretches(flat, dict.fromkeys(flat, 1.0)) == "not within the measured lengths (100-1,600)"
+    assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 1.0}) == "only up to about 200"
+    assert stretches(flat, {100: 1.0, 400: 4.0, 1600: 1.0}) == "from about 200 to 800"
+    assert stretches(flat, {}) == "-"

@@ -1,0 +1,93 @@
+"""Results are checked and merged: the later measurement stays, and what is not a result is refused by name."""
+
+import json
+
+import pytest
+
+from mabert.report.efficiency.report import efficiency_report
+from mabert.report.efficiency.results import curve, load_results
+from tests.report.rows import CPU, GPU, raw, whole
+
+
+def test_of_two_rows_for_the_same_thing_the_later_stays(load):
+    old = [raw("latency", "bert", 128, 1.0), raw("latency", "bert", 512, 2.0), raw("latency", "bert", 128, 9.0, GPU)]
+    other = raw("latency", "bert", 128, 5.0, CPU._replace(dtype="bfloat16"))
+    results = load(old, [raw("latency", "bert", 128, 3.0), raw("training", "bert", 128, 4.0), other])
+    assert len(results.rows) == 5
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 3.0, 512: 2.0}
+    assert curve(results.table(CPU, "training")["bert"]) == {128: 4.0}
+    assert curve(results.table(GPU, "latency")["bert"]) == {128: 9.0}
+    assert results.conditions() == [CPU._replace(dtype="bfloat16"), CPU, GPU]
+    report = efficiency_report(results)
+    half, both, gpu = report.split("\n## ")[1:]
+    assert ["processor 1" in part for part in (half, both)] == [False, True]
+    assert ["processor 2" in part for part in (half, both)] == [True, True]
+    assert ["`1.json`" in gpu, "`2.json`" in gpu] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [
+        ("one call took more than 120 s", 120.0),
+        ("one call took more than 1,200.5s", 1200.5),
+        ("one call took more than 120 s at 2,048 tokens", 120.0),
+        ("one prepare took more than 300 s", None),
+        ("two minutes", None),
+        ("one call took more than 3 samples", None),
+        (None, None),
+    ],
+)
+def test_a_reason_tells_the_seconds_that_were_too_few(load, reason, limit):
+    slow = raw("latency", "bert", 128, status="too slow", reason=reason)
+    failed = raw("latency", "albert", 128, status="failed", reason=reason)
+    table = load([slow, failed]).table(CPU, "latency")
+    assert table["bert"][128].limit == limit
+    assert table["albert"][128].limit is None
+
+
+def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
+    for name, date, value in (("a", "2026-01-01T12:00:00+05:00", 1.0), ("b", "2026-01-01T08:00:00", 2.0)):
+        content = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
+        content["rows"] = [raw("latency", "bert", 128, value)]
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    results = load_results([tmp_path / "b", tmp_path / "a"])
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"kind": "drift"}, "kind is 'drift'; needed is 'efficiency'"),
+        ({"quick": True}, "measure without --quick"),
+        ({"environment": {}}, "lacks the date"),
+        ({"rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length, batch"),
+        ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
+        (
+            {"rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
+            "of bert at 128 is measured, but its median_ms is None",
+        ),
+        (
+            {"rows": [raw("memory", "bert", 128, 0.0, status="measured")]},
+            "memory of bert at 128 is measured, but its peak",
+        ),
+    ],
+)
+def test_other_files_are_refused_by_name(load, changes, needed):
+    with pytest.raises(ValueError, match=rf"1\.json: .*{needed}"):
+        load([], **changes)
+
+
+def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text("{", encoding="utf-8")
+    (tmp_path / "b.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
+        load_results([tmp_path / "a.json"])
+    with pytest.raises(ValueError, match=r"b\.json: kind is None"):
+        load_results([tmp_path / "b.json"])
+    with pytest.raises(ValueError, match="no results"):
+        load_results([])
+
+
+def test_quick_results_are_taken_on_request_and_marked(load):
+    assert "a quick trial run, not to be quoted" in efficiency_report(load(whole(), quick="allowed"))
+    assert "quick" not in efficiency_report(load(whole()))
