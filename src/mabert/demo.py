@@ -18,7 +18,8 @@ from mabert.data import corpus
 from mabert.data.documentation import installed_documentation
 from mabert.data.prose import split_sentences, unwrap
 from mabert.data.sentences import LONGEST, SHORTEST, WORD_ORDER, sentences, word_order_examples
-from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.data.tokenizer import load_tokenizer
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.fill import fill_mask
 from mabert.model import MaBertModel
 from mabert.model.load import load_config, load_model

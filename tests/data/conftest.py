@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mabert.data.tokenizer import train_wordpiece
+from mabert.data.train_tokenizer import train_wordpiece
 
 NOUNS = ["river", "castle", "engine", "window", "teacher", "garden", "village", "doctor", "captain", "mountain"]
 VERBS = ["carried", "followed", "painted", "opened", "repaired", "visited", "measured", "remembered", "crossed"]

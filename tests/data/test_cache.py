@@ -20,7 +20,8 @@ from mabert.data import build
 from mabert.data.build import build_cache
 from mabert.data.cache import TokenCache
 from mabert.data.npy import NpyWriter
-from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.data.tokenizer import load_tokenizer
+from mabert.data.train_tokenizer import train_wordpiece
 
 
 @pytest.fixture

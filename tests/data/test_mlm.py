@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 from mabert.data.build import build_cache
 from mabert.data.collate import Collator
 from mabert.data.mlm import IGNORE, MlmMasking, Place, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import SPECIAL_TOKENS, train_wordpiece
+from mabert.data.tokenizer import SPECIAL_TOKENS
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.data.windows import make_windows
 
 SEEDS = st.integers(0, 2**63)

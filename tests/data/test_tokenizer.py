@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids, train_wordpiece
+from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids
+from mabert.data.train_tokenizer import train_wordpiece
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."
 

@@ -2,7 +2,7 @@
 
 import random
 
-from mabert.data.tokenizer import train_wordpiece
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 
 WORDS = [

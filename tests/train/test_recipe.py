@@ -81,7 +81,7 @@ def test_any_field_can_be_overridden():
         ("stages=[{length: 128}]", r"stages\[0\] lacks share"),
         ("stages=[{length: 128, share: 0.5}]", "shares of stages add up to 0.5; they must add up to 1"),
         ("training.steps", "override 'training.steps' is not of the form section.field=value"),
-        ("tokenizer.name=x", "tokenizer.name cannot be set: tokenizer is not a section"),
+        ("training.seed.name=x", "training.seed.name cannot be set: seed is not a section"),
         ("training.steps=[1", r"the value in 'training.steps=\[1' is not YAML"),
         ("training.steps=0", "training.steps is 0; it must be at least 1"),
         ("training.micro_batch_size=0", "training.micro_batch_size is 0; it must be at least 1"),

@@ -13,6 +13,7 @@ class BigBird(Family):
     """Window, random and global blocks of 64 tokens; full attention where an input is too short for them."""
 
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
+    tokenizer = "bigbird"
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         return repeat(table, rows)

@@ -11,6 +11,7 @@ class Deberta(Family):
     """Attention that reads content and relative position apart; no table of positions, but 256 buckets of distances."""
 
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
+    tokenizer = "deberta"
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

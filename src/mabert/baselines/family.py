@@ -76,6 +76,7 @@ class Family:
         model_type: transformers' name of it.
         hub: The published model of base size, whose tokenizer is the family's.
         base: Fields in which the published model differs from the configuration's defaults.
+        tokenizer: Name of the recipe by which its tokenizer is trained, see `mabert.data.train_tokenizer`.
         head: The first module of the masked language model's head.
     """
 
@@ -84,6 +85,7 @@ class Family:
     model_type: ClassVar[str]
     hub: ClassVar[str]
     base: ClassVar[Mapping[str, Any]] = {}
+    tokenizer: ClassVar[str] = "wordpiece"
     head: ClassVar[str] = "cls"
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:

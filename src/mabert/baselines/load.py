@@ -54,6 +54,15 @@ def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
     return HEADS[use]._model_mapping[type(config)]
 
 
+def saved_use(config: PreTrainedConfig) -> Use:
+    """What a model was saved for, where that is one of ours; otherwise it is an encoder."""
+    heads: tuple[Use, ...] = ("masked_lm", "classifier")
+    for use in heads:
+        if class_for(use, config).__name__ in (config.architectures or ()):
+            return use
+    return "encoder"
+
+
 def build(use: Use, config: PreTrainedConfig) -> PreTrainedModel:
     """A model with random weights."""
     return family_of(config).prepare(class_for(use, config)(config))

@@ -14,6 +14,7 @@ class Longformer(Family):
     """Attention in a window of 512, with a few global tokens. Inputs are filled up to a multiple of the window."""
 
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
+    tokenizer = "longformer"
     head = "lm_head"
     base: ClassVar = {
         "vocab_size": 50265,

@@ -15,6 +15,7 @@ class ModernBert(Family):
     """Rotary positions, GeGLU, pre-norm; two of three layers attend within 128 tokens."""
 
     name, title, model_type, hub = "modernbert", "ModernBERT", "modernbert", "answerdotai/ModernBERT-base"
+    tokenizer = "modernbert"
     head = "head"
 
     def sizes(self, shape: Shape) -> dict[str, Any]:

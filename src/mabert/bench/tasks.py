@@ -127,6 +127,54 @@ class Forward:
         return torch.cuda.max_memory_allocated()
 
 
+class Throughput(Forward):
+    """Forwards of texts of given lengths, in their order, in batches padded on the right, as many texts each as suit
+    the model best.
+
+    Attributes:
+        batch: Texts of a batch.
+    """
+
+    def __init__(self, family: Family, cell: "Cell") -> None:
+        super().__init__(family, cell)
+        self.texts = cell.texts
+        self.batch = self.micro_batch = 1
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self.cut(1)
+
+    def cut(self, batch: int) -> None:
+        """Lay the texts out in batches of so many."""
+        self.batch = self.micro_batch = batch
+        self._batches = []
+        for first in range(0, len(self.texts), batch):
+            lengths = torch.tensor(self.texts[first : first + batch])
+            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+            ids = token_ids(*mask.shape, "cpu").masked_fill(~mask, self.model.config.pad_token_id)
+            self._batches.append((ids.to(self.device), mask.long().to(self.device)))
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        synchronise(self.device)
+        for ids, mask in self._batches:
+            self.model(input_ids=ids, attention_mask=mask)
+        synchronise(self.device)
+
+    def choose(self) -> int:
+        """Try batches of 1, 4, 16 and so on texts, up to all, and keep the fastest; return its size."""
+        sizes = sorted({min(4**power, len(self.texts)) for power in range(8)})
+        seconds = {}
+        for size in sizes:
+            self.cut(size)
+            try:
+                seconds[size] = self()
+            except (RuntimeError, MemoryError):
+                if not seconds:
+                    raise
+                break
+        self.cut(min(seconds, key=seconds.__getitem__))
+        return self.batch
+
+
 class TrainingStep:
     """One optimizer step of masked language modelling at an effective batch of 32.
 
@@ -211,21 +259,25 @@ class Cell:
     """What is asked of a model.
 
     Attributes:
-        measure: ``latency`` and ``memory`` of a forward, ``training`` of a step.
+        measure: ``latency`` and ``memory`` of a forward, ``training`` of a step, ``throughput`` of many texts.
         profile: See above.
         dtype: Of the weights in a forward; of autocast in a training step.
-        length: Tokens of a row.
+        length: Tokens of a row, of the longest text.
         device: ``cpu`` or ``cuda``.
         small: Whether the model is of `SMALL` sizes instead of base size.
+        texts: Tokens of each text, for ``throughput``.
     """
 
-    measure: Literal["latency", "memory", "training"]
+    measure: Literal["latency", "memory", "training", "throughput"]
     profile: Profile
     dtype: str
     length: int
     device: str = "cpu"
     small: bool = False
+    texts: tuple[int, ...] = ()
 
     def make(self, family: Family) -> Forward | TrainingStep:
         """The model, ready to run."""
-        return TrainingStep(family, self) if self.measure == "training" else Forward(family, self)
+        if self.measure == "training":
+            return TrainingStep(family, self)
+        return Throughput(family, self) if self.measure == "throughput" else Forward(family, self)

@@ -15,7 +15,7 @@ import torch
 from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
-from mabert.bench.tasks import Cell, Forward, TrainingStep
+from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
 
 SHARE = 0.85
 """Of the memory that is free when a cell begins, how much its model may take."""
@@ -73,6 +73,10 @@ class Worker:
     def rest(self) -> float:
         """Seconds of the part of a step that comes once."""
         return self._ask("rest", limit=START)
+
+    def choose(self, limit: float) -> int:
+        """Texts of a batch with which the model is fastest; see `Throughput.choose`."""
+        return self._ask("choose", limit=limit)
 
     def memory(self, limit: float) -> dict[str, int]:
         """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward."""
@@ -170,6 +174,10 @@ class Answers:
     def rest(self) -> float:
         assert self.task is not None
         return self.task.rest()
+
+    def choose(self) -> int:
+        assert isinstance(self.task, Throughput)
+        return self.task.choose()
 
     def memory(self) -> dict[str, int]:
         assert isinstance(self.task, Forward)

@@ -13,7 +13,7 @@ from mabert.cli.command import complain
 from mabert.cli.measure import add_bench, add_demo
 from mabert.cli.study import add_study
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
-from mabert.cli.train import add_finetune, add_pretrain
+from mabert.cli.train import add_extend, add_finetune, add_pretrain
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         add_predict,
         add_fill_mask,
         add_info,
+        add_extend,
         add_bench,
         add_study,
     ):

@@ -26,13 +26,14 @@ def add_bench(commands: Any) -> None:
     added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
     added.add_argument(
         "what",
-        choices=("ops", "models", "parts", "lengths", "report"),
+        choices=("ops", "models", "parts", "lengths", "throughput", "report"),
         help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
         "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
+        "throughput: many texts by ModernBERT's protocol, each model at its best batch; "
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
     added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
-    rivals = added.add_argument_group("models")
+    rivals = added.add_argument_group("models, and the first, dtype and device for throughput")
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
@@ -55,12 +56,15 @@ def run_bench(options: argparse.Namespace) -> None:
     if options.what == "report":
         say(f"{report_on(options.files, output)}: tables and figures")
         return
-    from mabert.bench import lengths, models, operators, parts
+    from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":
         lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer))
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
+    elif options.what == "throughput":
+        plan = plan_of(options)
+        throughput.run(plan.models, plan.dtypes[0], options.quick, output, options.device)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
 

@@ -154,3 +154,21 @@ def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
     columns = Columns(options.text_column, options.pair_column, options.label_column)
     named = {split: file for split, file in files.items() if file is not None}
     return load_tables(named, columns, name=Path(options.train).stem.split(".")[0], regression=options.regression)
+
+
+def add_extend(commands: Any) -> None:
+    """Longer inputs."""
+    added = command(commands, "extend", run_extend, "a copy of a model that takes longer inputs")
+    added.add_argument("model", help="model folder or hub name, of any family")
+    added.add_argument("--length", type=int, required=True, help="tokens of the longest input from now on")
+    added.add_argument("-o", "--output", required=True, help="folder for the copy")
+
+
+def run_extend(options: argparse.Namespace) -> None:
+    """`mabert extend`."""
+    from mabert.baselines.extend import extend
+
+    before = extend(options.model, options.length, options.output)
+    say(
+        f"{options.output}: {options.length:,} tokens instead of {before:,}; train it on longer texts before you use it"
+    )

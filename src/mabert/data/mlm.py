@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from tokenizers.models import WordPiece
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
@@ -35,8 +36,9 @@ class MlmMasking:
         probability: share of the ordinary tokens that are chosen.
         mask_share: share of the chosen ones that become [MASK].
         random_share: share of the chosen ones that become a random token.
-        whole_word: choose all pieces of a word or none; pieces that start with `##` continue a word. Words are taken in
-            random order as long as they do not exceed the number to choose (at least one word is).
+        whole_word: choose all pieces of a word or none; pieces of WordPiece that start with `##` continue a word. Words
+            are taken in random order as long as they do not exceed the number to choose (at least one word is). The
+            vocabularies of other algorithms do not tell which piece begins a word behind punctuation.
 
     Raises:
         ValueError: a probability is out of range, or whole words are asked of a vocabulary without `##` pieces.
@@ -63,9 +65,13 @@ class MlmMasking:
         self._special[list(special)] = True
         self._ordinary = np.array(sorted(set(vocabulary.values()) - special))
         self._continues = np.zeros_like(self._special)
-        self._continues[[index for token, index in vocabulary.items() if token.startswith("##")]] = True
+        if isinstance(tokenizer.backend_tokenizer.model, WordPiece):
+            self._continues[[index for token, index in vocabulary.items() if token.startswith("##")]] = True
         if whole_word and not self._continues.any():
-            raise ValueError("whole-word masking needs a WordPiece vocabulary; this one has no piece starting with ##")
+            raise ValueError(
+                "whole_word masking needs a WordPiece vocabulary with pieces that start with ##; "
+                f"{type(tokenizer).__name__} has none"
+            )
 
     def __call__(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> tuple[np.ndarray, np.ndarray]:
         """Masks one window.

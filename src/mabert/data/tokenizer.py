@@ -1,23 +1,19 @@
-"""Tokenizers: load one, train one, and tell two apart."""
+"""Tokenizers: load one, and tell two apart."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-_MINIMUM_FREQUENCY = 2
-_ALPHABET = 1000
 
 
 def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrainedTokenizerFast:
@@ -39,52 +35,14 @@ def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrai
             if not (path / "vocab.txt").exists():
                 raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
             return _from_vocabulary(path / "vocab.txt", lowercase)
-        return _checked(_from_pretrained(str(path)), source)
+        return checked(_from_pretrained(str(path)), source)
     if path.suffix == ".txt":
         return _from_vocabulary(path, lowercase)
     if path.suffix == ".json":
         return _from_json(path)
     if path.exists():
         raise ValueError(f"{path}: not a tokenizer; name a vocab.txt, a tokenizer.json, a folder or a hub model")
-    return _checked(_from_pretrained(str(source)), source)
-
-
-def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
-
-    Args:
-        texts: documents; all are held in memory while training.
-        vocab_size: tokens at most, the five special ones included ([PAD] is 0).
-        lowercase: lower-case the text and strip accents.
-
-    Returns:
-        A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
-
-    Raises:
-        ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no word twice.
-    """
-    if vocab_size <= len(SPECIAL_TOKENS):
-        raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens")
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    texts = list(texts)
-    alphabet = _alphabet(tokenizer.normalizer, texts, min(_ALPHABET, vocab_size // 4))
-    if not alphabet:
-        raise ValueError("cannot train a tokenizer: the texts hold no words")
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=_MINIMUM_FREQUENCY,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        # The trainer numbers the continuing letters in the order of a randomised hash table and breaks ties by number,
-        # so that no two runs give the same vocabulary; what stands here is numbered first, in this order.
-        special_tokens=[*SPECIAL_TOKENS, *alphabet, *(f"##{letter}" for letter in alphabet)],
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+    return checked(_from_pretrained(str(source)), source)
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -100,15 +58,22 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {role.removesuffix("_token"): getattr(tokenizer, f"{role}_id") for role in _ROLES}
 
 
-def _alphabet(normalizer: normalizers.Normalizer, texts: Iterable[str], size: int) -> list[str]:
-    """The most frequent characters after normalisation, white space aside, in the order of their code points."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(normalizer.normalize_str(text))
-    letters = sorted(
-        (letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter)
-    )
-    return sorted(letters[:size])
+def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer, once it is known to be a fast one with the five special tokens.
+
+    Args:
+        tokenizer: any tokenizer of transformers.
+        source: where it is from, for the message.
+
+    Raises:
+        ValueError: it is not a fast tokenizer, or lacks a special token.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
+    missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
+    if missing:
+        raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
+    return tokenizer
 
 
 def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerFast:
@@ -140,7 +105,7 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
     inputs = ["input_ids", "attention_mask"]
     if 1 in backend.encode("a", "b").type_ids:
         inputs.insert(1, "token_type_ids")
-    return _checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
+    return checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
 
 
 def _from_pretrained(source: str) -> Any:
@@ -151,12 +116,3 @@ def _from_pretrained(source: str) -> Any:
         if Path(source).is_dir():
             raise ValueError(f"{source}: not a readable tokenizer: {reason}") from error
         raise FileNotFoundError(f"{source}: no such tokenizer, here or on the hub: {reason}") from error
-
-
-def _checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
-    missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
-    if missing:
-        raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
-    return tokenizer

@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.load import Use, class_for, load, load_config
+from mabert.baselines.load import load, load_config, saved_use
 from mabert.baselines.registry import family_of
 
 LENGTHS = (128, 512, 2048)
@@ -58,14 +58,6 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
         memory={length: peak_bytes(model.base_model, length) for length in lengths if length <= limit},
         weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
     )
-
-
-def saved_use(config: PreTrainedConfig) -> Use:
-    """What a model was saved for, where that is one of ours; otherwise it is an encoder."""
-    for use in ("masked_lm", "classifier"):
-        if class_for(use, config).__name__ in (config.architectures or ()):
-            return use
-    return "encoder"
 
 
 def part_of(name: str) -> str:

@@ -28,7 +28,7 @@ from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
@@ -43,6 +43,7 @@ from mabert.train.trainer import (
     one_device,
     resolve_precision,
 )
+from mabert.train.vocabulary import find_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +110,6 @@ def pretrain(
         OSError: If a checkpoint cannot be written; earlier ones are kept.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
-    if recipe.tokenizer is None and tokenizer is None:
-        raise ValueError(
-            "the recipe names no tokenizer; set tokenizer= to a folder, a vocab.txt, a tokenizer.json or a hub name"
-        )
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
     if recipe.training.warmup_steps >= recipe.training.steps:
@@ -121,8 +118,13 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    tokenizer = tokenizer or load_tokenizer(recipe.tokenizer)
-    folder = RunFolder(output, FREE)
+    folder, origin = RunFolder(output, FREE), "given by the caller"
+    if tokenizer is None:
+        before = folder.resolved().get("tokenizer") if resume else None
+        kept = Path(recipe.data.cache or default_cache())
+        tokenizer, origin = find_tokenizer(
+            family_named(recipe.architecture), recipe.tokenizer, recipe.data.sources, kept, before
+        )
     arguments = training_arguments(recipe, folder.path)
     config = model_config(recipe, tokenizer)
     if (longest := family_of(config).longest(config)) is not None:
@@ -134,6 +136,7 @@ def pretrain(
     data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
     request["resolved"] = {
         "corpus": data.corpus,
+        "tokenizer": origin,
         "vocabulary": fingerprint(tokenizer),
         "precision": resolve_precision(recipe.training.precision),
         "processes": arguments.world_size,

@@ -70,6 +70,10 @@ class RunFolder:
         """What was asked."""
         return yaml.safe_load((self.path / REQUEST).read_text(encoding="utf-8"))
 
+    def resolved(self) -> dict[str, Any]:
+        """What the run found out when it began; empty where there is none."""
+        return (self.request().get("resolved") or {}) if (self.path / REQUEST).is_file() else {}
+
     def result(self) -> dict[str, Any] | None:
         """The record of a finished run; None before."""
         file = self.path / RESULT

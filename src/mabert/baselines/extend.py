@@ -1,0 +1,35 @@
+"""A copy of a saved model that takes longer inputs."""
+
+from pathlib import Path
+
+from mabert.baselines.load import class_for, load, load_config, saved_use
+from mabert.baselines.registry import family_of
+from mabert.data.tokenizer import load_tokenizer
+
+
+def extend(path: str | Path, length: int, output: str | Path) -> int:
+    """Saves a model for longer inputs, in the way that Table A3 has it for its family, with its tokenizer.
+
+    Args:
+        path: Model folder or hub name, of any family.
+        length: Tokens of the longest input from now on.
+        output: A new folder.
+
+    Returns:
+        Tokens that the model took before.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If it takes that length already, or the folder holds something.
+    """
+    folder = Path(output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} already holds files; name another folder")
+    config, tokenizer = load_config(path), load_tokenizer(str(path))
+    model = load(saved_use(config), path)
+    longer = family_of(config).extend(model, length)
+    longer.config.architectures = [class_for(saved_use(config), config).__name__]
+    longer.save_pretrained(folder)
+    tokenizer.model_max_length = length
+    tokenizer.save_pretrained(folder)
+    return family_of(config).longest(config) or config.max_position_embeddings

@@ -1,0 +1,173 @@
+"""Tokens a second over many texts by ModernBERT's protocol (Warner et al., 2024), each model at its best batch.
+
+Texts of 512 and of 8,192 tokens each, and lengths drawn from N(256, 64) within 16 to 512 and from N(4096, 1024)
+within 16 to 8,192. The protocol has 8,192 texts; a CPU gets the share that stands in `SHARES`. Texts come in the order
+they are drawn in; tokens of padding are not counted. MaBERT runs without padding, the others padded; at a batch of one
+text nothing is padded.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mabert.baselines.registry import FAMILIES
+from mabert.bench.lengths import draw
+from mabert.bench.models import QUICK, Bench, Plan, Protocol, Row
+from mabert.bench.results import measured_on, write
+from mabert.bench.tasks import Cell
+from mabert.bench.worker import Worker
+
+TEXTS = 8192
+"""Texts of the protocol."""
+
+SHARES = {"N(256,64)": 16, "512 each": 16, "N(4096,1024)": 3, "8,192 each": 2}
+"""Texts that a CPU is given; short ones first, since a model that is too slow is not asked for longer ones."""
+
+PROTOCOL = Protocol(warm=0, least=3, most=10, budget=30.0, limit=400.0)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One model on one collection of texts.
+
+    Attributes:
+        lengths: Name of the collection.
+        model: Name of the family.
+        texts: How many.
+        tokens: Of all texts.
+        batch: Texts of the best batch; None where none was found.
+        status: See `mabert.bench.models.Row`, as the four that follow.
+        reason: Likewise.
+        median_ms: Likewise.
+        fastest_ms: Likewise.
+        slowest_ms: Likewise.
+        tokens_per_second: At the median.
+    """
+
+    lengths: str
+    model: str
+    texts: int
+    tokens: int
+    batch: int | None
+    status: str
+    reason: str | None
+    median_ms: float | None
+    fastest_ms: float | None
+    slowest_ms: float | None
+    tokens_per_second: float | None
+
+
+def collections(times: int = 1) -> dict[str, tuple[int, ...]]:
+    """The lengths of the texts by name of the collection, `times` as many as a CPU gets."""
+    count = {name: times * share for name, share in SHARES.items()}
+    return {
+        "N(256,64)": tuple(draw(256, 64, 512, count["N(256,64)"])),
+        "512 each": (512,) * count["512 each"],
+        "N(4096,1024)": tuple(draw(4096, 1024, 8192, count["N(4096,1024)"])),
+        "8,192 each": (8192,) * count["8,192 each"],
+    }
+
+
+class ManyTexts(Bench):
+    """Lets every model choose its batch before it is timed.
+
+    Attributes:
+        batches: What they chose for the collection at hand, by name of the family.
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol)
+        self.batches: dict[str, int] = {}
+
+    def warm(self, worker: Worker) -> list[float]:
+        """Try the batches, which warms the model up."""
+        self.batches[worker.name] = worker.choose(self.protocol.limit)
+        return []
+
+
+def run(
+    models: Sequence[str] = tuple(FAMILIES),
+    dtype: str = "bfloat16",
+    quick: bool = False,
+    output: Path | None = None,
+    device: str = "cpu",
+    times: int = 1,
+) -> dict[str, Any]:
+    """Measure every model on every collection, print the table, and return (and write) it.
+
+    Args:
+        models: Names of families.
+        dtype: Of the weights.
+        quick: Small models and two short texts, to see that everything runs; its numbers are not worth quoting.
+        output: Folder for the dated JSON file; None writes nothing.
+        device: ``cpu`` or ``cuda``.
+        times: How many times the texts that a CPU gets.
+
+    Returns:
+        ``kind``, ``environment``, ``quick``, ``share`` of the protocol's texts by collection, and ``rows``.
+    """
+    Plan(models=models, dtypes=(dtype,), device=device)
+    texts = {"two texts": (9, 30)} if quick else collections(times)
+    bench = ManyTexts(QUICK if quick else PROTOCOL)
+    console = Console()
+    rows: list[Speed] = []
+    with ExitStack() as stack:
+        workers = {name: stack.enter_context(closing(Worker(name))) for name in models}
+        bar = stack.enter_context(Progress(console=console, transient=True))
+        task = bar.add_task("throughput", total=len(texts))
+        for name, lengths in texts.items():
+            bar.update(task, description=name)
+            cell = Cell("throughput", "best", dtype, max(lengths), device, quick, lengths)
+            bench.batches.clear()
+            measured = bench.measure(cell, workers)
+            rows += [speed(name, lengths, bench.batches.get(row.model), row) for row in measured]
+            bar.advance(task)
+    result = {
+        "kind": "throughput",
+        "environment": measured_on(),
+        "quick": quick,
+        "dtype": dtype,
+        "share": {name: len(lengths) / TEXTS for name, lengths in texts.items()},
+        "lengths": {name: list(lengths) for name, lengths in texts.items()},
+        "rows": [asdict(row) for row in rows],
+    }
+    show(console, result)
+    if output is not None:
+        console.print(f"written to {write(result, output, 'throughput')}")
+    return result
+
+
+def speed(name: str, lengths: Sequence[int], batch: int | None, row: Row) -> Speed:
+    """One model's times as tokens a second."""
+    tokens = sum(lengths)
+    rate = None if row.median_ms is None else 1e3 * tokens / row.median_ms
+    times = (row.median_ms, row.fastest_ms, row.slowest_ms)
+    return Speed(name, row.model, len(lengths), tokens, batch, row.status, row.reason, *times, rate)
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print tokens a second: models down, collections across, the best batch in brackets."""
+    rows = result["rows"]
+    names = list(dict.fromkeys(row["lengths"] for row in rows))
+    title = f"tokens a second without padding's, {result['dtype']}; in brackets texts of a batch"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for model in dict.fromkeys(row["model"] for row in rows):
+        cells = {row["lengths"]: _shown(row) for row in rows if row["model"] == model}
+        table.add_row(FAMILIES[model].title, *(cells[name] for name in names))
+    console.print(table)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    if row["status"] != "measured":
+        return row["status"]
+    return f"{row['tokens_per_second']:,.0f} ({row['batch']})"

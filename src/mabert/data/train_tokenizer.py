@@ -1,0 +1,260 @@
+"""Training tokenizers: each family's own algorithm, normalisation, special tokens, template and size."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AlbertTokenizer,
+    BertTokenizer,
+    BigBirdTokenizer,
+    DebertaV2Tokenizer,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+)
+
+from mabert.data.tokenizer import SPECIAL_TOKENS, checked
+from mabert.data.unigram import WORD_START, learn_pieces
+
+CHARACTERS = 64 << 20
+"""Characters of text a tokenizer is trained on unless more are asked for."""
+_MINIMUM_FREQUENCY = 2
+_ALPHABET = 1000
+_NEVER = -1000.0
+
+Pieces = list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the tokenizer of a family is made.
+
+    Attributes:
+        algorithm: `WordPiece`, `Unigram` (as SentencePiece trains it) or `BPE` (of bytes, as GPT-2's).
+        size: tokens of the published tokenizer, special ones included.
+        first: special tokens that have the first ids, in this order.
+        build: makes the tokenizer of a vocabulary: ids by token for `WordPiece`, these and the merges for `BPE`, pieces
+            with their scores in the order of their ids for `Unigram`.
+        last: special tokens that have the last ids, in this order.
+        symbols: ordinary tokens behind `first` that are part of no other (`Unigram`).
+    """
+
+    algorithm: str
+    size: int
+    first: tuple[str, ...]
+    build: Callable[..., PreTrainedTokenizerFast]
+    last: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def least(self) -> int:
+        """The smallest size with room for an alphabet."""
+        own = len(self.first) + len(self.symbols) + len(self.last)
+        return own + {"WordPiece": 2, "Unigram": 4, "BPE": 256}[self.algorithm]
+
+
+def train_tokenizer(
+    family: str, texts: Iterable[str], vocab_size: int | None = None, *, characters: int = CHARACTERS
+) -> PreTrainedTokenizerFast:
+    """Trains a tokenizer as a family's own was trained: a stand-in for the published one on other text.
+
+    Args:
+        family: a key of `RECIPES`.
+        texts: documents. They are held in memory while training.
+        vocab_size: tokens at most, special ones included; by default as many as the published tokenizer has. There are
+            fewer where the texts give no more.
+        characters: how much of the texts is read: the documents up to here, the last one cut. What comes in an order of
+            its own should be shuffled beforehand.
+
+    Returns:
+        A tokenizer to `save_pretrained`, of the class transformers has for the family. The same texts give the same
+        tokenizer.
+
+    Raises:
+        ValueError: there is no such family, `vocab_size` leaves no room for an alphabet, `characters` is below 1, or
+            the texts hold no words.
+    """
+    if family not in RECIPES:
+        raise ValueError(f"no tokenizer is known for the family {family!r}; known are {', '.join(RECIPES)}")
+    recipe = RECIPES[family]
+    size = recipe.size if vocab_size is None else vocab_size
+    if size < recipe.least:
+        raise ValueError(f"vocab_size is {size}; special tokens and an alphabet of {family} need {recipe.least}")
+    if characters < 1:
+        raise ValueError(f"characters is {characters}; at least one must be read")
+    read = list(_beginning(texts, characters))
+    if not any(text and not text.isspace() for text in read):
+        raise ValueError(f"cannot train a tokenizer for {family}: the texts hold no words")
+    return checked(_ALGORITHMS[recipe.algorithm](recipe, read, size), family)
+
+
+def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
+
+    Args:
+        texts: documents; all are held in memory while training.
+        vocab_size: tokens at most, the five special ones included ([PAD] is 0).
+        lowercase: lower-case the text and strip accents.
+
+    Returns:
+        A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
+
+    Raises:
+        ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no words.
+    """
+    room = vocab_size - len(SPECIAL_TOKENS)
+    if room < 2:
+        raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens by 2")
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    texts = list(texts)
+    normalised = ((tokenizer.normalizer.normalize_str(text), 1) for text in texts)
+    alphabet = _alphabet(normalised, max(1, min(_ALPHABET, vocab_size // 4, room // 2)))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MINIMUM_FREQUENCY,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        # The trainer numbers the continuing letters in the order of a randomised hash table and breaks ties by number,
+        # so that no two runs give the same vocabulary; what stands here is numbered first, in this order.
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *(f"##{letter}" for letter in alphabet)],
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+
+
+def _train_wordpiece(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    return train_wordpiece(texts, size)
+
+
+def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    special = [*recipe.first, *recipe.last]
+    backend = recipe.build({token: index for index, token in enumerate(special)}, []).backend_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=_MINIMUM_FREQUENCY,
+        special_tokens=special,
+        # All bytes, which the trainer numbers in their order; it breaks ties by number, so that runs agree.
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    model = json.loads(backend.to_str())["model"]
+    learnt = sorted(set(model["vocab"]) - set(special), key=model["vocab"].__getitem__)
+    vocabulary = {token: index for index, token in enumerate([*recipe.first, *learnt, *recipe.last])}
+    return recipe.build(vocabulary, [tuple(merge) for merge in model["merges"]])
+
+
+def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    first, last = _own_pieces(recipe)
+    room = size - len(first) - len(last)
+    normalizer = recipe.build(first + last).backend_tokenizer.normalizer
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(normalizer.normalize_str(text).replace(WORD_START, " ").split())
+    alphabet = _alphabet(words.items(), min(_ALPHABET, room // 4), recipe.symbols)
+    return recipe.build(first + learn_pieces(words, alphabet, room) + last)
+
+
+def _own_pieces(recipe: Recipe) -> tuple[Pieces, Pieces]:
+    """The pieces that stand before and behind the learnt ones.
+
+    The names of special tokens have a score with which no text of known characters is cut into them: they are put in by
+    id. The unknown token has 0, by which transformers finds it.
+    """
+    first = [(token, 0.0 if token.lower() in ("<unk>", "[unk]") else _NEVER) for token in recipe.first]
+    return first + [(symbol, 0.0) for symbol in recipe.symbols], [(token, _NEVER) for token in recipe.last]
+
+
+def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str] = ()) -> list[str]:
+    """The most frequent characters of normalised texts, white space aside, in the order of their code points.
+
+    Args:
+        texts: each with the number of times it stands there.
+        size: characters at most.
+        without: characters that are left out.
+
+    Raises:
+        ValueError: there is no such character.
+    """
+    counts: Counter[str] = Counter()
+    for text, times in texts:
+        for letter, count in Counter(text).items():
+            counts[letter] += count * times
+    for letter in without:
+        del counts[letter]
+    letters = sorted(
+        (letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter)
+    )
+    if not letters:
+        raise ValueError("cannot train a tokenizer: the texts hold no words")
+    return sorted(letters[:size])
+
+
+def _beginning(texts: Iterable[str], characters: int) -> Iterator[str]:
+    left = characters
+    for text in texts:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def _albert(pieces: Pieces) -> PreTrainedTokenizerFast:
+    return AlbertTokenizer(vocab=pieces)
+
+
+def _bigbird(pieces: Pieces) -> PreTrainedTokenizerFast:
+    return BigBirdTokenizer(vocab=pieces)
+
+
+def _deberta(pieces: Pieces) -> PreTrainedTokenizerFast:
+    return DebertaV2Tokenizer(vocab=pieces)
+
+
+def _longformer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    return RobertaTokenizer(vocab=vocabulary, merges=merges, mask_token=AddedToken("<mask>", lstrip=True, special=True))
+
+
+def _modernbert(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """ModernBERT's, for which transformers has no class of its own."""
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    roles: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad")}
+    roles["mask_token"] = AddedToken("[MASK]", lstrip=True, special=True)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
+
+
+_ALGORITHMS = {"WordPiece": _train_wordpiece, "Unigram": _train_unigram, "BPE": _train_bpe}
+
+RECIPES = {
+    "wordpiece": Recipe("WordPiece", 30_522, SPECIAL_TOKENS, BertTokenizer),
+    "albert": Recipe(
+        "Unigram",
+        30_000,
+        ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+        _albert,
+        # The user-defined symbols of ALBERT's call of spm_train.
+        symbols=("(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€"),
+    ),
+    "longformer": Recipe("BPE", 50_265, ("<s>", "<pad>", "</s>", "<unk>"), _longformer, ("<mask>",)),
+    "bigbird": Recipe("Unigram", 50_358, ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), _bigbird),
+    "deberta": Recipe("Unigram", 128_001, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), _deberta, ("[MASK]",)),
+    "modernbert": Recipe("BPE", 50_285, (), _modernbert, ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")),
+}
+"""The families by name: BERT's (and MaBERT's) WordPiece, and those of the encoders MaBERT is compared with."""

@@ -1,0 +1,177 @@
+"""Every family through every command: pretraining, fine-tuning, vectors, labels, masks, facts, longer inputs."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from mabert.baselines.extend import extend
+from mabert.baselines.registry import FAMILIES
+from mabert.data.table import table_task
+from mabert.data.train_tokenizer import train_tokenizer
+from mabert.infer.embed import embed
+from mabert.infer.fill import fill_mask
+from mabert.infer.info import info
+from mabert.infer.predict import predict
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.finetune import finetune
+from mabert.train.objective import at_scored_positions, mean_over_scored
+from mabert.train.pretrain import pretrain
+from mabert.train.recipe import load_recipe
+from tests.baselines.helpers import NAMES, small
+from tests.train.helpers import WORDS, recipe
+from tests.train.test_finetune import splits
+
+MODEL = {"layer_pattern": "MT", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+TEXTS = ["the bird sings", "a small old house under the wind", "stone"]
+
+
+def plan(folder, name, **training):
+    base = recipe(folder, **training)
+    return dataclasses.replace(base, architecture=name, model={**MODEL, "max_position_embeddings": 24})
+
+
+def words_of(name):
+    return train_tokenizer(FAMILIES[name].tokenizer, [" ".join(WORDS) + "."] * 5, 400)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pretrained(request, tmp_path_factory):
+    """A model of each family, pretrained for twelve steps."""
+    folder = tmp_path_factory.mktemp(request.param)
+    result = pretrain(plan(folder, request.param), folder / "run", tokenizer=words_of(request.param), progress=False)
+    return request.param, folder / "run", result
+
+
+def test_pretraining_learns_and_says_what_it_trained(pretrained):
+    name, folder, result = pretrained
+    losses = [entry["loss"] for entry in result["outcome"]["history"] if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert result["request"]["architecture"] == name
+    assert json.loads((folder / "config.json").read_text())["model_type"] == FAMILIES[name].model_type
+
+
+def test_finetuning_and_predicting(pretrained, tmp_path):
+    _, folder, _ = pretrained
+    recipe = FinetuneRecipe(
+        learning_rates=[2e-2], epochs=2, batch_size=16, dropout=0.0, precision="fp32", truncate=True
+    )
+    finetune(folder, table_task("birds", ("no", "yes")), splits(), tmp_path / "run", recipe, progress=False)
+    answers = predict(tmp_path / "run/seed-0", TEXTS, progress=False)
+    assert [set(answer["probability"]) for answer in answers] == [{"no", "yes"}] * 3
+    again = predict(tmp_path / "run/seed-0", TEXTS[::-1], batch_tokens=1, progress=False)[::-1]
+    for one, other in zip(answers, again, strict=True):
+        assert one["probability"]["yes"] == pytest.approx(other["probability"]["yes"], abs=1e-5)
+
+
+def test_vectors_do_not_depend_on_the_batch(pretrained):
+    _, folder, _ = pretrained
+    together = embed(folder, TEXTS, progress=False)
+    alone = embed(folder, TEXTS, deterministic=True, progress=False)
+    assert together.shape == (3, 16)
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_masks_are_filled(pretrained):
+    name, folder, _ = pretrained
+    mask = words_of(name).mask_token
+    guesses = fill_mask(folder, [f"the {mask} sings"], top=3, progress=False)
+    assert len(guesses[0][0]) == 3
+
+
+def test_facts_add_up(pretrained):
+    _, folder, _ = pretrained
+    about = info(folder, (8, 16))
+    assert sum(about.parts.values()) == sum(
+        tensor.numel() for tensor in load_file(folder / "model.safetensors").values()
+    )
+    assert {"embeddings", "attention", "feed-forward", "norms", "head"} <= set(about.parts)
+    assert set(about.memory) == {8, 16}
+
+
+def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
+    name, folder, _ = pretrained
+    extend(folder, 300, tmp_path / "longer")
+    text = " ".join(WORDS)
+    vectors = embed(tmp_path / "longer", [text], progress=False)
+    assert np.isfinite(vectors).all()
+    if FAMILIES[name].longest(small(name).config) is not None:
+        with pytest.raises(ValueError, match="longer than 24 tokens"):
+            embed(folder, [text], progress=False)
+    with pytest.raises(ValueError, match="already holds files"):
+        extend(folder, 300, tmp_path / "longer")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scoring_hidden_positions_only_changes_neither_loss_nor_gradients(name):
+    model = small(name)
+    ids = torch.randint(4, 61, (2, 12), generator=torch.Generator().manual_seed(0))
+    labels = ids.masked_fill(torch.rand(2, 12, generator=torch.Generator().manual_seed(1)) > 0.3, -100)
+    dense = model(input_ids=ids, labels=labels).loss
+    dense.backward()
+    gradients = {key: value.grad for key, value in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    with at_scored_positions(getattr(model, FAMILIES[name].head), labels):
+        outputs = model(input_ids=ids)
+    assert outputs.logits.shape == (int((labels != -100).sum()), 61)
+    sparse = mean_over_scored(outputs, labels)
+    sparse.backward()
+    torch.testing.assert_close(sparse, dense)
+    for key, value in model.named_parameters():
+        assert (value.grad is None) == (gradients[key] is None), key
+        if value.grad is not None:
+            torch.testing.assert_close(value.grad, gradients[key], rtol=1e-4, atol=1e-6)
+    assert model(input_ids=ids).logits.shape == (2, 12, 61), "the head sees everything again"
+
+
+def test_a_baseline_resumes_to_the_same_bits(tmp_path):
+    whole = pretrain(plan(tmp_path, "bert"), tmp_path / "whole", tokenizer=words_of("bert"), progress=False)
+    stop = {"save_steps": 4}
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 9:
+                raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pretrain(
+            plan(tmp_path, "bert", **stop),
+            tmp_path / "cut",
+            tokenizer=words_of("bert"),
+            progress=False,
+            callbacks=[Kill()],
+        )
+    pretrain(plan(tmp_path, "bert", **stop), tmp_path / "cut", tokenizer=words_of("bert"), progress=False, resume=True)
+    first, second = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "cut"))
+    assert whole["outcome"]["steps"] == 12
+    for key, value in first.items():
+        assert torch.equal(second[key], value), key
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["architecture=roberta"], "there is no model 'roberta'; there are bert"),
+        (["architecture=bert", "model.ssm_state_size=8"], "unknown field 'model.ssm_state_size'"),
+        (["model.attention_window=64"], "unknown field 'model.attention_window'"),
+    ],
+)
+def test_fields_that_a_family_has_not_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe("mini", overrides)
+
+
+def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
+    with pytest.raises(ValueError, match="only MaBERT takes packed rows here"):
+        pretrain(plan(tmp_path, "bert", packing="pack"), tmp_path / "run", tokenizer=words_of("bert"), progress=False)
+    small("bert").save_pretrained(tmp_path / "model")
+    words_of("bert").save_pretrained(tmp_path / "model")
+    task = table_task("birds", ("no", "yes"))
+    with pytest.raises(ValueError, match="pooling is 'map'; that is MaBERT's"):
+        finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)
+    with pytest.raises(ValueError, match="pooling 'map' is MaBERT's"):
+        embed(tmp_path / "model", TEXTS, pooling="map")

@@ -1,0 +1,95 @@
+"""Tokens a second over many texts: what is run, and how the best batch is found."""
+
+import json
+
+import pytest
+import torch
+
+from mabert.baselines.registry import FAMILIES
+from mabert.bench import throughput
+from mabert.bench.tasks import Cell, Throughput
+from mabert.bench.throughput import SHARES, collections
+
+TEXTS = (5, 30, 12, 7, 22)
+
+
+def task(name, texts=TEXTS):
+    return Throughput(FAMILIES[name], Cell("throughput", "best", "float32", max(texts), small=True, texts=tuple(texts)))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 5])
+def test_every_text_comes_once_in_its_order(batch):
+    many = task("bert")
+    many.cut(batch)
+    masks = [mask for _, mask in many._batches]
+    assert [int(length) for mask in masks for length in mask.sum(1)] == list(TEXTS)
+    assert [len(mask) for mask in masks] == [min(batch, 5 - first) for first in range(0, 5, batch)]
+    for ids, mask in many._batches:
+        assert mask.shape[1] == mask.sum(1).max()
+        assert (ids[mask == 0] == many.model.config.pad_token_id).all()
+        assert (ids[mask == 1] >= 1000).all()
+
+
+def test_the_fastest_batch_is_kept(monkeypatch):
+    many = task("bert", TEXTS * 4)
+    seconds = {1: 3.0, 4: 1.0, 16: 2.0, 20: 4.0}
+    tried = []
+
+    def clocked(self):
+        tried.append(self.batch)
+        return seconds[self.batch]
+
+    monkeypatch.setattr(Throughput, "__call__", clocked)
+    assert many.choose() == many.batch == 4
+    assert tried == [1, 4, 16, 20]
+
+
+def test_a_batch_that_does_not_fit_ends_the_search(monkeypatch):
+    many = task("bert")
+
+    def full(self):
+        if self.batch > 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return 1.0
+
+    monkeypatch.setattr(Throughput, "__call__", full)
+    assert many.choose() == 1
+
+
+@pytest.mark.parametrize("name", ["mabert", "longformer"])
+def test_batches_give_each_text_its_own_vectors(name):
+    many = task(name)
+    with torch.no_grad():
+        many.cut(5)
+        ((ids, mask),) = many._batches
+        together = many.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        for row, text in enumerate(TEXTS):
+            alone = many.model(input_ids=ids[row : row + 1, :text]).last_hidden_state[0]
+            torch.testing.assert_close(together[row, :text], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_collections_are_those_of_the_protocol():
+    drawn = collections()
+    assert {name: len(texts) for name, texts in drawn.items()} == SHARES
+    assert set(drawn["512 each"]) == {512}
+    assert set(drawn["8,192 each"]) == {8192}
+    many = collections(200)
+    for name, mean, deviation, longest in (("N(256,64)", 256, 64, 512), ("N(4096,1024)", 4096, 1024, 8192)):
+        lengths = torch.tensor(many[name], dtype=torch.float)
+        assert lengths.min() >= 16
+        assert lengths.max() <= longest
+        assert lengths.mean().item() == pytest.approx(mean, rel=0.05)
+        assert lengths.std().item() == pytest.approx(deviation, rel=0.1)
+
+
+def test_a_run_writes_rows(tmp_path):
+    result = throughput.run(("bert", "mabert"), quick=True, output=tmp_path)
+    (path,) = tmp_path.glob("*-throughput.json")
+    assert json.loads(path.read_text()) == result
+    assert [(row["model"], row["status"], row["tokens"]) for row in result["rows"]] == [
+        ("bert", "measured", 39),
+        ("mabert", "measured", 39),
+    ]
+    for row in result["rows"]:
+        assert row["batch"] in (1, 2)
+        assert row["tokens_per_second"] == pytest.approx(39e3 / row["median_ms"])

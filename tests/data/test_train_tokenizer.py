@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from transformers import AlbertConfig, AutoTokenizer, BigBirdConfig, DebertaV2Config, LongformerConfig, ModernBertConfig
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+from mabert.data.build import build_cache
+from mabert.data.encode import encode_texts
+from mabert.data.mlm import IGNORE, MlmMasking
+from mabert.data.tokenizer import fingerprint, load_tokenizer, special_ids
+from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
+
+SIZE = 700
+FAMILIES = list(RECIPES)
+UNIGRAM = ["albert", "bigbird", "deberta"]
+BYTES = ["longformer", "modernbert"]
+LOWERCASE = ["wordpiece", "albert"]
+SENTENCE = "The quiet river crossed the Castle, unafraid."
+VARIED = [
+    "",
+    " ",
+    SENTENCE,
+    "Café, naïve; Ångström -- e\u0301te\u0301 and \ufb01ne",
+    "12,345.67 in 2024 (3 %)",
+    "\U0001f600 river \U0001f469\u200d\U0001f4bb castle\u2026",
+    "riverborne" * 40,
+    "a line\nanother\r\nand\ta tab,  two spaces ",
+    "``quoted'' \u4e2d\u6587 \u0438 \u0434\u0440.",
+    "the [MASK] <mask> river </s> <pad> [SEP]",
+]
+RIVER = ("river", "▁river", "Ġriver")
+TEMPLATES = {
+    "wordpiece": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
+    "albert": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
+    "longformer": ("<s> A </s>", "<s> A </s> </s> B </s>"),
+    "bigbird": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
+    "deberta": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
+    "modernbert": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
+}
+IDS = {
+    "wordpiece": ({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}, {}),
+    "albert": ({"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}, {}),
+    "longformer": ({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}, {"<mask>": -1}),
+    "bigbird": ({"<pad>": 0, "</s>": 1, "<s>": 2, "<unk>": 3, "[CLS]": 4, "[SEP]": 5, "[MASK]": 6}, {}),
+    "deberta": ({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3}, {"[MASK]": -1}),
+    "modernbert": ({}, {"[UNK]": -5, "[CLS]": -4, "[SEP]": -3, "[PAD]": -2, "[MASK]": -1}),
+}
+
+
+def words(count: int) -> str:
+    """Words of random syllables, in which q stands before u only."""
+    rng = random.Random(3)
+    syllables = ["qua", "que", "ba", "tor", "im", "lens", "ra", "di", "ung", "ve", "st", "or", "é"]
+    return " ".join("".join(rng.choices(syllables, k=rng.randint(1, 5))) for _ in range(count))
+
+
+@pytest.fixture(scope="module")
+def texts(documents) -> list[str]:
+    extra = (
+        "In 1871 or 1872 the café's 12 doors (of 25) cost 3.50, \U0001f600 naïve; e\u0301te\u0301: the river?\n"
+        "Every character of the names of special tokens: [1] <2> a/b, MASK, CLS, PAD, SEP, UNK."
+    )
+    return [*documents, *[extra] * 3, words(3000)]
+
+
+@pytest.fixture(scope="module")
+def trained(texts):
+    made = {}
+
+    def of(family: str):
+        if family not in made:
+            made[family] = train_tokenizer(family, texts, SIZE)
+        return made[family]
+
+    return of
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request) -> str:
+    return request.param
+
+
+def ids(tokenizer, *texts: str) -> list[int]:
+    return tokenizer(*texts)["input_ids"]
+
+
+def test_saved_and_loaded_it_gives_the_same_ids(family, trained, tmp_path):
+    tokenizer = trained(family)
+    tokenizer.save_pretrained(tmp_path)
+    automatic = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(automatic) is type(tokenizer)
+    for loaded in (automatic, load_tokenizer(tmp_path), load_tokenizer(tmp_path / "tokenizer.json")):
+        assert len(loaded) == len(tokenizer)
+        assert special_ids(loaded) == special_ids(tokenizer)
+        assert fingerprint(loaded) == fingerprint(tokenizer)
+        for first, second in itertools.product(VARIED, [None, *VARIED[:4]]):
+            assert loaded(first, second)["input_ids"] == tokenizer(first, second)["input_ids"]
+
+
+def test_special_tokens_stand_where_they_belong(family, trained):
+    tokenizer = trained(family)
+    plain = {"A": SENTENCE, "B": "A bridge."}
+    plain = {name: tokenizer(text, add_special_tokens=False)["input_ids"] for name, text in plain.items()}
+    for template, given in zip(TEMPLATES[family], [(SENTENCE,), (SENTENCE, "A bridge.")], strict=True):
+        parts = [plain.get(part) or [tokenizer.convert_tokens_to_ids(part)] for part in template.split()]
+        assert ids(tokenizer, *given) == list(itertools.chain.from_iterable(parts))
+    assert ids(tokenizer, "") == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+
+
+def test_ids_of_special_tokens(family, trained):
+    tokenizer = trained(family)
+    first, last = IDS[family]
+    expected = first | {token: len(tokenizer) + index for token, index in last.items()}
+    assert {token: tokenizer.convert_tokens_to_ids(token) for token in expected} == expected
+    assert set(tokenizer.all_special_tokens) == set(expected)
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+
+def test_the_whole_size_and_its_ids_are_those_of_the_published_models():
+    size = {family: recipe.size for family, recipe in RECIPES.items()}
+    assert (size["wordpiece"], size["longformer"], size["deberta"]) == (30522, 50265, 128001)
+    assert (size["albert"], size["bigbird"]) == (AlbertConfig().vocab_size, BigBirdConfig().vocab_size)
+    assert size["deberta"] <= DebertaV2Config().vocab_size
+    modern = ModernBertConfig()
+    assert size["modernbert"] <= modern.vocab_size
+    of_modern = {token: size["modernbert"] + index for token, index in IDS["modernbert"][1].items()}
+    assert (of_modern["[CLS]"], of_modern["[SEP]"]) == (modern.cls_token_id, modern.sep_token_id)
+    assert of_modern["[PAD]"] == modern.pad_token_id
+    assert AlbertConfig().bos_token_id == RECIPES["albert"].first.index("[CLS]")
+    assert AlbertConfig().eos_token_id == RECIPES["albert"].first.index("[SEP]")
+    longformer = LongformerConfig()
+    for token, index in (("<s>", longformer.bos_token_id), ("<pad>", longformer.pad_token_id)):
+        assert RECIPES["longformer"].first.index(token) == index
+    assert RECIPES["longformer"].first.index("</s>") == longformer.eos_token_id
+    for family, config in (("bigbird", BigBirdConfig), ("deberta", DebertaV2Config)):
+        assert RECIPES[family].first[config().pad_token_id].lower() in ("<pad>", "[pad]")
+
+
+def test_the_class_is_that_of_the_model_in_transformers(trained):
+    models = {"wordpiece": "bert", "bigbird": "big_bird", "deberta": "deberta-v2"}
+    for family in [*LOWERCASE, *UNIGRAM, "longformer"]:
+        assert type(trained(family)).__name__ == TOKENIZER_MAPPING_NAMES[models.get(family, family)]
+    assert type(trained("modernbert")).__name__ == "TokenizersBackend"
+
+
+def test_segments(family, trained):
+    tokenizer = trained(family)
+    segments = tokenizer(SENTENCE, "A bridge.", return_token_type_ids=True)["token_type_ids"]
+    second = len(ids(tokenizer, SENTENCE))
+    told = family not in BYTES
+    assert segments == [0] * second + [int(told)] * (len(segments) - second)
+    assert ("token_type_ids" in tokenizer("a")) == (family in ("wordpiece", "deberta"))
+
+
+def test_the_size_asked_for_is_kept(family, texts, trained):
+    least = RECIPES[family].least
+    for size in (least, least + 1, least + 3, least + 40):
+        assert len(train_tokenizer(family, texts, size)) <= size
+    assert len(trained(family)) == SIZE
+
+
+def test_fewer_tokens_where_the_text_gives_no_more(family):
+    for text in (["x"], ["a b"], ["the cat sat"] * 2, ["x" * 3000]):
+        tokenizer = train_tokenizer(family, text)
+        assert len(tokenizer) < RECIPES[family].least + 50
+        assert tokenizer.unk_token_id not in ids(tokenizer, text[0][:50])
+
+
+def test_more_characters_than_there_is_room_for():
+    text = " ".join(chr(0x4E00 + index % 700) * 2 for index in range(2000))
+    for family in UNIGRAM:
+        tokenizer = train_tokenizer(family, [text], 150)
+        assert len(tokenizer) <= 150
+        assert {tokenizer.unk_token_id, *tokenizer.all_special_ids} < set(ids(tokenizer, text)) | set(
+            tokenizer.all_special_ids
+        )
+
+
+def test_the_same_texts_give_the_same_tokenizer_in_any_process(texts, trained, tmp_path):
+    here = {family: fingerprint(trained(family)) for family in FAMILIES}
+    for _ in range(3):
+        assert {family: fingerprint(train_tokenizer(family, iter(texts), SIZE)) for family in FAMILIES} == here
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    code = (
+        "import json, sys\n"
+        "from mabert.data.tokenizer import fingerprint\n"
+        "from mabert.data.train_tokenizer import RECIPES, train_tokenizer\n"
+        "texts = json.load(open(sys.argv[1]))\n"
+        f"made = {{family: fingerprint(train_tokenizer(family, texts, {SIZE})) for family in RECIPES}}\n"
+        "print(json.dumps(made))\n"
+    )
+    seed = str((int(os.environ.get("PYTHONHASHSEED", "random").replace("random", "1")) + 1) % 1000)
+    there = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "texts.json")],
+        env=os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": "false"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(there.stdout) == here
+
+
+def test_case_and_accents(family, trained):
+    tokenizer = trained(family)
+    same = family in LOWERCASE
+    assert (ids(tokenizer, "The River") == ids(tokenizer, "the river")) == same
+    assert (ids(tokenizer, "café") == ids(tokenizer, "cafe")) == same
+    composed = ids(tokenizer, "e\u0301te\u0301") == ids(tokenizer, "\xe9t\xe9")
+    assert composed == (family not in ("longformer", "bigbird"))
+
+
+def test_plain_text_survives(family, trained):
+    tokenizer = trained(family)
+    text = "the quiet river, remembered"
+    assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=True).replace(" ,", ",") == text
+    assert tokenizer.tokenize("castle river")[-1] in RIVER
+
+
+def test_a_mask_takes_the_space_before_it(family, trained):
+    tokenizer = trained(family)
+    tokens = tokenizer.tokenize(f"castle {tokenizer.mask_token} river")
+    assert [token.strip() for token in tokens[:-1]] == [*tokenizer.tokenize("castle"), tokenizer.mask_token]
+    assert tokens[-1] in RIVER
+
+
+def test_bytes_know_every_character_and_unigram_has_unknown_ones(trained):
+    for family in FAMILIES:
+        tokenizer = trained(family)
+        assert (tokenizer.unk_token_id in ids(tokenizer, "\u4e2d")) == (family not in BYTES)
+        assert tokenizer.unk_token_id not in ids(tokenizer, "1871 castles")
+
+
+def test_any_text_comes_back_from_bytes(trained):
+    for family in BYTES:
+        tokenizer = trained(family)
+        for text in ("\u4e2d\u6587 \U0001f600\n\t\x00", "".join(map(chr, range(32, 256)))):
+            assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=True) == text
+
+
+def test_the_alphabet_is_of_the_most_frequent_characters():
+    tokenizer = train_tokenizer("albert", ["q " * 9 + "xa xb xc xd xe"], RECIPES["albert"].least)
+    assert {"q", "x"} & tokenizer.get_vocab().keys() == {"q"}
+    assert {"q", "x"} & train_wordpiece(["q" * 9, "x", "x"], 7).get_vocab().keys() == {"q"}
+
+
+def test_marks_of_word_starts_in_a_text_are_spaces(texts):
+    plain = [" ".join(text.split()) for text in texts]
+    for family in UNIGRAM:
+        for between in ("  ", "▁"):
+            marked = [text.replace("▁", " ").replace(" ", between) for text in plain]
+            assert fingerprint(train_tokenizer(family, marked, SIZE)) == fingerprint(
+                train_tokenizer(family, plain, SIZE)
+            )
+
+
+def test_pieces_hold_letters_or_other_characters(trained):
+    for family in UNIGRAM:
+        tokenizer = trained(family)
+        pieces = {piece.removeprefix("▁") for piece in set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)}
+        kinds = {piece: {unicodedata.category(letter)[0] in "LM" for letter in piece} for piece in pieces}
+        assert not [piece for piece, kind in kinds.items() if len(kind) > 1]
+        assert not [piece for piece in pieces if "▁" in piece]
+        assert [piece for piece, kind in kinds.items() if kind == {False} and len(piece) > 1]
+
+
+def test_symbols_of_albert_stand_alone(trained):
+    tokenizer = trained("albert")
+    symbols = ["(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€"]
+    assert tokenizer.convert_ids_to_tokens(range(5, 13)) == symbols
+    holding = [token for token in tokenizer.get_vocab() if set(token) & set(symbols)]
+    assert sorted(holding) == sorted(symbols)
+    assert tokenizer.tokenize("(the river...)")[-4:] == [".", ".", ".", ")"]
+
+
+def test_only_so_much_text_is_read(family, texts):
+    def endless():
+        yield "the castle " * 20
+        yield "the river " * 20 + "\U0001f600" * 500
+        raise AssertionError("read on")
+
+    cut = ["the castle " * 20, "the river " * 10]
+    capped = train_tokenizer(family, endless(), 320, characters=sum(map(len, cut)))
+    assert fingerprint(capped) == fingerprint(train_tokenizer(family, cut, 320))
+    assert fingerprint(capped) != fingerprint(train_tokenizer(family, cut[:1], 320))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_it_encodes_texts_and_pairs_for_a_classifier(family, trained, pair):
+    tokenizer = trained(family)
+    texts_a = [SENTENCE * 5, "a river", SENTENCE]
+    texts_b = ["the castle", SENTENCE * 5, SENTENCE] if pair else None
+    items = encode_texts(tokenizer, texts_a, texts_b, max_length=16, truncate=True)
+    lengths = [len(item["input_ids"]) for item in items]
+    assert max(lengths) == 16
+    for item in items:
+        special = [token for token in item["input_ids"] if token in tokenizer.all_special_ids]
+        assert len(special) == tokenizer.num_special_tokens_to_add(pair=pair)
+        assert (item["input_ids"][0], item["input_ids"][-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    whole = encode_texts(tokenizer, texts_a, texts_b, max_length=None)
+    assert [item["input_ids"] for item in whole] == [
+        ids(tokenizer, *given) for given in (zip(texts_a, texts_b, strict=True) if pair else zip(texts_a, strict=True))
+    ]
+
+
+def test_names_of_special_tokens_in_a_corpus_are_text(family, trained, tmp_path):
+    tokenizer = trained(family)
+    (tmp_path / "corpus.txt").write_text("the [MASK] <mask> <s> river </s> <pad> [PAD] [CLS][SEP] castle\n" * 3)
+    cache = build_cache(tmp_path / "corpus.txt", tokenizer, tmp_path / "caches", progress=False)
+    found = set(cache.ids.tolist())
+    assert not found & (set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    assert set(RIVER) & set(tokenizer.convert_ids_to_tokens(sorted(found)))
+
+
+def test_masking_spares_special_tokens_and_draws_none(family, trained):
+    tokenizer = trained(family)
+    window = np.array(ids(tokenizer, SENTENCE * 20, SENTENCE))
+    special = np.isin(window, tokenizer.all_special_ids)
+    masking = MlmMasking(tokenizer, mask_share=0.0, random_share=1.0)
+    inputs, labels = masking(window, 0, 0, 0)
+    chosen = labels != IGNORE
+    assert chosen.sum() == round(0.15 * (~special).sum())
+    assert not (chosen & special).any()
+    assert not np.isin(inputs[chosen], tokenizer.all_special_ids).any()
+
+
+def test_whole_words_are_for_wordpiece_only(family, trained):
+    tokenizer = trained(family)
+    if family == "wordpiece":
+        assert MlmMasking(tokenizer, whole_word=True).whole_word
+        return
+    with pytest.raises(ValueError, match=f"whole_word masking needs a WordPiece.*{type(tokenizer).__name__} has none"):
+        MlmMasking(tokenizer, whole_word=True)
+
+
+def test_number_signs_of_a_text_make_no_wordpiece():
+    tokenizer = train_tokenizer("longformer", ["## a heading\n" * 50], 300)
+    assert "##" in tokenizer.get_vocab()
+    with pytest.raises(ValueError, match="whole_word masking needs a WordPiece vocabulary"):
+        MlmMasking(tokenizer, whole_word=True)
+
+
+def test_training_refuses_what_cannot_work(family):
+    least = RECIPES[family].least
+    with pytest.raises(ValueError, match=f"vocab_size is {least - 1}; .* of {family} need {least}"):
+        train_tokenizer(family, ["the river"], least - 1)
+    for texts in ([], [""], [" ", "\n\t"]):
+        with pytest.raises(ValueError, match=f"cannot train a tokenizer for {family}: the texts hold no words"):
+            train_tokenizer(family, texts)
+    with pytest.raises(ValueError, match="characters is 0; at least one must be read"):
+        train_tokenizer(family, ["the river"], characters=0)
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match=r"no tokenizer is known for the family 'gpt'; known are wordpiece, albert, "):
+        train_tokenizer("gpt", ["the river"])
+    with pytest.raises(ValueError, match="the texts hold no words"):
+        train_tokenizer("albert", ["(...)"])
+    for size in (5, 6):
+        with pytest.raises(ValueError, match=f"vocab_size is {size}; it must exceed the 5 special tokens by 2"):
+            train_wordpiece(["the river"], size)

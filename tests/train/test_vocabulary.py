@@ -1,0 +1,76 @@
+"""Which tokenizer a run gets, and what the record says of it."""
+
+import pytest
+
+from mabert.baselines.registry import FAMILIES
+from mabert.data import vocabulary as kept
+from mabert.data.tokenizer import fingerprint
+from mabert.data.vocabulary import beginnings, trained_tokenizer
+from mabert.train import vocabulary
+from mabert.train.vocabulary import find_tokenizer
+from tests.train.helpers import corpus, tokenizer
+
+
+@pytest.fixture
+def without_hub(monkeypatch):
+    """A machine that the hub cannot be reached from."""
+    asked = []
+
+    def refuse(name):
+        asked.append(name)
+        raise FileNotFoundError(f"{name}: no such tokenizer, here or on the hub")
+
+    monkeypatch.setattr(vocabulary, "load_tokenizer", refuse)
+    return asked
+
+
+def test_the_one_that_is_asked_for_comes_first(tmp_path):
+    own = tokenizer()
+    own.save_pretrained(tmp_path / "own")
+    found, origin = find_tokenizer(FAMILIES["albert"], str(tmp_path / "own"), [], tmp_path)
+    assert fingerprint(found) == fingerprint(own)
+    assert origin == str(tmp_path / "own")
+    with pytest.raises(FileNotFoundError):
+        find_tokenizer(FAMILIES["albert"], str(tmp_path / "none.json"), [], tmp_path)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_a_familys_own_is_that_of_its_published_model(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(vocabulary, "load_tokenizer", lambda hub: hub)
+    assert find_tokenizer(FAMILIES[name], None, [], tmp_path) == (FAMILIES[name].hub, f"hub:{FAMILIES[name].hub}")
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_without_the_hub_one_of_its_kind_is_trained_once(name, without_hub, tmp_path, monkeypatch, caplog):
+    text = [str(corpus(tmp_path / "text.txt"))]
+    found, origin = find_tokenizer(FAMILIES[name], None, text, tmp_path / "cache")
+    assert without_hub == [FAMILIES[name].hub]
+    assert origin.startswith("trained on data.sources: ")
+    assert f"{len(found):,}" in origin
+    assert "training one of its kind" in caplog.text
+    monkeypatch.setattr(kept, "train_tokenizer", None)
+    again, same = find_tokenizer(FAMILIES[name], None, text, tmp_path / "cache", before=origin)
+    assert (fingerprint(again), same) == (fingerprint(found), origin)
+    assert len(without_hub) == 1, "a resumed run does not ask the hub for what it did not have"
+
+
+def test_a_run_that_had_it_from_the_hub_does_not_go_on_with_another(without_hub, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        find_tokenizer(FAMILIES["bert"], None, [], tmp_path, before="hub:google-bert/bert-base-uncased")
+
+
+def test_every_source_gives_its_share(tmp_path):
+    from mabert.data.corpus import parse_sources
+
+    for name, letter in (("a", "a"), ("b", "b")):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join([letter * 10] * 5))
+    parsed = parse_sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+    read = list(beginnings(parsed, 50))
+    assert read == ["a" * 10, "a" * 10, "a" * 5, "b" * 10, "b" * 10, "b" * 5]
+
+
+def test_other_text_gives_another(tmp_path):
+    first = trained_tokenizer("wordpiece", [corpus(tmp_path / "1.txt", seed=1)], tmp_path / "cache", characters=500)
+    second = trained_tokenizer("wordpiece", [corpus(tmp_path / "2.txt", seed=2)], tmp_path / "cache", characters=900)
+    assert fingerprint(first) != fingerprint(second)
+    assert len(list((tmp_path / "cache").glob("tokenizer-wordpiece-*"))) == 2
