@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
 
 NOUNS = ["river", "castle", "engine", "window", "teacher", "garden", "village", "doctor", "captain", "mountain"]
 VERBS = ["carried", "followed", "painted", "opened", "repaired", "visited", "measured", "remembered", "crossed"]
 ADJECTIVES = ["quiet", "ancient", "narrow", "bright", "heavy", "forgotten", "careful", "northern", "broken", "golden"]
+VOCABULARY = 700
+"""Tokens of each family's `trained` tokenizer."""
 
 
 def sentence(rng: random.Random) -> str:
@@ -36,3 +38,36 @@ def text_file(documents, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return path
+
+
+def words(count: int) -> str:
+    """Words of random syllables, in which q stands before u only."""
+    rng = random.Random(3)
+    syllables = ["qua", "que", "ba", "tor", "im", "lens", "ra", "di", "ung", "ve", "st", "or", "é"]
+    return " ".join("".join(rng.choices(syllables, k=rng.randint(1, 5))) for _ in range(count))
+
+
+@pytest.fixture(scope="session")
+def texts(documents) -> list[str]:
+    extra = (
+        "In 1871 or 1872 the café's 12 doors (of 25) cost 3.50, \U0001f600 naïve; e\u0301te\u0301: the river?\n"
+        "Every character of the names of special tokens: [1] <2> a/b, MASK, CLS, PAD, SEP, UNK."
+    )
+    return [*documents, *[extra] * 3, words(3000)]
+
+
+@pytest.fixture(scope="session")
+def trained(texts):
+    made = {}
+
+    def of(family: str):
+        if family not in made:
+            made[family] = train_tokenizer(family, texts, VOCABULARY)
+        return made[family]
+
+    return of
+
+
+@pytest.fixture(params=list(RECIPES))
+def family(request) -> str:
+    return request.param

@@ -3,19 +3,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import subprocess
 import sys
 import unicodedata
 
-import numpy as np
 import pytest
 from transformers import AlbertConfig, AutoTokenizer, BigBirdConfig, DebertaV2Config, LongformerConfig, ModernBertConfig
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from mabert.data.build import build_cache
-from mabert.data.encode import encode_texts
-from mabert.data.mlm import IGNORE, MlmMasking
 from mabert.data.tokenizer import fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
 
@@ -54,39 +49,6 @@ IDS = {
     "deberta": ({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3}, {"[MASK]": -1}),
     "modernbert": ({}, {"[UNK]": -5, "[CLS]": -4, "[SEP]": -3, "[PAD]": -2, "[MASK]": -1}),
 }
-
-
-def words(count: int) -> str:
-    """Words of random syllables, in which q stands before u only."""
-    rng = random.Random(3)
-    syllables = ["qua", "que", "ba", "tor", "im", "lens", "ra", "di", "ung", "ve", "st", "or", "é"]
-    return " ".join("".join(rng.choices(syllables, k=rng.randint(1, 5))) for _ in range(count))
-
-
-@pytest.fixture(scope="module")
-def texts(documents) -> list[str]:
-    extra = (
-        "In 1871 or 1872 the café's 12 doors (of 25) cost 3.50, \U0001f600 naïve; e\u0301te\u0301: the river?\n"
-        "Every character of the names of special tokens: [1] <2> a/b, MASK, CLS, PAD, SEP, UNK."
-    )
-    return [*documents, *[extra] * 3, words(3000)]
-
-
-@pytest.fixture(scope="module")
-def trained(texts):
-    made = {}
-
-    def of(family: str):
-        if family not in made:
-            made[family] = train_tokenizer(family, texts, SIZE)
-        return made[family]
-
-    return of
-
-
-@pytest.fixture(params=FAMILIES)
-def family(request) -> str:
-    return request.param
 
 
 def ids(tokenizer, *texts: str) -> list[int]:
@@ -291,61 +253,6 @@ def test_only_so_much_text_is_read(family, texts):
     capped = train_tokenizer(family, endless(), 320, characters=sum(map(len, cut)))
     assert fingerprint(capped) == fingerprint(train_tokenizer(family, cut, 320))
     assert fingerprint(capped) != fingerprint(train_tokenizer(family, cut[:1], 320))
-
-
-@pytest.mark.parametrize("pair", [False, True])
-def test_it_encodes_texts_and_pairs_for_a_classifier(family, trained, pair):
-    tokenizer = trained(family)
-    texts_a = [SENTENCE * 5, "a river", SENTENCE]
-    texts_b = ["the castle", SENTENCE * 5, SENTENCE] if pair else None
-    items = encode_texts(tokenizer, texts_a, texts_b, max_length=16, truncate=True)
-    lengths = [len(item["input_ids"]) for item in items]
-    assert max(lengths) == 16
-    for item in items:
-        special = [token for token in item["input_ids"] if token in tokenizer.all_special_ids]
-        assert len(special) == tokenizer.num_special_tokens_to_add(pair=pair)
-        assert (item["input_ids"][0], item["input_ids"][-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
-    whole = encode_texts(tokenizer, texts_a, texts_b, max_length=None)
-    assert [item["input_ids"] for item in whole] == [
-        ids(tokenizer, *given) for given in (zip(texts_a, texts_b, strict=True) if pair else zip(texts_a, strict=True))
-    ]
-
-
-def test_names_of_special_tokens_in_a_corpus_are_text(family, trained, tmp_path):
-    tokenizer = trained(family)
-    (tmp_path / "corpus.txt").write_text("the [MASK] <mask> <s> river </s> <pad> [PAD] [CLS][SEP] castle\n" * 3)
-    cache = build_cache(tmp_path / "corpus.txt", tokenizer, tmp_path / "caches", progress=False)
-    found = set(cache.ids.tolist())
-    assert not found & (set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
-    assert set(RIVER) & set(tokenizer.convert_ids_to_tokens(sorted(found)))
-
-
-def test_masking_spares_special_tokens_and_draws_none(family, trained):
-    tokenizer = trained(family)
-    window = np.array(ids(tokenizer, SENTENCE * 20, SENTENCE))
-    special = np.isin(window, tokenizer.all_special_ids)
-    masking = MlmMasking(tokenizer, mask_share=0.0, random_share=1.0)
-    inputs, labels = masking(window, 0, 0, 0)
-    chosen = labels != IGNORE
-    assert chosen.sum() == round(0.15 * (~special).sum())
-    assert not (chosen & special).any()
-    assert not np.isin(inputs[chosen], tokenizer.all_special_ids).any()
-
-
-def test_whole_words_are_for_wordpiece_only(family, trained):
-    tokenizer = trained(family)
-    if family == "wordpiece":
-        assert MlmMasking(tokenizer, whole_word=True).whole_word
-        return
-    with pytest.raises(ValueError, match=f"whole_word masking needs a WordPiece.*{type(tokenizer).__name__} has none"):
-        MlmMasking(tokenizer, whole_word=True)
-
-
-def test_number_signs_of_a_text_make_no_wordpiece():
-    tokenizer = train_tokenizer("longformer", ["## a heading\n" * 50], 300)
-    assert "##" in tokenizer.get_vocab()
-    with pytest.raises(ValueError, match="whole_word masking needs a WordPiece vocabulary"):
-        MlmMasking(tokenizer, whole_word=True)
 
 
 def test_training_refuses_what_cannot_work(family):
