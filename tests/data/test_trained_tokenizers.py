@@ -8,6 +8,7 @@ import pytest
 from mabert.data.build import build_cache
 from mabert.data.encode import encode_texts
 from mabert.data.mlm import IGNORE, MlmMasking
+from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import train_tokenizer
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."
@@ -71,3 +72,23 @@ def test_number_signs_of_a_text_make_no_wordpiece():
     assert "##" in tokenizer.get_vocab()
     with pytest.raises(ValueError, match="whole_word masking needs a WordPiece vocabulary"):
         MlmMasking(tokenizer, whole_word=True)
+
+
+def test_line_ends_are_spaces_or_tokens_of_their_own_but_never_unknown(family, trained, tmp_path):
+    tokenizer = trained(family)
+    assert tokenizer.unk_token_id not in ids(tokenizer, "the river\nthe castle")
+    tokenizer.save_pretrained(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert ids(again, "the river\nthe castle") == ids(tokenizer, "the river\nthe castle")
+    if family not in ("longformer", "modernbert"):  # which have line ends among their bytes
+        assert ids(again, "the river\nthe castle") == ids(again, "the river the castle")
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "albert", "bigbird"])
+def test_families_with_segments_tell_the_texts_of_a_pair_apart(family, trained, tmp_path):
+    trained(family).save_pretrained(tmp_path)
+    for tokenizer in (trained(family), load_tokenizer(tmp_path)):
+        (item,) = encode_texts(tokenizer, ["a river"], ["the castle"], max_length=None)
+        first = item["token_type_ids"].index(1)
+        assert item["input_ids"][first - 1] == tokenizer.sep_token_id
+        assert set(item["token_type_ids"][first:]) == {1}

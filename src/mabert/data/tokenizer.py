@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, normalizers
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
 
@@ -61,6 +61,10 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer, once it is known to be a fast one with the five special tokens.
 
+    Two gaps of transformers 5 are closed: ALBERT's and BigBird's tell the two texts of a pair apart again, as their
+    models were made for, and BigBird's, whose class leaves out the published map of characters, reads a line end as a
+    space and not as an unknown character.
+
     Args:
         tokenizer: any tokenizer of transformers.
         source: where it is from, for the message.
@@ -73,6 +77,13 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
         raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
+    if isinstance(tokenizer, (AlbertTokenizer, BigBirdTokenizer)):
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    backend = tokenizer.backend_tokenizer
+    if tokenizer.unk_token_id in backend.encode("\n", add_special_tokens=False).ids:
+        line_ends = normalizers.Replace("\n", " ")
+        old = backend.normalizer
+        backend.normalizer = line_ends if old is None else normalizers.Sequence([line_ends, old])
     return tokenizer
 
 
