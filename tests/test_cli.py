@@ -146,3 +146,45 @@ def test_version(capsys):
         cli.main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.strip() == f"mabert {mabert.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
+        (["bench", "throughput", "--limit", "3"], "limit is for `bench models`, not for `bench throughput`"),
+        (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
+        (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
+        (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),
+        (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
+        (["bench", "report"], "no results to report"),
+        (["pretrain", "mini", "--model", "roberta", "-o", "nowhere"], "there is no model 'roberta'"),
+        (["extend", "nowhere", "--length", "9", "-o", "there"], "no model folder nowhere"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, arguments, message):
+    code, _, complaint = run(capsys, *arguments)
+    assert code == 2
+    assert message in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
+    from tests.report.rows import CPU, GPU, whole
+
+    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "device": "two", "threads": 2}
+    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment}
+    (tmp_path / "a.json").write_text(json.dumps({**content, "rows": whole(CPU) + whole(GPU)}))
+    code, _, _ = run(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
+    assert code == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    figures = {"efficiency-paper-float32-cpu.svg", "efficiency-best-bfloat16-cuda.svg"}
+    assert names == {"efficiency.md", *figures}
+    assert "## The paper's settings, fp32, cpu" in (tmp_path / "out/efficiency.md").read_text()
+
+
+def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811
+    code, out, _ = run(capsys, "extend", masked_lm, "--length", 60, "-o", tmp_path / "longer")
+    assert code == 0
+    assert "60 tokens instead of 24" in out
+    assert json.loads((tmp_path / "longer/config.json").read_text())["max_position_embeddings"] == 60

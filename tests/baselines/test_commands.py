@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from mabert.baselines.extend import extend
+from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
 from mabert.data.table import table_task
 from mabert.data.train_tokenizer import train_tokenizer
@@ -17,6 +18,7 @@ from mabert.infer.embed import embed
 from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
 from mabert.infer.predict import predict
+from mabert.train import pretrain as pretraining
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_scored_positions, mean_over_scored
@@ -32,7 +34,8 @@ TEXTS = ["the bird sings", "a small old house under the wind", "stone"]
 
 def plan(folder, name, **training):
     base = recipe(folder, **training)
-    return dataclasses.replace(base, architecture=name, model={**MODEL, "max_position_embeddings": 24})
+    own = {"attention_window": 8} if name == "longformer" else {}  # its inputs are filled up to a multiple
+    return dataclasses.replace(base, architecture=name, model={**MODEL, "max_position_embeddings": 24, **own})
 
 
 def words_of(name):
@@ -175,3 +178,35 @@ def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
         finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)
     with pytest.raises(ValueError, match="pooling 'map' is MaBERT's"):
         embed(tmp_path / "model", TEXTS, pooling="map")
+
+
+def test_bigbird_answers_the_same_whatever_stands_beside_a_text(tmp_path):
+    sizes = {"block_size": 2, "num_random_blocks": 1, "max_position_embeddings": 64, "vocab_size": 400}
+    words = words_of("bigbird")
+    family = FAMILIES["bigbird"]
+    config = family.config_of({**MODEL, **sizes}, **family.special_ids(words.pad_token_id, 2, 3))
+    build("masked_lm", config).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    texts = ["the bird", "the bird sings under the green road " * 2, "a small old house"]
+    together = embed(tmp_path, texts, progress=False)
+    for text, vector in zip(texts, together, strict=True):
+        np.testing.assert_array_equal(embed(tmp_path, [text], progress=False)[0], vector)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [("longformer", {"attention_window": 7}, "make no Longformer"), ("deberta", {"legacy": False}, "make no DeBERTa")],
+)
+def test_fields_that_make_no_model_get_one_line(name, fields, message, tmp_path):
+    base = plan(tmp_path, name)
+    wrong = dataclasses.replace(base, model={**base.model, **fields})
+    with pytest.raises(ValueError, match=message):
+        pretrain(wrong, tmp_path / "run", tokenizer=words_of(name), progress=False)
+
+
+def test_a_folder_in_use_is_refused_before_a_tokenizer_is_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/other").write_text("")
+    monkeypatch.setattr(pretraining, "find_tokenizer", None)
+    with pytest.raises(ValueError, match="already holds files"):
+        pretrain(plan(tmp_path, "bert"), tmp_path / "run", progress=False)

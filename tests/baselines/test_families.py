@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+import transformers
 from transformers import AutoModelForMaskedLM
 
+import mabert
 from mabert.baselines.family import Shape
-from mabert.baselines.load import build, load, load_config, with_new_head
+from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat, stretch
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 
 PUBLISHED = {
@@ -175,3 +178,61 @@ def test_other_kinds_of_models_are_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no model 'roberta'; there are bert"):
         family_named("roberta")
     assert set(SIZES) <= FAMILIES["bert"].known_fields()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_language_modelling_reaches_every_weight_that_is_trained(name):
+    config = small_config(name)
+    model = new_model(config)
+    ids = tokens(2, 20)
+    model(input_ids=ids, labels=ids).loss.backward()
+    trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
+    assert all(weight.grad is not None for weight in trained.values())
+    kept_out = {key for key, weight in model.named_parameters() if not weight.requires_grad}
+    assert bool(kept_out) == (name in ("longformer", "bigbird"))
+    assert all("_global." in key or "pooler." in key for key in kept_out)
+
+
+def test_longformers_global_projections_begin_as_copies_of_the_local_ones():
+    model = small("longformer")
+    FAMILIES["longformer"].finish_pretraining(model)
+    attention = model.base_model.encoder.layer[0].attention.self
+    for part in ("query", "key", "value"):
+        local, everywhere = getattr(attention, part), getattr(attention, f"{part}_global")
+        assert torch.equal(local.weight, everywhere.weight)
+        assert torch.equal(local.bias, everywhere.bias)
+
+
+def test_bigbird_reads_inputs_that_are_no_whole_number_of_blocks():
+    sizes = {"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 61}
+    model = small("bigbird", "encoder", **sizes)
+    assert FAMILIES["bigbird"].longest(model.config) == 64
+    assert model(tokens(1, 61)).last_hidden_state.shape == (1, 61, 32)
+    longer = FAMILIES["bigbird"].extend(model, 101)
+    assert longer(tokens(1, 101)).last_hidden_state.shape == (1, 101, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("bert", {"layer_norm_eps": "1e-5"}),
+        ("deberta", {"hidden_dropout_prob": 2.0}),
+        ("mabert", {"ssm_state_size": 0}),
+    ],
+)
+def test_fields_of_wrong_types_or_values_get_one_line(name, fields):
+    with pytest.raises(ValueError, match=next(iter(fields))) as caught:
+        small_config(name, **fields)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["MaBertForTokenClassification", "BertForTokenClassification"])
+def test_a_model_is_opened_and_lengthened_with_the_head_it_has(kind, tmp_path):
+    name = "mabert" if kind.startswith("Ma") else "bert"
+    model = (getattr(mabert, kind, None) or getattr(transformers, kind))(small_config(name)).eval()
+    model.save_pretrained(tmp_path)
+    loaded = load_as_saved(tmp_path)
+    assert type(loaded).__name__ == kind
+    ids = tokens(1, 9)
+    assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+    assert type(family_of(model.config).extend(loaded, 90)).__name__ == kind

@@ -7,8 +7,10 @@ import torch
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import throughput
+from mabert.bench.models import Protocol
 from mabert.bench.tasks import Cell, Throughput
-from mabert.bench.throughput import SHARES, collections
+from mabert.bench.throughput import SHARES, ManyTexts, collections
+from mabert.bench.worker import CellError
 
 TEXTS = (5, 30, 12, 7, 22)
 
@@ -30,30 +32,56 @@ def test_every_text_comes_once_in_its_order(batch):
         assert (ids[mask == 1] >= 1000).all()
 
 
-def test_the_fastest_batch_is_kept(monkeypatch):
-    many = task("bert", TEXTS * 4)
-    seconds = {1: 3.0, 4: 1.0, 16: 2.0, 20: 4.0}
-    tried = []
+class Scripted:
+    """A worker whose seconds depend on the batch; None is too much memory."""
 
-    def clocked(self):
-        tried.append(self.batch)
-        return seconds[self.batch]
+    def __init__(self, name, seconds):
+        self.name, self.seconds, self.batch, self.log = name, seconds, 0, []
 
-    monkeypatch.setattr(Throughput, "__call__", clocked)
-    assert many.choose() == many.batch == 4
-    assert tried == [1, 4, 16, 20]
+    def cut(self, batch):
+        self.batch = batch
+
+    def prepare(self, cell):
+        self.log.append("anew")
+
+    def call(self, limit):
+        self.log.append(self.batch)
+        if self.seconds[self.batch] is None:
+            raise CellError("out of memory", "can't allocate memory")
+        return self.seconds[self.batch]
 
 
-def test_a_batch_that_does_not_fit_ends_the_search(monkeypatch):
-    many = task("bert")
+def chosen(name, seconds, texts=20, budget=30.0):
+    worker = Scripted(name, seconds)
+    bench = ManyTexts(Protocol(budget=budget))
+    asked = Cell("throughput", "best", "float32", 9, texts=(9,) * texts)
+    assert bench.warm(asked, worker) == []
+    assert worker.batch == bench.batches[name]
+    return worker.batch, worker.log
 
-    def full(self):
-        if self.batch > 1:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return 1.0
 
-    monkeypatch.setattr(Throughput, "__call__", full)
-    assert many.choose() == 1
+def test_the_fastest_batch_is_kept_and_the_first_call_only_warms():
+    assert chosen("bert", {1: 3.0, 4: 1.0, 16: 2.0, 20: 4.0}) == (4, [1, 1, 4, 16, 20])
+    assert chosen("bert", {1: 3.0, 2: 4.0}, texts=2, budget=2.0) == (1, [1, 2])
+
+
+def test_a_batch_that_does_not_fit_ends_the_search():
+    assert chosen("bert", {1: 3.0, 4: None}) == (1, [1, 1, 4, "anew"])
+
+
+def test_what_fails_is_not_taken_for_too_large():
+    class Broken(Scripted):
+        def call(self, limit):
+            if self.batch > 1:
+                raise CellError("failed", "RuntimeError: odd")
+            return 1.0
+
+    with pytest.raises(CellError, match="odd"):
+        ManyTexts(Protocol()).warm(Cell("throughput", "best", "float32", 9, texts=(9,) * 4), Broken("bert", {}))
+
+
+def test_bigbird_reads_one_text_at_a_time():
+    assert chosen("bigbird", {1: 3.0}) == (1, [1, 1])
 
 
 @pytest.mark.parametrize("name", ["mabert", "longformer"])

@@ -11,7 +11,7 @@ import pytest
 from transformers import AlbertConfig, AutoTokenizer, BigBirdConfig, DebertaV2Config, LongformerConfig, ModernBertConfig
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from mabert.data.tokenizer import fingerprint, load_tokenizer, special_ids
+from mabert.data.tokenizer import checked, fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
 
 SIZE = 700
@@ -60,7 +60,8 @@ def test_saved_and_loaded_it_gives_the_same_ids(family, trained, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     automatic = AutoTokenizer.from_pretrained(tmp_path)
     assert type(automatic) is type(tokenizer)
-    for loaded in (automatic, load_tokenizer(tmp_path), load_tokenizer(tmp_path / "tokenizer.json")):
+    # BigBird's class alone leaves our reading of line ends out.
+    for loaded in (checked(automatic, tmp_path), load_tokenizer(tmp_path), load_tokenizer(tmp_path / "tokenizer.json")):
         assert len(loaded) == len(tokenizer)
         assert special_ids(loaded) == special_ids(tokenizer)
         assert fingerprint(loaded) == fingerprint(tokenizer)
@@ -120,7 +121,7 @@ def test_segments(family, trained):
     second = len(ids(tokenizer, SENTENCE))
     told = family not in BYTES
     assert segments == [0] * second + [int(told)] * (len(segments) - second)
-    assert ("token_type_ids" in tokenizer("a")) == (family in ("wordpiece", "deberta"))
+    assert ("token_type_ids" in tokenizer("a")) == (family not in BYTES)
 
 
 def test_the_size_asked_for_is_kept(family, texts, trained):

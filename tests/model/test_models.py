@@ -27,7 +27,7 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import attention as attention_module
-from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore
+from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore, in_halves
 from mabert.ops import softmax_attention, use_backend
 from tests.model.helpers import VOCAB, build, config, ids, run
 
@@ -330,3 +330,35 @@ def test_long_padding_is_no_long_input():
     tokens = np.concatenate([ids(np.random.default_rng(0), 1, 5), np.zeros((1, 60), int)], axis=1)
     mask = [[1] * 5 + [0] * 60]
     torch.testing.assert_close(run(model, tokens, mask)[:, :5], run(model, tokens[:, :5]))
+
+
+def test_inference_takes_no_way_round_what_is_hung_on_a_layer():
+    model = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32)
+    plain = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32)
+    tokens = torch.arange(1, 9).unsqueeze(0)
+    seen = {}
+
+    def keep(name):
+        def hook(_, __, out):
+            seen[name] = out
+
+        return hook
+
+    model.layers[0].feed_forward.up.register_forward_hook(keep("up"))
+    model.layers[1].feed_forward.activation.register_forward_hook(keep("activation"))
+    model.layers[0].mixer.in_proj.register_forward_hook(keep("paths"))
+    with torch.no_grad():
+        hooked = model(tokens).last_hidden_state
+        torch.testing.assert_close(hooked, plain(tokens).last_hidden_state)
+    assert seen["activation"].shape == (1, 8, 12)
+    assert seen["paths"].shape == (1, 8, 32)
+    assert (seen["up"] < -0.2).any(), "GELU is nowhere below -0.17: these are what it was given"
+
+
+def test_a_projection_with_a_bias_keeps_it_in_inference():
+    projection = torch.nn.Linear(4, 6)
+    hidden = torch.randn(1, 3, 4)
+    expected = projection(hidden).chunk(2, dim=-1)
+    with torch.no_grad():
+        for actual, half in zip(in_halves(projection, hidden), expected, strict=True):
+            torch.testing.assert_close(actual, half)

@@ -16,7 +16,7 @@ def load(tmp_path):
         for month, rows in enumerate(files, start=1):
             environment = {
                 "date": f"2026-{month:02}-01T00:00:00+00:00",
-                "processor": f"processor {month}",
+                "processor": "processor",
                 "threads": 2,
             }
             content = {"kind": "efficiency", "environment": environment, "quick": False, "parameters": {}, "rows": rows}

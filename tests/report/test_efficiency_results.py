@@ -20,8 +20,8 @@ def test_of_two_rows_for_the_same_thing_the_later_stays(load):
     assert results.conditions() == [CPU._replace(dtype="bfloat16"), CPU, GPU]
     report = efficiency_report(results)
     half, both, gpu = report.split("\n## ")[1:]
-    assert ["processor 1" in part for part in (half, both)] == [False, True]
-    assert ["processor 2" in part for part in (half, both)] == [True, True]
+    assert ["`1.json`" in part for part in (half, both)] == [False, True]
+    assert ["`2.json`" in part for part in (half, both)] == [True, True]
     assert ["`1.json`" in gpu, "`2.json`" in gpu] == [True, False]
 
 
@@ -91,3 +91,22 @@ def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
 def test_quick_results_are_taken_on_request_and_marked(load):
     assert "a quick trial run, not to be quoted" in efficiency_report(load(whole(), quick="allowed"))
     assert "quick" not in efficiency_report(load(whole()))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"processor": "another"}, "measured on one, 2 threads, torch None and on another, 2 threads"),
+        ({"threads": 4}, "measured on one, 2 threads, torch None and on one, 4 threads"),
+        ({"packages": {"torch": "3"}}, "torch None and on one, 2 threads, torch 3"),
+    ],
+)
+def test_machines_are_not_mixed(tmp_path, changed, message):
+    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2}
+    content = {"kind": "efficiency", "quick": False, "parameters": {}}
+    rows = {"a": [raw("latency", "bert", 128, 1.0)], "b": [raw("latency", "mabert", 128, 1.0)]}
+    for name, told in (("a", environment), ("b", {**environment, "date": "2026-01-02T00:00:00+00:00", **changed})):
+        (tmp_path / name).write_text(json.dumps({**content, "environment": told, "rows": rows[name]}))
+    with pytest.raises(ValueError, match=message):
+        load_results([tmp_path / "a", tmp_path / "b"])
+    assert len(load_results([tmp_path / "a"]).rows) == 1

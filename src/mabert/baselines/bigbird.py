@@ -1,5 +1,6 @@
 """BigBird (Zaheer et al., 2020)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +15,16 @@ class BigBird(Family):
 
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
     tokenizer = "bigbird"
+    unreached = ("pooler.",)
+    alone = True  # blocks are those of the padded row, the last of which is global
+
+    def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
+        config = super().config_of(fields, **of_run)
+        config.max_position_embeddings = in_blocks(config.max_position_embeddings, config)
+        return config
+
+    def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
+        return {"max_position_embeddings": in_blocks(length, config)}
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         return repeat(table, rows)
@@ -31,5 +42,14 @@ def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[s
     given = arguments[0] if arguments else named.get("input_ids")
     length = (named["inputs_embeds"] if given is None else given).shape[1]
     config: Any = model.config
-    least = (5 + 2 * config.num_random_blocks) * config.block_size
-    model.set_attention_type("original_full" if length <= least else "block_sparse")  # type: ignore[operator]
+    model.set_attention_type("original_full" if length <= fully(config) else "block_sparse")  # type: ignore[operator]
+
+
+def fully(config: Any) -> int:
+    """Tokens of the longest input with full attention."""
+    return (5 + 2 * config.num_random_blocks) * config.block_size
+
+
+def in_blocks(length: int, config: Any) -> int:
+    """Positions for inputs of a length: transformers fills those without full attention up to whole blocks."""
+    return length if length <= fully(config) else -(-length // config.block_size) * config.block_size

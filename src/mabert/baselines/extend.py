@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mabert.baselines.load import class_for, load, load_config, saved_use
+from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
 from mabert.data.tokenizer import load_tokenizer
 
@@ -25,11 +25,9 @@ def extend(path: str | Path, length: int, output: str | Path) -> int:
     folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already holds files; name another folder")
-    config, tokenizer = load_config(path), load_tokenizer(str(path))
-    model = load(saved_use(config), path)
-    longer = family_of(config).extend(model, length)
-    longer.config.architectures = [class_for(saved_use(config), config).__name__]
-    longer.save_pretrained(folder)
+    model, tokenizer = load_as_saved(path), load_tokenizer(str(path))
+    family = family_of(model.config)
+    family.extend(model, length).save_pretrained(folder)
     tokenizer.model_max_length = length
     tokenizer.save_pretrained(folder)
-    return family_of(config).longest(config) or config.max_position_embeddings
+    return family.longest(model.config) or model.config.max_position_embeddings

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -78,6 +79,8 @@ class Family:
         base: Fields in which the published model differs from the configuration's defaults.
         tokenizer: Name of the recipe by which its tokenizer is trained, see `mabert.data.train_tokenizer`.
         head: The first module of the masked language model's head.
+        unreached: Parts of names of weights that masked language modelling does not reach.
+        alone: Whether what a text gives depends on the texts beside it, so that each must run by itself.
     """
 
     name: ClassVar[str]
@@ -87,10 +90,15 @@ class Family:
     base: ClassVar[Mapping[str, Any]] = {}
     tokenizer: ClassVar[str] = "wordpiece"
     head: ClassVar[str] = "cls"
+    unreached: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[bool] = False
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""
-        return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
+        try:
+            return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
+        except (StrictDataclassError, TypeError) as error:
+            raise ValueError(f"model: {' '.join(str(error).split())}") from error
 
     def known_fields(self) -> set[str]:
         """Names that a recipe's model section may use for this family."""
@@ -155,6 +163,9 @@ class Family:
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         """The learned positions (old rows, D) as (rows, D)."""
         return stretch(table, rows)
+
+    def finish_pretraining(self, model: PreTrainedModel) -> None:
+        """Sets the weights that masked language modelling does not reach, where others say what they should be."""
 
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
         """Makes a model that was built or loaded say the same whatever it ran before; returns it."""

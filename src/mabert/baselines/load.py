@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -13,6 +15,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.model import MaBertConfig
 from mabert.model.load import config_fields, config_of_fields, load_model
@@ -26,7 +29,7 @@ HEADS: dict[str, Any] = {
 }
 
 POOLER = "pooler."
-"""What BERT and its kin keep for next-sentence prediction: no masked language model has it, every encoder wants it."""
+"""What BERT and its kin keep for next-sentence prediction: masked language models lack it, every encoder wants it."""
 
 
 def load_config(path: str | Path) -> PreTrainedConfig:
@@ -45,7 +48,7 @@ def load_config(path: str | Path) -> PreTrainedConfig:
         raise ValueError(f"{path} holds a model of type {kind!r}; there are {', '.join(known)}")
     try:
         return AutoConfig.for_model(kind, **fields)
-    except (TypeError, ValueError) as error:
+    except (StrictDataclassError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
@@ -54,13 +57,26 @@ def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
     return HEADS[use]._model_mapping[type(config)]
 
 
-def saved_use(config: PreTrainedConfig) -> Use:
-    """What a model was saved for, where that is one of ours; otherwise it is an encoder."""
-    heads: tuple[Use, ...] = ("masked_lm", "classifier")
-    for use in heads:
-        if class_for(use, config).__name__ in (config.architectures or ()):
-            return use
-    return "encoder"
+def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class a model was saved as, where it is one of its family; otherwise the encoder's."""
+    for name in config.architectures or ():
+        kind = getattr(models, name, None) or getattr(transformers, name, None)
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
+            return kind
+    return class_for("encoder", config)
+
+
+def load_as_saved(path: str | Path) -> PreTrainedModel:
+    """A model with the head it was saved with, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: As `load`.
+        ValueError: As `load`.
+    """
+    config = load_config(path)
+    kind = saved_class(config)
+    drawn = (POOLER,) if kind is class_for("encoder", config) else ()
+    return family_of(config).prepare(load_model(kind, path, config=config, drawn=drawn))
 
 
 def build(use: Use, config: PreTrainedConfig) -> PreTrainedModel:

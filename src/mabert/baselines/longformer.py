@@ -3,19 +3,22 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
 from mabert.baselines.positions import repeat
 
 
 class Longformer(Family):
-    """Attention in a window of 512, with a few global tokens. Inputs are filled up to a multiple of the window."""
+    """Attention in a window of 512; in classifiers the first token is global. Inputs are filled up to a multiple of the
+    window."""
 
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
     tokenizer = "longformer"
     head = "lm_head"
+    unreached = ("_global.",)
     base: ClassVar = {
         "vocab_size": 50265,
         "max_position_embeddings": 4098,
@@ -30,6 +33,14 @@ class Longformer(Family):
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         return config.max_position_embeddings - first_position(config)
+
+    @torch.no_grad()
+    def finish_pretraining(self, model: PreTrainedModel) -> None:
+        """The projections of global tokens begin as copies of the local ones, as the published model's did."""
+        weights = dict(model.named_parameters())
+        for name, weight in weights.items():
+            if "_global." in name:
+                weight.copy_(weights[name.replace("_global.", ".")])
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length + first_position(config)}

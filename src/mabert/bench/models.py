@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich import box
@@ -22,7 +22,7 @@ from mabert.baselines.registry import FAMILIES, family_named
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread
 from mabert.bench.tasks import DTYPES, Cell
-from mabert.bench.worker import CellError, Worker
+from mabert.bench.worker import CellError, Ready, Worker, free_memory
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -123,7 +123,8 @@ class Row:
         median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
         peak_mib: MiB held at the height of a forward, weights included.
         weights_mib: MiB of the weights.
-        resident_mib: MiB by which the process grew during that forward, as the system sees it.
+        resident_mib: MiB by which the process grew during that forward, as the system sees it; None where it does not
+            tell.
     """
 
     measure: str
@@ -187,6 +188,13 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
     return result
 
 
+class Sample(NamedTuple):
+    """Seconds of a call, and of what comes once beside all of them."""
+
+    call: float
+    rest: float
+
+
 class Bench:
     """Measures cells, and remembers which models are too slow or too large for longer inputs.
 
@@ -200,70 +208,85 @@ class Bench:
 
     def measure(self, cell: Cell, workers: dict[str, Worker]) -> list[Row]:
         """All models in one cell."""
-        done = self.memory(cell, workers) if cell.measure == "memory" else self.times(cell, workers)
-        for worker in workers.values():
-            worker.release()
+        if cell.measure == "memory":
+            done = {name: self.memory(cell, worker) for name, worker in workers.items()}
+        elif cell.device == "cuda":
+            # A GPU is steady, and what one model holds of it another lacks: one after the other.
+            done = {name: self.times(cell, {name: worker})[name] for name, worker in workers.items()}
+        else:
+            done = self.times(cell, workers)
         return [done[name] for name in workers]
 
     def blank(self, cell: Cell, model: str) -> Row:
         """A row without numbers."""
         return Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, model)
 
-    def memory(self, cell: Cell, workers: dict[str, Worker]) -> dict[str, Row]:
-        """Peak memory, one model after the other."""
-        rows = {}
-        for name, worker in workers.items():
-            row = self.blank(cell, name)
-            try:
-                self.refuse(cell, name)
-                ready = worker.prepare(cell)
-                held = worker.memory(self.protocol.limit)
-                sizes = {f"{what}_mib": held[what] / 2**20 for what in ("peak", "weights", "resident")}
-                row = replace(row, setting=ready.setting, **sizes)
-            except CellError as error:
-                row = self.without_number(cell, row, error)
-            worker.release()
-            rows[name] = row
-        return rows
+    def memory(self, cell: Cell, worker: Worker) -> Row:
+        """Peak memory of one model."""
+        row = self.blank(cell, worker.name)
+        try:
+            self.refuse(cell, worker.name)
+            ready = worker.prepare(cell)
+            held = worker.memory(self.protocol.limit)
+            sizes = {f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()}
+            row = replace(row, setting=ready.setting, **sizes)
+        except CellError as error:
+            row = self.without_number(cell, row, error)
+        worker.release()
+        return row
 
     def times(self, cell: Cell, workers: dict[str, Worker]) -> dict[str, Row]:
         """Times, the models in turns."""
         rows = {name: self.blank(cell, name) for name in workers}
-        samples: dict[str, list[float]] = {}
-        for name, worker in workers.items():
+        ready = self.prepared(cell, workers, rows)
+        samples: dict[str, list[Sample]] = {}
+        for name in ready:
             try:
-                self.refuse(cell, name)
-                ready = worker.prepare(cell)
-                rows[name] = replace(
-                    rows[name], setting=ready.setting, batch=ready.batch, micro_batch=ready.micro_batch
-                )
-                samples[name] = self.warm(worker)
+                samples[name] = self.warm(cell, workers[name])
             except CellError as error:
                 rows[name] = self.without_number(cell, rows[name], error)
         self.rounds(cell, workers, samples, rows)
-        for name, seconds in samples.items():
-            rows[name] = replace(rows[name], **asdict(Spread.of(seconds)))
+        for name, taken in samples.items():
+            whole = [ready[name].calls * sample.call + sample.rest for sample in taken]
+            rows[name] = replace(rows[name], **asdict(Spread.of(whole)))
+        for worker in workers.values():
+            worker.release()
         return rows
 
-    def warm(self, worker: Worker) -> list[float]:
+    def prepared(self, cell: Cell, workers: dict[str, Worker], rows: dict[str, Row]) -> dict[str, Ready]:
+        """Build all models, then bound all to the same memory: what is left when each holds its weights."""
+        ready = {}
+        for name, worker in workers.items():
+            try:
+                self.refuse(cell, name)
+                ready[name] = it = worker.prepare(cell)
+                rows[name] = replace(rows[name], setting=it.setting, batch=it.batch, micro_batch=it.micro_batch)
+            except CellError as error:
+                rows[name] = self.without_number(cell, rows[name], error)
+        if cell.device == "cpu":
+            allowed = free_memory()
+            for name in ready:
+                workers[name].bound(allowed)
+        return ready
+
+    def warm(self, cell: Cell, worker: Worker) -> list["Sample"]:
         """Warm a model up; return the samples that were good enough to keep: a call so long that it warmed itself."""
         protocol, spent = self.protocol, 0.0
         for _ in range(protocol.warm):
-            seconds = self.one_call(worker)
-            spent += seconds
+            sample = self.sample(worker)
+            spent += sample.call
             if spent > protocol.budget:
-                return [seconds]
+                return [sample]
             if spent > protocol.warm_seconds:
                 break
         return []
 
-    def one_call(self, worker: Worker) -> float:
-        """Seconds of a forward or of a whole step."""
-        seconds = worker.call(self.protocol.limit)
-        return seconds + worker.rest()
+    def sample(self, worker: Worker) -> "Sample":
+        """One call, and what comes once beside all of them."""
+        return Sample(worker.call(self.protocol.limit), worker.rest())
 
     def rounds(
-        self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list[float]], rows: dict[str, Row]
+        self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list["Sample"]], rows: dict[str, Row]
     ) -> None:
         """Fill up the samples in turns; a model that fails on the way loses its own."""
         protocol = self.protocol
@@ -271,13 +294,14 @@ class Bench:
             waiting = [
                 name
                 for name, taken in samples.items()
-                if len(taken) < protocol.least or (len(taken) < protocol.most and sum(taken) < protocol.budget)
+                if len(taken) < protocol.least
+                or (len(taken) < protocol.most and sum(sum(sample) for sample in taken) < protocol.budget)
             ]
             if not waiting:
                 return
             for name in waiting:
                 try:
-                    samples[name].append(self.one_call(workers[name]))
+                    samples[name].append(self.sample(workers[name]))
                 except CellError as error:
                     rows[name] = self.without_number(cell, rows[name], error)
                     del samples[name]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.environment import environment
+from mabert.train.run import write_text
 
 
 def measured_on() -> dict[str, Any]:
@@ -32,5 +33,5 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(result, folder, name)
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(result, indent=2) + "\n")
     return path

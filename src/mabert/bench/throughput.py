@@ -19,10 +19,10 @@ from rich.table import Table
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.lengths import draw
-from mabert.bench.models import QUICK, Bench, Plan, Protocol, Row
+from mabert.bench.models import QUICK, Bench, Plan, Protocol, Row, Sample
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
-from mabert.bench.worker import Worker
+from mabert.bench.worker import CellError, Worker
 
 TEXTS = 8192
 """Texts of the protocol."""
@@ -86,9 +86,26 @@ class ManyTexts(Bench):
         super().__init__(protocol)
         self.batches: dict[str, int] = {}
 
-    def warm(self, worker: Worker) -> list[float]:
-        """Try the batches, which warms the model up."""
-        self.batches[worker.name] = worker.choose(self.protocol.limit)
+    def warm(self, cell: Cell, worker: Worker) -> list[Sample]:
+        """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
+
+        A family whose answers depend on the batch is given one text at a time.
+        """
+        sizes = sorted({min(4**power, len(cell.texts)) for power in range(8)})
+        seconds: dict[int, float] = {}
+        for size in [1] if FAMILIES[worker.name].alone else sizes:
+            try:
+                worker.cut(size)
+                seconds[size] = worker.call(self.protocol.limit)
+                if size == 1 and seconds[1] < self.protocol.budget:
+                    seconds[1] = worker.call(self.protocol.limit)  # the first one warmed the model up
+            except CellError as error:
+                if not seconds or error.status == "failed":
+                    raise
+                worker.prepare(cell)
+                break
+        self.batches[worker.name] = best = min(seconds, key=seconds.__getitem__)
+        worker.cut(best)
         return []
 
 

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import multiprocessing
 import resource
+import signal
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,6 +20,8 @@ from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
 
 SHARE = 0.85
 """Of the memory that is free when a cell begins, how much its model may take."""
+
+STATUS = "/proc/self/status"
 
 START = 300.0
 """Seconds to start a process, or to build a model in it."""
@@ -39,11 +42,16 @@ class CellError(Exception):
 
 @dataclass(frozen=True)
 class Ready:
-    """A model that is built: the attention it runs with, and the rows of a call."""
+    """A model that is built: the attention it runs with, the rows of the whole, and those of a call."""
 
     setting: str
     batch: int
     micro_batch: int
+
+    @property
+    def calls(self) -> float:
+        """Calls that make the whole."""
+        return self.batch / self.micro_batch
 
 
 class Worker:
@@ -74,12 +82,17 @@ class Worker:
         """Seconds of the part of a step that comes once."""
         return self._ask("rest", limit=START)
 
-    def choose(self, limit: float) -> int:
-        """Texts of a batch with which the model is fastest; see `Throughput.choose`."""
-        return self._ask("choose", limit=limit)
+    def cut(self, batch: int) -> None:
+        """Lay texts out in batches of so many; see `Throughput.cut`."""
+        self._ask("cut", batch, limit=START)
 
-    def memory(self, limit: float) -> dict[str, int]:
-        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward."""
+    def bound(self, allowed: int) -> None:
+        """Let the process take so many bytes more than it has, and no more."""
+        self._ask("bound", allowed, limit=START)
+
+    def memory(self, limit: float) -> dict[str, int | None]:
+        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward, or
+        None where the system does not tell."""
         return self._ask("memory", limit=limit)
 
     def parameters(self) -> int:
@@ -133,6 +146,7 @@ class Worker:
 
 def serve(pipe: Connection, name: str) -> None:
     """The end that answers, in the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
     logging.set_verbosity_error()
     answers = Answers(name)
     while True:
@@ -163,7 +177,8 @@ class Answers:
 
     def prepare(self, cell: Cell) -> Ready:
         self.release()
-        limit_memory()
+        if cell.device == "cpu":  # a GPU's driver maps far more than it uses
+            limit_memory(free_memory())
         self.task = cell.make(self.family)
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
@@ -175,17 +190,20 @@ class Answers:
         assert self.task is not None
         return self.task.rest()
 
-    def choose(self) -> int:
+    def cut(self, batch: int) -> None:
         assert isinstance(self.task, Throughput)
-        return self.task.choose()
+        self.task.cut(batch)
 
-    def memory(self) -> dict[str, int]:
+    def bound(self, allowed: int) -> None:
+        limit_memory(allowed)
+
+    def memory(self) -> dict[str, int | None]:
         assert isinstance(self.task, Forward)
-        peak = self.task.peak()
-        forget_peak()
-        before = field_of("/proc/self/status", "VmRSS")
-        self.task()
-        grown = field_of("/proc/self/status", "VmHWM") - before
+        peak, grown = self.task.peak(), None
+        if self.task.device == "cpu" and forget_peak():
+            before = field_of(STATUS, "VmRSS")
+            self.task()
+            grown = field_of(STATUS, "VmHWM") - before
         return {"peak": peak, "weights": self.task.weights(), "resident": grown}
 
     def parameters(self) -> int:
@@ -201,13 +219,19 @@ class Answers:
             torch.cuda.empty_cache()
 
 
-def limit_memory() -> None:
-    """Bounds this process, so that a model too large gets an error instead of taking the machine with it."""
+def free_memory() -> int:
+    """Bytes that one model may take now, of those that the machine has free; 0 where that is not known."""
+    return int(SHARE * field_of("/proc/meminfo", "MemAvailable"))
+
+
+def limit_memory(allowed: int) -> None:
+    """Bounds this process to so many bytes more than it has, so that a model too large gets an error instead of taking
+    the machine with it."""
     if sys.platform != "linux":
         return
-    allowed = field_of("/proc/self/status", "VmData") + int(SHARE * field_of("/proc/meminfo", "MemAvailable"))
+    bound = field_of(STATUS, "VmData") + allowed
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (bound if hard < 0 else min(bound, hard), hard))
 
 
 def field_of(file: str, name: str) -> int:
@@ -218,10 +242,13 @@ def field_of(file: str, name: str) -> int:
     return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
 
 
-def forget_peak() -> None:
-    """Gives free memory back to the system, and lets it count this process's greatest size anew; nothing where either
-    is not to be had."""
+def forget_peak() -> bool:
+    """Gives free memory back to the system and lets it count this process's greatest size anew; False where that is not
+    to be had."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):
+    try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True

@@ -51,8 +51,7 @@ def add_bench(commands: Any) -> None:
 def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
     output = Path(options.output)
-    if options.files and options.what != "report":
-        raise ValueError(f"{options.files[0]!r}: only `bench report` takes files")
+    check_bench(options)
     if options.what == "report":
         say(f"{report_on(options.files, output)}: tables and figures")
         return
@@ -67,6 +66,29 @@ def run_bench(options: argparse.Namespace) -> None:
         throughput.run(plan.models, plan.dtypes[0], options.quick, output, options.device)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
+
+
+def check_bench(options: argparse.Namespace) -> None:
+    """Refuses what the measurement that is asked for would not look at.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    takers = {
+        "files": ("report",),
+        "models": ("models", "throughput"),
+        "measure": ("models",),
+        "profile": ("models",),
+        "dtype": ("models", "throughput"),
+        "lengths": ("models",),
+        "limit": ("models",),
+        "texts": ("lengths",),
+    }
+    for name, commands in takers.items():
+        if getattr(options, name) and options.what not in commands:
+            raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
+    if options.what == "throughput" and len(options.dtype or ()) > 1:
+        raise ValueError(f"bench throughput takes one dtype at a time; {' '.join(options.dtype)} are given")
 
 
 def plan_of(options: argparse.Namespace) -> Any:

@@ -45,9 +45,10 @@ def answer_in_order(
         answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
             (batch, time)) to one answer a row.
         title: What the progress bar says.
-        tokens: Padded tokens of a batch at most.
+        tokens: Padded tokens of a batch at most; of a family whose answers depend on the batch each text is alone.
         progress: Whether to show a bar.
     """
+    tokens = ALONE if loaded.family.alone else tokens
     collate = Collator(loaded.tokenizer.pad_token_id)
     answers: list[Any] = [None] * len(encoded)
     with progress_over(title, len(encoded), progress) as advance:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.load import load, load_config, saved_use
+from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
 
 LENGTHS = (128, 512, 2048)
@@ -48,8 +48,8 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
         FileNotFoundError: If there is no model.
         ValueError: If it is another kind of model or damaged.
     """
-    config = load_config(path)
-    model = load(saved_use(config), path)
+    model = load_as_saved(path)
+    config = model.config
     longest = family_of(config).longest(config)
     limit = max(lengths) if longest is None else longest
     return ModelInfo(
@@ -62,7 +62,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
 
 def part_of(name: str) -> str:
     """The part of an encoder that a parameter belongs to, by its name."""
-    if name.startswith("embeddings."):
+    if name.startswith("embeddings.") or "embedding_hidden_mapping" in name:
         return "embeddings"
     if ".mixer." in name:
         return "Mamba cores"

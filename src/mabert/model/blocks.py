@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mabert.model.attention import SelfAttention
+from mabert.model.bare import is_bare
 from mabert.model.config import MaBertConfig
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
@@ -16,7 +17,7 @@ from mabert.model.masking import PaddingMask
 IN_PLACE: dict[type, Callable[[Tensor], Tensor]] = {
     type(ACT2FN["gelu"]): torch.ops.aten.gelu_,
     nn.ReLU: torch.relu_,
-    nn.SiLU: torch.ops.aten.silu_,
+    type(ACT2FN["silu"]): torch.ops.aten.silu_,
 }
 """Activations that torch can also write over what they read."""
 
@@ -42,7 +43,7 @@ class FeedForward(nn.Module):
     def activate(self, inner: Tensor) -> Tensor:
         """The activation; in inference in the place of what it is given, the largest tensor of a block."""
         in_place = IN_PLACE.get(type(self.activation))
-        if in_place is None or torch.is_grad_enabled():
+        if in_place is None or torch.is_grad_enabled() or not (is_bare(self.up) and is_bare(self.activation)):
             return self.activation(inner)
         return in_place(inner)
 

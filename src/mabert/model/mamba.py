@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from mabert.model.bare import is_bare
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
@@ -201,14 +202,14 @@ def in_halves(projection: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
     What a person put in the projection's place, or hung on it, is called as it is.
 
     Args:
-        projection: To 2 M features, without bias.
+        projection: To 2 M features.
         hidden: (batch, time, D).
 
     Returns:
         Both halves, (batch, time, M).
     """
-    hung = projection._forward_hooks or projection._forward_pre_hooks or "forward" in vars(projection)
-    if torch.is_grad_enabled() or is_tracing() or type(projection) is not nn.Linear or hung:
+    plain = type(projection) is nn.Linear and projection.bias is None and is_bare(projection)
+    if torch.is_grad_enabled() or is_tracing() or not plain:
         first, second = projection(hidden).chunk(2, dim=-1)
         return first, second
     first, second = (nn.functional.linear(hidden, weight) for weight in projection.weight.chunk(2))

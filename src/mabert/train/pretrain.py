@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import SequentialSampler
 from transformers import (
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     TrainerCallback,
     TrainingArguments,
@@ -118,21 +119,19 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    folder, origin = RunFolder(output, FREE), "given by the caller"
+    folder, request, family = RunFolder(output, FREE), as_mapping(recipe), family_named(recipe.architecture)
+    arguments = training_arguments(recipe, folder.path)
+    if arguments.should_save:
+        folder.check(request, resume)
+    origin = "given by the caller"
     if tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
         kept = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(
-            family_named(recipe.architecture), recipe.tokenizer, recipe.data.sources, kept, before
-        )
-    arguments = training_arguments(recipe, folder.path)
+        tokenizer, origin = find_tokenizer(family, recipe.tokenizer, recipe.data.sources, kept, before)
     config = model_config(recipe, tokenizer)
-    if (longest := family_of(config).longest(config)) is not None:
+    if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
-    request = as_mapping(recipe)
-    if arguments.should_save:
-        folder.check(request, resume)
     data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
     request["resolved"] = {
         "corpus": data.corpus,
@@ -148,7 +147,7 @@ def pretrain(
     set_seed(recipe.training.seed)
     interrupt, stopwatch = SaveOnInterrupt(), Stopwatch()
     trainer = PretrainTrainer(
-        model=build("masked_lm", config),
+        model=new_model(config),
         args=arguments,
         data_collator=collator_of(recipe.training.packing, tokenizer),
         train_dataset=data.stream,
@@ -177,6 +176,7 @@ def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
     if held_out is None or held_out["step"] != state.global_step:
         held_out = trainer.evaluate()
     model = trainer.model
+    trainer.family.finish_pretraining(model)
     if isinstance(model.config, MaBertConfig):
         model.config.unpad = "auto"
     trainer.save_model(str(folder / STAGING))
@@ -247,11 +247,23 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     check_packing(recipe.training.packing, config)
     with torch.device("meta"):
         # What a configuration cannot know by itself shows before hours of tokenising, not after.
-        build("masked_lm", config)
+        try:
+            model = build("masked_lm", config)
+            getattr(model, family.head)
+        except (AssertionError, AttributeError) as error:
+            raise ValueError(f"model: these fields make no {family.title}: {error}") from error
     longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
     if limit is not None and longest > limit:
         raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}")
     return config
+
+
+def new_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model with random weights, those that the objective does not reach left out of training."""
+    model = build("masked_lm", config)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(not any(part in name for part in family_of(config).unreached))
+    return model
 
 
 def training_arguments(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:

@@ -88,6 +88,37 @@ def uneven() -> dict[str, Any]:
     return measure_lengths()
 
 
+def rivals_memory() -> dict[str, Any]:
+    """Measure peak memory of all seven encoders."""
+    return _rivals("memory")
+
+
+def rivals_latency() -> dict[str, Any]:
+    """Measure latency of all seven encoders."""
+    return _rivals("latency")
+
+
+def rivals_training() -> dict[str, Any]:
+    """Measure training steps of all seven encoders."""
+    return _rivals("training")
+
+
+def _rivals(measure: str) -> dict[str, Any]:
+    from mabert.bench.models import Plan, Protocol, run
+
+    # The limit leaves room for the first call, which compiles.
+    protocol = Protocol(warm=5, most=30, warm_seconds=1.0, budget=2.0, limit=90.0)
+    lengths = (512, 4096, 16384) if measure == "training" else (512, 2048, 4096, 16384, 65536)
+    return run(Plan(measures=(measure,), device="cuda", lengths=lengths, protocol=protocol))
+
+
+def many_texts() -> dict[str, Any]:
+    """Measure tokens a second over many texts, all seven encoders at their best batch."""
+    from mabert.bench.throughput import run
+
+    return run(device="cuda", times=16)
+
+
 def compiled_forwards() -> dict[str, Any]:
     """Time compiled forwards."""
     from mabert.bench.gpu.models import measure_forwards
@@ -104,7 +135,20 @@ def compiled_training() -> dict[str, Any]:
 
 STEPS: dict[str, Callable[[], dict[str, Any]]] = {
     step.__name__: step
-    for step in (tests, sanitizer, operators, training, forwards, uneven, compiled_training, compiled_forwards)
+    for step in (
+        tests,
+        sanitizer,
+        operators,
+        training,
+        forwards,
+        uneven,
+        rivals_memory,
+        rivals_latency,
+        rivals_training,
+        many_texts,
+        compiled_training,
+        compiled_forwards,
+    )
 }
 
 

@@ -145,7 +145,8 @@ def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Resu
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: No file was given, or one is not JSON, not of this kind, incomplete, or a trial run.
+        ValueError: No file was given, or one is not JSON, not of this kind, incomplete, or a trial run; or what should
+            stand in one table was measured on different machines.
     """
     read = sorted((_read(Path(path), allow_quick) for path in paths), key=lambda pair: pair[0].date)
     if not read:
@@ -157,7 +158,31 @@ def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Resu
         for raw in content["rows"]:
             row = _row(raw, source)
             rows[row.measure, row.condition, row.model, row.length] = row
+    check_machines(rows.values())
     return Results(tuple(rows.values()), parameters, tuple(source for source, _ in read))
+
+
+def check_machines(rows: Iterable[Row]) -> None:
+    """Refuses to set beside each other what different machines or versions measured.
+
+    Raises:
+        ValueError: Naming two such files and what they differ in.
+    """
+    first: dict[Condition, Source] = {}
+    for row in rows:
+        known = first.setdefault(row.condition, row.source)
+        here, there = _machine(row.source, row.condition), _machine(known, row.condition)
+        if here != there:
+            raise ValueError(
+                f"{known.name} and {row.source.name} both have {' '.join(row.condition)}, but were measured on "
+                f"{there} and on {here}: report them apart"
+            )
+
+
+def _machine(source: Source, condition: Condition) -> str:
+    told = source.environment
+    device = told.get("device") if condition.device == "cuda" else told.get("processor")
+    return f"{device}, {told.get('threads')} threads, torch {(told.get('packages') or {}).get('torch')}"
 
 
 def _read(path: Path, allow_quick: bool) -> tuple[Source, dict[str, Any]]:
