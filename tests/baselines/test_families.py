@@ -236,3 +236,14 @@ def test_a_model_is_opened_and_lengthened_with_the_head_it_has(kind, tmp_path):
     ids = tokens(1, 9)
     assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
     assert type(family_of(model.config).extend(loaded, 90)).__name__ == kind
+
+
+def test_bigbirds_sparse_attention_trains_under_autocast():
+    model = small("bigbird", block_size=4, num_random_blocks=1, max_position_embeddings=64)
+    ids = tokens(1, 64)
+    plain = model(input_ids=ids, labels=ids).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    assert model.base_model.attention_type == "block_sparse"
+    assert loss.item() == pytest.approx(plain.item(), rel=2e-2)

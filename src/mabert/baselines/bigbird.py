@@ -1,13 +1,17 @@
 """BigBird (Zaheer et al., 2020)."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
 from mabert.baselines.positions import repeat
+
+SPARSE = "bigbird_block_sparse_attention"
 
 
 class BigBird(Family):
@@ -43,6 +47,28 @@ def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[s
     length = (named["inputs_embeds"] if given is None else given).shape[1]
     config: Any = model.config
     model.set_attention_type("original_full" if length <= fully(config) else "block_sparse")  # type: ignore[operator]
+    for layer in model.encoder.layer if length > fully(config) else ():  # type: ignore[union-attr]
+        attention: Any = layer.attention.self
+        if SPARSE not in vars(attention):
+            setattr(attention, SPARSE, outside_autocast(getattr(attention, SPARSE)))
+
+
+def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a function of query, key and value run in float32 where autocast is on.
+
+    transformers gathers the attention's weights in a tensor of the result's dtype, which under autocast is another one
+    than theirs: it stops with an error there.
+    """
+
+    @functools.wraps(function)
+    def call(*tensors: Any, **named: Any) -> Any:
+        device = tensors[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return function(*tensors, **named)
+        with torch.autocast(device, enabled=False):
+            return function(*(tensor.float() for tensor in tensors[:3]), *tensors[3:], **named)
+
+    return call
 
 
 def fully(config: Any) -> int:
