@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mabert.report import paper
-from mabert.report.efficiency.chart import LOOKS, scaling_chart
+from mabert.report.efficiency.chart import LOOKS, scaling_chart, scaling_figure
 from mabert.report.efficiency.results import NAMES
 from tests.report.rows import CPU, GPU, SLOW, raw, whole
 
@@ -77,3 +77,16 @@ def test_looks_differ_in_colour_and_in_marker():
 def test_a_condition_without_measurements_is_refused(load):
     with pytest.raises(ValueError, match="nothing measured under best, bfloat16, cuda; there is paper, float32, cpu"):
         scaling_chart(load(whole()), *GPU)
+
+
+@pytest.mark.parametrize("measures", [["latency"], ["memory", "latency"], ["memory", "latency", "training"]])
+def test_the_legend_lies_within_the_figure(load, measures):
+    rows = [row for row in whole() if row["measure"] in measures] + [raw(measures[0], "bert", 9999, **SLOW)]
+    figure = scaling_figure(load(rows), CPU)
+    figure.draw_without_rendering()
+    inside, (legend,) = figure.bbox, figure.legends
+    box = legend.get_window_extent()
+    assert inside.x0 <= box.x0
+    assert box.x1 <= inside.x1
+    assert inside.y0 <= box.y0
+    assert all(axes.get_window_extent().height > 0.4 * inside.height for axes in figure.axes)

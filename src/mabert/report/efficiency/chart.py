@@ -34,6 +34,10 @@ LOOKS = {
 
 _DASHES = (0, (4, 2.5))
 
+LEGEND_COLUMNS = {1: 2, 2: 3, 3: 5}
+SIZES = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}
+"""Of the legend and, in inches, of the figure, by the number of panels."""
+
 
 def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> str:
     """A panel for each measure, logarithmic both ways, ours solid with its spread and the paper's dashed.
@@ -50,13 +54,17 @@ def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> st
     Raises:
         ValueError: Nothing was measured under this condition.
     """
-    condition = Condition(profile, dtype, device)
+    return svg(scaling_figure(results, Condition(profile, dtype, device)))
+
+
+def scaling_figure(results: Results, condition: Condition) -> Figure:
+    """The same as a figure."""
     tables = {measure: results.table(condition, measure) for measure in MEASURES}
     tables = {measure: rows for measure, rows in tables.items() if any(map(curve, rows.values()))}
     if not tables:
         found = "; ".join(", ".join(each) for each in results.conditions())
         raise ValueError(f"nothing measured under {', '.join(condition)}; there is {found}")
-    figure = Figure(figsize=(3.7 * len(tables) + 0.6, 4.9), layout="constrained")
+    figure = Figure(figsize=SIZES[len(tables)], layout="constrained")
     for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
         for model in NAMES:
             _paper_line(axes, model, PAPER[measure].rows.get(model, {}))
@@ -64,8 +72,9 @@ def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> st
         axes.set_title(f"{TITLES[measure]}, batch {batch_of(rows)}", color=INK, fontsize="medium")
         axes.set_ylabel(UNITS[measure])
         _scales(axes, sorted({*lengths_of(rows), *PAPER[measure].columns}))
-    _legend(figure, condition, [row for rows in tables.values() for cells in rows.values() for row in cells.values()])
-    return svg(figure)
+    shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]
+    _legend(figure, condition, shown, LEGEND_COLUMNS[len(tables)])
+    return figure
 
 
 def _line(axes: Axes, model: str, rows: Mapping[int, Row]) -> None:
@@ -121,7 +130,7 @@ def _scales(axes: Axes, lengths: Sequence[int]) -> None:
     axes.grid(alpha=0.25)
 
 
-def _legend(figure: Figure, condition: Condition, rows: Sequence[Row]) -> None:
+def _legend(figure: Figure, condition: Condition, rows: Sequence[Row], columns: int) -> None:
     names = [name for name in NAMES if name in paper.NAMES or any(row.model == name for row in rows)]
     handles = [
         Line2D([], [], color=LOOKS[name].colour, marker=LOOKS[name].marker, linewidth=_width(name), label=NAMES[name])
@@ -134,7 +143,7 @@ def _legend(figure: Figure, condition: Condition, rows: Sequence[Row]) -> None:
     causes = [status for status in STATUSES[1:] if any(row.status == status for row in rows)]
     if causes:
         handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
 
 
 def _width(model: str) -> float:
