@@ -76,7 +76,7 @@ def test_number_signs_of_a_text_make_no_wordpiece():
 
 def test_line_ends_are_spaces_or_tokens_of_their_own_but_never_unknown(family, trained, tmp_path):
     tokenizer = trained(family)
-    assert tokenizer.unk_token_id not in ids(tokenizer, "the river\nthe castle")
+    assert tokenizer.unk_token_id not in ids(tokenizer, "the river\nthe\tcastle")
     tokenizer.save_pretrained(tmp_path)
     again = load_tokenizer(tmp_path)
     assert ids(again, "the river\nthe castle") == ids(tokenizer, "the river\nthe castle")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
@@ -62,8 +62,8 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer, once it is known to be a fast one with the five special tokens.
 
     Two gaps of transformers 5 are closed: ALBERT's and BigBird's tell the two texts of a pair apart again, as their
-    models were made for, and BigBird's, whose class leaves out the published map of characters, reads a line end as a
-    space and not as an unknown character.
+    models were made for, and BigBird's, whose class leaves out the published map of characters, reads line ends and tabs
+    as spaces and not as unknown characters.
 
     Args:
         tokenizer: any tokenizer of transformers.
@@ -81,9 +81,9 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     backend = tokenizer.backend_tokenizer
     if tokenizer.unk_token_id in backend.encode("\n", add_special_tokens=False).ids:
-        line_ends = normalizers.Replace("\n", " ")
+        spaces = normalizers.Replace(Regex(r"\s"), " ")
         old = backend.normalizer
-        backend.normalizer = line_ends if old is None else normalizers.Sequence([line_ends, old])
+        backend.normalizer = spaces if old is None else normalizers.Sequence([spaces, old])
     return tokenizer
 
 
