@@ -62,8 +62,8 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
     """The tokenizer, once it is known to be a fast one with the five special tokens.
 
     Two gaps of transformers 5 are closed: ALBERT's and BigBird's tell the two texts of a pair apart again, as their
-    models were made for, and BigBird's, whose class leaves out the published map of characters, reads line ends and tabs
-    as spaces and not as unknown characters.
+    models were made for, and BigBird's, whose class leaves out the published map of characters, reads line ends and
+    tabs as spaces and not as unknown characters.
 
     Args:
         tokenizer: any tokenizer of transformers.
