@@ -8,8 +8,9 @@ from transformers import AutoModelForMaskedLM
 import mabert
 from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
-from mabert.baselines.positions import repeat, stretch
+from mabert.baselines.positions import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.model.embeddings import stretch
 from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 

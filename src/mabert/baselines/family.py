@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mabert.baselines.positions import stretch
 from mabert.model.config import make_config
+from mabert.model.embeddings import stretch
 
 COMMON = (
     "hidden_size",

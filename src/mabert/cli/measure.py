@@ -44,7 +44,7 @@ def add_bench(commands: Any) -> None:
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
     uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
-    added.add_argument("--quick", action="store_true", help="see that everything runs, in seconds; no numbers to quote")
+    added.add_argument("--quick", action="store_true", help="see that everything runs; no numbers to quote")
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
 
 

@@ -57,6 +57,23 @@ class MaBertEmbeddings(nn.Module):
         return self.dropout(self.norm(hidden))
 
 
+def stretch(table: Tensor, rows: int) -> Tensor:
+    """Stretches a table of positions by 1-D linear interpolation, first and last row kept (Table A3).
+
+    Every position moves, so the longer model says something else on short inputs as well.
+
+    Args:
+        table: (old rows, D).
+        rows: Of the new table.
+
+    Returns:
+        (rows, D), of the same dtype.
+    """
+    wide = table.T.unsqueeze(0).float()
+    longer = torch.nn.functional.interpolate(wide, size=rows, mode="linear", align_corners=True)
+    return longer.squeeze(0).T.to(table.dtype)
+
+
 def check_ids(name: str, ids: Tensor | None, table: nn.Embedding, size_name: str) -> None:
     """Refuses ids outside an embedding, which on a GPU would be an assertion that ends the process.
 

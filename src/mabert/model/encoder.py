@@ -15,7 +15,7 @@ from transformers.utils.output_capturing import capture_outputs
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
-from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions
+from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
@@ -68,11 +68,8 @@ class MaBertPreTrainedModel(PreTrainedModel):
         if new_num_position_embeddings < 1:
             raise ValueError(f"new_num_position_embeddings is {new_num_position_embeddings}; it must be at least 1")
         old = self.get_position_embeddings().weight
-        stretched = nn.functional.interpolate(
-            old.T.unsqueeze(0).float(), size=new_num_position_embeddings, mode="linear", align_corners=True
-        )
         table = nn.Embedding(new_num_position_embeddings, self.config.hidden_size, device=old.device, dtype=old.dtype)
-        table.weight.copy_(stretched.squeeze(0).T)
+        table.weight.copy_(stretch(old, new_num_position_embeddings))
         table.weight.requires_grad_(old.requires_grad)
         self.base_model.embeddings.position_embeddings = table
         self.config.max_position_embeddings = new_num_position_embeddings
