@@ -15,10 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import models, parts, tasks
-from mabert.bench.models import Bench, Plan, Protocol
+from mabert.bench import models, parts, tasks, turns
+from mabert.bench.models import Plan
 from mabert.bench.rounds import interleave
 from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
+from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import CellError, Ready, Worker, status_of
 from mabert.infer.info import peak_bytes
 
@@ -60,6 +61,9 @@ class Scripted:
     def rest(self):
         return 0.5
 
+    def parameters(self):
+        return 10**6
+
     def bound(self, allowed):
         self.log.append(f"bound {self.name} {allowed}")
 
@@ -97,6 +101,36 @@ def test_a_slow_model_takes_part_in_fewer_turns_and_its_long_first_call_counts()
     assert rows["slow"].median_ms == 4 * 20_500 + 500
     assert rows["quick"].samples == 6, "1.5 s at a time until 8 s are used up"
     assert log.count("quick") == 2 + 6, "warmed up until its calls have taken more than a second"
+
+
+@pytest.mark.parametrize("rivals_at_once", [1, 2])
+def test_training_states_that_do_not_fit_together_are_measured_in_groups(monkeypatch, rivals_at_once):
+    # 16 MB a model, of which MaBERT's is in every group.
+    monkeypatch.setattr(turns, "free_memory", lambda: (1 + rivals_at_once) * 16e6 / turns.TOGETHER + 1)
+    protocol = Protocol(warm=0, least=2, most=2)
+    training = cell("training", small=False)
+    _, workers, rows, log = measure(protocol, training, a=[], b=[], mabert=[1, 2, 5, 7])
+    if rivals_at_once == 1:
+        assert log == ["a", "mabert"] * 2 + ["b", "mabert"] * 2
+        assert (rows["mabert"].samples, rows["mabert"].median_ms) == (4, 1000 * (4 * (2 + 5) / 2 + 0.5))
+    else:
+        assert log == ["a", "b", "mabert"] * 2
+        assert rows["mabert"].samples == 2
+    assert {row.samples for name, row in rows.items() if name != "mabert"} == {2}
+    forward = measure(protocol, cell(small=False), a=[], b=[], mabert=[])
+    assert forward[3] == ["a", "b", "mabert"] * 2, "a forward holds little"
+    assert list(rows) == list(workers), "rows come in the order of the models"
+
+
+def test_a_model_that_fails_in_one_group_has_no_number(monkeypatch):
+    monkeypatch.setattr(turns, "free_memory", lambda: 0)
+    too_slow = CellError("too slow", "one call took more than 5 s")
+    *_, rows, log = measure(
+        Protocol(warm=0, least=1, most=1), cell("training", small=False), a=[], mabert=[1, too_slow], b=[]
+    )
+    assert log == ["a", "mabert", "mabert", "b"]
+    assert (rows["mabert"].status, rows["mabert"].median_ms) == ("too slow", None)
+    assert {rows["a"].status, rows["b"].status} == {"measured"}
 
 
 @pytest.mark.parametrize("status", ["too slow", "out of memory"])

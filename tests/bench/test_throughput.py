@@ -7,9 +7,9 @@ import torch
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import throughput
-from mabert.bench.models import Protocol
 from mabert.bench.tasks import Cell, Throughput
 from mabert.bench.throughput import SHARES, ManyTexts, collections
+from mabert.bench.turns import Protocol
 from mabert.bench.worker import CellError
 
 TEXTS = (5, 30, 12, 7, 22)

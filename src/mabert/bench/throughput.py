@@ -19,9 +19,10 @@ from rich.table import Table
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.lengths import draw
-from mabert.bench.models import QUICK, Bench, Plan, Protocol, Row, Sample
+from mabert.bench.models import QUICK, Plan
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
+from mabert.bench.turns import Bench, Protocol, Row, Sample
 from mabert.bench.worker import CellError, Worker
 
 TEXTS = 8192
@@ -43,7 +44,7 @@ class Speed:
         texts: How many.
         tokens: Of all texts.
         batch: Texts of the best batch; None where none was found.
-        status: See `mabert.bench.models.Row`, as the four that follow.
+        status: See `mabert.bench.turns.Row`, as the four that follow.
         reason: Likewise.
         median_ms: Likewise.
         fastest_ms: Likewise.

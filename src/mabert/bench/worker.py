@@ -23,6 +23,9 @@ SHARE = 0.85
 
 STATUS = "/proc/self/status"
 
+METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+"""How processes begin."""
+
 START = 300.0
 """Seconds to start a process, or to build a model in it."""
 
@@ -114,9 +117,10 @@ class Worker:
 
     def _start(self) -> Connection:
         here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
-        )
+        context = multiprocessing.get_context(METHOD)
+        if METHOD == "forkserver":
+            context.set_forkserver_preload([__name__])  # imported once, not once a model
+        self._process = context.Process(target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}")
         self._process.start()
         there.close()
         self._pipe = here
@@ -148,6 +152,7 @@ def serve(pipe: Connection, name: str) -> None:
     """The end that answers, in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
     logging.set_verbosity_error()
+    gc.freeze()  # what is imported need not be looked through each time a model is dropped
     answers = Answers(name)
     while True:
         try:

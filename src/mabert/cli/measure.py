@@ -93,7 +93,8 @@ def check_bench(options: argparse.Namespace) -> None:
 
 def plan_of(options: argparse.Namespace) -> Any:
     """What `bench models` is to measure."""
-    from mabert.bench.models import GPU_LENGTHS, LENGTHS, Plan, Protocol
+    from mabert.bench.models import GPU_LENGTHS, LENGTHS, Plan
+    from mabert.bench.turns import Protocol
 
     asked = {
         "models": options.models,

@@ -104,7 +104,8 @@ def rivals_training() -> dict[str, Any]:
 
 
 def _rivals(measure: str) -> dict[str, Any]:
-    from mabert.bench.models import Plan, Protocol, run
+    from mabert.bench.models import Plan, run
+    from mabert.bench.turns import Protocol
 
     # The limit leaves room for the first call, which compiles.
     protocol = Protocol(warm=5, most=30, warm_seconds=1.0, budget=2.0, limit=90.0)

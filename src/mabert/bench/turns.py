@@ -1,0 +1,251 @@
+"""How models are measured beside one another: in turns, each in its process, one too slow or too large left out."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+from mabert.bench.rounds import Spread
+from mabert.bench.tasks import Cell
+from mabert.bench.worker import CellError, Ready, Worker, free_memory
+
+ANCHOR = "mabert"
+"""The model that all others are compared with."""
+
+TRAINING_BYTES = 16
+"""Of a parameter in training: the parameter, its gradient and AdamW's two moments, in float32."""
+
+TOGETHER = 0.35
+"""Of the free memory, how much the training states of models measured in turns may fill; activations come on top."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a cell is timed (Table A2, cut short where a machine is too slow for it).
+
+    Attributes:
+        warm: Calls that are not counted; fewer after `warm_seconds`, none for a model whose first call takes longer.
+        least: Samples of a model, whatever they cost.
+        most: Samples that are never exceeded.
+        warm_seconds: Seconds of warm-up at most.
+        budget: Seconds of a model's samples, after which only `least` is still filled up.
+        limit: Seconds of one call, after which the model is too slow for this length, and for longer ones.
+    """
+
+    warm: int = 20
+    least: int = 3
+    most: int = 100
+    warm_seconds: float = 2.0
+    budget: float = 20.0
+    limit: float = 150.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one cell.
+
+    Attributes:
+        measure: See `Cell`, as the four that follow.
+        profile: Likewise.
+        dtype: Likewise.
+        device: Likewise.
+        length: Likewise.
+        model: Name of the family.
+        batch: Rows of an input; of a training step those of the whole step.
+        micro_batch: Rows at once.
+        status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
+        reason: Why there is no number, in a line.
+        setting: The attention it ran with.
+        median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
+        peak_mib: MiB held at the height of a forward, weights included.
+        weights_mib: MiB of the weights.
+        resident_mib: MiB by which the process grew during that forward, as the system sees it; None where it does not
+            tell.
+    """
+
+    measure: str
+    profile: str
+    dtype: str
+    device: str
+    length: int
+    model: str
+    batch: int = 1
+    micro_batch: int = 1
+    status: str = "measured"
+    reason: str | None = None
+    setting: str | None = None
+    median_ms: float | None = None
+    fastest_ms: float | None = None
+    slowest_ms: float | None = None
+    samples: int | None = None
+    peak_mib: float | None = None
+    weights_mib: float | None = None
+    resident_mib: float | None = None
+
+
+class Sample(NamedTuple):
+    """Seconds of a call, and of what comes once beside all of them."""
+
+    call: float
+    rest: float
+
+
+class Bench:
+    """Measures cells, and remembers which models are too slow or too large for longer inputs.
+
+    Args:
+        protocol: How.
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self.given_up: dict[tuple[str, ...], CellError] = {}
+        self._parameters: dict[str, int] = {}
+
+    def measure(self, cell: Cell, workers: dict[str, Worker]) -> list[Row]:
+        """All models in one cell."""
+        if cell.measure == "memory":
+            done = {name: self.memory(cell, worker) for name, worker in workers.items()}
+        else:
+            done = self.times(cell, workers)
+        return [done[name] for name in workers]
+
+    def blank(self, cell: Cell, model: str) -> Row:
+        """A row without numbers."""
+        return Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, model)
+
+    def memory(self, cell: Cell, worker: Worker) -> Row:
+        """Peak memory of one model."""
+        row = self.blank(cell, worker.name)
+        try:
+            self.refuse(cell, worker.name)
+            ready = worker.prepare(cell)
+            held = worker.memory(self.protocol.limit)
+            sizes = {f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()}
+            row = replace(row, setting=ready.setting, **sizes)
+        except CellError as error:
+            row = self.without_number(cell, row, error)
+        worker.release()
+        return row
+
+    def times(self, cell: Cell, workers: dict[str, Worker]) -> dict[str, Row]:
+        """Times; the models of a group in turns."""
+        rows = {name: self.blank(cell, name) for name in workers}
+        samples: dict[str, list[Sample]] = {name: [] for name in workers}
+        calls: dict[str, float] = {}
+        for group in self.groups(cell, workers):
+            ready = self.prepared(cell, group, rows)
+            taken: dict[str, list[Sample]] = {}
+            for name in ready:
+                try:
+                    taken[name] = self.warm(cell, group[name])
+                except CellError as error:
+                    rows[name] = self.without_number(cell, rows[name], error)
+            self.rounds(cell, group, taken, rows)
+            for name, more in taken.items():
+                samples[name] += more
+                calls[name] = ready[name].calls
+            for worker in group.values():
+                worker.release()
+        for name, row in rows.items():
+            if row.status == "measured":
+                whole = [calls[name] * sample.call + sample.rest for sample in samples[name]]
+                rows[name] = replace(row, **asdict(Spread.of(whole)))
+        return rows
+
+    def groups(self, cell: Cell, workers: dict[str, Worker]) -> list[dict[str, Worker]]:
+        """Models that are in memory together.
+
+        On a CPU all of them, but where training states would fill more than `TOGETHER` of the free memory: then as few
+        groups as follow from the order, MaBERT in each, whose samples are those of all groups. On a GPU, which is
+        steady, and where one model lacks what another holds, one after the other.
+        """
+        if cell.device == "cuda":
+            return [{name: worker} for name, worker in workers.items()]
+        if cell.measure != "training" or cell.small:
+            return [workers]
+        held = {name: TRAINING_BYTES * self.parameters(worker) for name, worker in workers.items()}
+        everywhere = [name for name in workers if name == ANCHOR]
+        room = TOGETHER * free_memory() - sum(held[name] for name in everywhere)
+        groups: list[list[str]] = [[]]
+        for name in workers:
+            if name in everywhere:
+                continue
+            if groups[-1] and held[name] + sum(held[other] for other in groups[-1]) > room:
+                groups.append([])
+            groups[-1].append(name)
+        return [{name: workers[name] for name in workers if name in {*everywhere, *group}} for group in groups]
+
+    def parameters(self, worker: Worker) -> int:
+        """Parameters of a worker's model, asked once."""
+        if worker.name not in self._parameters:
+            self._parameters[worker.name] = worker.parameters()
+        return self._parameters[worker.name]
+
+    def prepared(self, cell: Cell, workers: dict[str, Worker], rows: dict[str, Row]) -> dict[str, Ready]:
+        """Build all models, then bound all to the same memory: what is left when each holds its weights."""
+        ready = {}
+        for name, worker in workers.items():
+            try:
+                self.refuse(cell, name)
+                ready[name] = it = worker.prepare(cell)
+                rows[name] = replace(rows[name], setting=it.setting, batch=it.batch, micro_batch=it.micro_batch)
+            except CellError as error:
+                rows[name] = self.without_number(cell, rows[name], error)
+        if cell.device == "cpu":
+            allowed = free_memory()
+            for name in ready:
+                workers[name].bound(allowed)
+        return ready
+
+    def warm(self, cell: Cell, worker: Worker) -> list["Sample"]:
+        """Warm a model up; return the samples that were good enough to keep: a call so long that it warmed itself."""
+        protocol, spent = self.protocol, 0.0
+        for _ in range(protocol.warm):
+            sample = self.sample(worker)
+            spent += sample.call
+            if spent > protocol.budget:
+                return [sample]
+            if spent > protocol.warm_seconds:
+                break
+        return []
+
+    def sample(self, worker: Worker) -> "Sample":
+        """One call, and what comes once beside all of them."""
+        return Sample(worker.call(self.protocol.limit), worker.rest())
+
+    def rounds(
+        self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list["Sample"]], rows: dict[str, Row]
+    ) -> None:
+        """Fill up the samples in turns; a model that fails on the way loses its own."""
+        protocol = self.protocol
+        for _ in range(protocol.most):
+            waiting = [
+                name
+                for name, taken in samples.items()
+                if len(taken) < protocol.least
+                or (len(taken) < protocol.most and sum(sum(sample) for sample in taken) < protocol.budget)
+            ]
+            if not waiting:
+                return
+            for name in waiting:
+                try:
+                    samples[name].append(self.sample(workers[name]))
+                except CellError as error:
+                    rows[name] = self.without_number(cell, rows[name], error)
+                    del samples[name]
+
+    def refuse(self, cell: Cell, name: str) -> None:
+        """Raises CellError where a shorter input of this kind was too much already."""
+        error = self.given_up.get(_kind(cell, name))
+        if error is not None:
+            raise error
+
+    def without_number(self, cell: Cell, row: Row, error: CellError) -> Row:
+        """The row of a model that gave none; longer inputs are not tried."""
+        if error.status != "failed" and _kind(cell, row.model) not in self.given_up:
+            reason = f"{error.reason} at {cell.length:,} tokens"
+            self.given_up[_kind(cell, row.model)] = CellError(error.status, reason)
+        return replace(row, status=error.status, reason=error.reason)
+
+
+def _kind(cell: Cell, name: str) -> tuple[str, ...]:
+    return (cell.measure, cell.profile, cell.dtype, cell.device, name)
