@@ -1,58 +1,12 @@
-"""The paper's numbers, each table a record with its label in the source, its unit and what is known of its origin.
+"""What the paper measured of memory and time, and on what."""
 
-No other file holds them. A table of scores with their deviations takes a cell type of its own; the record stays.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from types import MappingProxyType
-from typing import Generic, TypeVar
 
-Column = TypeVar("Column")
-Cell = TypeVar("Cell")
+from mabert.report.paper.record import BASELINES, Table, rows_of
 
-NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "bert": "BERT",
-        "albert": "ALBERT",
-        "longformer": "Longformer",
-        "bigbird": "BigBird",
-        "deberta": "DeBERTa",
-        "mabert": "MaBERT",
-    }
-)
-"""The paper's models in the order of its tables, with the names it prints."""
-
-BASELINES = tuple(model for model in NAMES if model != "mabert")
 LENGTHS = (128, 512, 1024, 2048, 4096)
-MEASURED = "measured"
-
-
-@dataclass(frozen=True)
-class Table(Generic[Column, Cell]):
-    """One table of the paper.
-
-    Attributes:
-        label: Of the table in the paper's source.
-        title: What its numbers are.
-        unit: Of every cell, as the paper writes it.
-        columns: Keys of a row, in order.
-        rows: What a row stands for, such as a model, to its cells by column; read-only.
-        provenance: ``MEASURED`` where nothing speaks against the numbers, else what is to be said with them.
-    """
-
-    label: str
-    title: str
-    unit: str
-    columns: tuple[Column, ...]
-    rows: Mapping[str, Mapping[Column, Cell]]
-    provenance: str = MEASURED
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the numbers must not be quoted without their remark."""
-        return self.provenance != MEASURED
 
 
 @dataclass(frozen=True)
@@ -82,19 +36,12 @@ class Machine:
     warm_up: int
 
 
-def _rows(columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]]) -> Mapping[str, Mapping[Column, Cell]]:
-    """Cells by row and column, read-only; ValueError where a row has more or fewer of them than there are columns."""
-    return MappingProxyType(
-        {name: MappingProxyType(dict(zip(columns, row, strict=True))) for name, row in cells.items()}
-    )
-
-
 PARAMETERS = Table(
     label="tab:eff_memory",
     title="Parameters",
     unit="million",
     columns=("total",),
-    rows=_rows(
+    rows=rows_of(
         ("total",),
         {
             "bert": (109.484,),
@@ -113,7 +60,7 @@ MEMORY = Table(
     title="Peak memory of a forward pass, batch 1",
     unit="MB",
     columns=LENGTHS,
-    rows=_rows(
+    rows=rows_of(
         LENGTHS,
         {
             "bert": (441.364, 454.748, 471.274, 507.313, 579.392),
@@ -133,7 +80,7 @@ TRAINING = Table(
     title="Time of an optimizer step, batch 32",
     unit="ms",
     columns=LENGTHS,
-    rows=_rows(
+    rows=rows_of(
         LENGTHS,
         {
             "bert": (42.372, 189.501, 487.204, 1451.200, 4894.397),
@@ -151,7 +98,7 @@ LATENCY = Table(
     title="Time of a forward pass, batch 1",
     unit="ms",
     columns=LENGTHS,
-    rows=_rows(
+    rows=rows_of(
         LENGTHS,
         {
             "bert": (5.220, 5.331, 5.702, 15.122, 43.424),
