@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from mabert import __version__
 from mabert.cli.command import complain
 from mabert.cli.measure import add_bench, add_demo
+from mabert.cli.report import add_report
 from mabert.cli.study import add_study
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
         add_extend,
         add_bench,
         add_study,
+        add_report,
     ):
         add(commands)
     return top

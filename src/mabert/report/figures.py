@@ -50,8 +50,9 @@ def line_chart(
 def svg(figure: Figure) -> str:
     """A figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
     out = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mabert"}):
-        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+        figure.savefig(out, format="svg", metadata=nothing, transparent=True)
     text = out.getvalue()
     return text[text.index("<svg") :]
 

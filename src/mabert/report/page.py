@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no scripts, nothing fetched, readable on a phone and in print."""
+"""One self-contained HTML page: nothing fetched, readable on a phone and in print, and without its scripts too."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -22,12 +22,82 @@ th, td { text-align: left; padding: .35rem .6rem .35rem 0; border-bottom: 1px so
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """A whole page of parts that are HTML already."""
+TABLES = """
+body { max-width: 68rem; } p, ul { max-width: 46rem; }
+h2 { font-size: 1.35rem; border-top: 1px solid var(--line); padding-top: 1.4rem; margin-top: 3rem; }
+h3 { font-size: 1.1rem; margin-top: 2rem; } h4 { margin: 1.5rem 0 .4rem; }
+a { color: var(--mark); } code { font-size: .9em; overflow-wrap: anywhere; } li, p { overflow-wrap: break-word; }
+nav ul { columns: 15rem; padding-left: 1.2rem; } summary { cursor: pointer; padding: .3rem 0; color: var(--mark); }
+figure { max-width: 56rem; } figure svg { max-height: 90vh; }
+.grid { margin: 1.2rem 0 1.8rem; } .caption { margin: 0 0 .3rem; font-weight: 600; max-width: none; }
+.note { margin: .35rem 0 0; font-size: .85rem; color: var(--soft); } .wide { border-bottom: 1px solid var(--line); }
+.note.warning { border-left: 4px solid #d0803a; padding: .1rem 0 .1rem .8rem; color: var(--ink); }
+.grid table { font-size: .88rem; width: auto; min-width: 60%; } .grid :is(td, th) { padding-right: 1.1rem; }
+.grid th { vertical-align: bottom; }
+.grid .number { text-align: right; white-space: nowrap; } .grid th.number { white-space: normal; }
+.grid td.number small { display: block; color: var(--soft); font-size: .8em; }
+.grid td.text:not(:first-child) { min-width: 6rem; max-width: 26rem; }
+.grid td.good b { color: #3f7a2c; } .grid td.bad b { color: #b5402f; }
+.grid :is(td, th):first-child { position: sticky; left: 0; background: var(--paper); }
+.grid th button { all: unset; cursor: pointer; }
+.grid th button:focus-visible, .wide:focus-visible { outline: 2px solid var(--mark); }
+.grid th button::after { content: "\\2195"; color: var(--line); padding-left: .2rem; }
+.grid th[aria-sort=ascending] button::after { content: "\\25B2"; color: var(--mark); }
+.grid th[aria-sort=descending] button::after { content: "\\25BC"; color: var(--mark); }
+@media (max-width: 40rem) {
+  .grid td:first-child { min-width: 7.5rem; max-width: 9rem; overflow-wrap: anywhere; }
+  figure { overflow-x: auto; } figure svg { min-width: 34rem; }
+}
+@media print {
+  .wide { overflow: visible; } .grid table { font-size: 7.5pt; } nav { display: none; } h2 { break-before: auto; }
+  .grid th button::after { content: "" !important; } .grid :is(td, th):first-child { position: static; }
+}
+"""
+"""Beyond `STYLE`, for pages of many tables."""
+
+SORTING = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  const key = (row, column) => {
+    const cell = row.cells[column], value = cell.dataset.value;
+    return value !== undefined ? Number(value) : cell.classList.contains("number") ? null : cell.textContent.trim();
+  };
+  const order = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+  const sort = (column) => {
+    const up = heads[column].getAttribute("aria-sort") !== "ascending", body = table.tBodies[0];
+    heads.forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : up ? "ascending" : "descending"));
+    const rows = [...body.rows].map((row) => [key(row, column), row]);
+    rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null) : up ? order(a, b) : order(b, a));
+    body.append(...rows.map(([, row]) => row));
+  };
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    button.addEventListener("click", () => sort(column));
+    head.append(button);
+    head.setAttribute("aria-sort", "none");
+  });
+}
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+"""
+"""Makes the headings of tables buttons that sort, what is missing staying last; unfolds everything for print."""
+
+
+def page(title: str, parts: Iterable[str], style: str = "", script: str = "") -> str:
+    """A whole page.
+
+    Args:
+        title: Of the page.
+        parts: HTML already.
+        style: CSS beyond `STYLE`.
+        script: JavaScript to run at the end.
+    """
+    end = f"<script>{script}</script>\n" if script else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
-        f"<body>\n{chr(10).join(parts)}\n</body></html>\n"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}{style}</style></head>\n'
+        f"<body>\n{chr(10).join(parts)}\n{end}</body></html>\n"
     )
 
 

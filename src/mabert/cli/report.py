@@ -1,0 +1,29 @@
+"""`mabert report`: what was measured, beside the paper, on one page."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mabert.cli.command import command, say
+
+
+def add_report(commands: Any) -> None:
+    """The report."""
+    added = command(
+        commands, "report", run_report, "studies and measurements beside the paper's tables, claim by claim"
+    )
+    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to look through")
+    added.add_argument(
+        "-o", "--output", default="report.html", help="page; .md and a folder go beside it [%(default)s]"
+    )
+
+
+def run_report(options: argparse.Namespace) -> None:
+    """`mabert report`."""
+    from mabert.report.sources import find
+    from mabert.report.whole import write_report
+
+    page, text, *others = write_report(find(options.paths), Path(options.output))
+    say(f"{page}: the report")
+    say(f"{text}: the same as Markdown")
+    say(f"{page.with_suffix('')}: {len(others)} files, each table as .csv, .tex and .md, each figure as .svg")

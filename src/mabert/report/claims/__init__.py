@@ -1,0 +1,1 @@
+"""What the paper claims, each claim with a rule, judged by what was measured here."""

@@ -1,0 +1,231 @@
+"""Claims on scores: which arm is above which, on average or on a task."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from mabert.report import paper
+from mabert.report.claims.verdict import OPEN, UNMEASURED, Verdict, judge
+from mabert.report.study.results import Row, Study
+from mabert.report.study.statistics import LEAST_PAIRS, Difference, average_difference, difference
+from mabert.report.study.tables import paper_table_of
+
+Pair = tuple[str, str]
+"""Keys of two rows of a paper's table; the first is claimed to be above the second."""
+
+_DEFAULT = "MMTMMTMMTMMT"
+_MAMBA, _TRANSFORMER = 12 * "M", 12 * "T"
+_MIXED = tuple(pattern for pattern in paper.PATTERNS.rows if len(set(pattern)) == 2)
+_WON = ("cola", "mrpc", "qqp", "qnli", "rte")  # on which MaBERT is best at the full budget
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That some rows of a table are above others.
+
+    Attributes:
+        text: In our words; ``{budget}`` is filled in.
+        source: Label in the paper.
+        studies: Names of the studies that measure it.
+        pairs: What must be above what.
+        tasks: On each of which it must be so; empty for the average.
+        budget: At which alone it is claimed; None for any.
+    """
+
+    text: str
+    source: str
+    studies: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    tasks: tuple[str, ...] = ()
+    budget: float | None = None
+
+
+CLAIMS = (
+    Claim(
+        f"{_DEFAULT} has the highest average of the patterns",
+        "tab:pattern_glue",
+        ("pattern",),
+        tuple((_DEFAULT, other) for other in paper.PATTERNS.rows if other != _DEFAULT),
+    ),
+    Claim(
+        "Patterns of one kind of layer are below all mixed ones on average",
+        "tab:pattern_glue",
+        ("pattern",),
+        tuple(product(_MIXED, (_MAMBA, _TRANSFORMER))),
+    ),
+    Claim(
+        "Mamba layers alone are the worst pattern on average",
+        "tab:pattern_glue",
+        ("pattern",),
+        tuple((other, _MAMBA) for other in paper.PATTERNS.rows if other != _MAMBA),
+    ),
+    Claim(
+        "MaBERT has the highest average at {budget} of the steps",
+        "fig:glue_budget_avg",
+        ("baselines", "budget"),
+        tuple(("mabert", rival) for rival in paper.BASELINES),
+    ),
+    Claim(
+        "MaBERT is best on five of eight tasks at all steps: CoLA, MRPC, QQP, QNLI and RTE",
+        "tab:glue_full_budget",
+        ("baselines", "budget"),
+        tuple(("mabert", rival) for rival in paper.BASELINES),
+        _WON,
+        1.0,
+    ),
+    Claim(
+        "Masking and MAP together are above either alone and above neither, on average",
+        "tab:ablation_integration",
+        ("components",),
+        (("full", "psm_only"), ("full", "map_only"), ("full", "none")),
+    ),
+    Claim(
+        "Masking alone is above neither, on average",
+        "tab:ablation_integration",
+        ("components",),
+        (("psm_only", "none"),),
+    ),
+    Claim(
+        "MAP is the best pooling on average",
+        "tab:pooling_pred_100pct",
+        ("pooling",),
+        tuple(("map", other) for other in paper.POOLINGS if other != "map"),
+    ),
+    Claim(
+        "[CLS] is the worst pooling on average",
+        "tab:pooling_pred_100pct",
+        ("pooling",),
+        tuple((other, "cls") for other in paper.POOLINGS if other != "cls"),
+    ),
+)
+GROWTH = "MaBERT's average rises with every budget"
+_GROWTH_SOURCE = "fig:glue_budget_avg"
+
+
+class Compared(NamedTuple):
+    """One pair, measured and in the paper.
+
+    Attributes:
+        name: Which two, and on what.
+        found: Here; None where it was not measured.
+        in_paper: The paper's difference over the same tasks; None where it has none.
+    """
+
+    name: str
+    found: Difference | None
+    in_paper: float | None
+
+
+def score_verdicts(studies: Sequence[Study]) -> list[Verdict]:
+    """Every claim on scores, at every scale and budget that it was measured at; once where nowhere."""
+    verdicts = []
+    for claim in CLAIMS:
+        found = [each for study in studies if study.name in claim.studies for each in _of_study(claim, study)]
+        text = claim.text.format(budget="each share")
+        verdicts += found or [Verdict(text, claim.source, "-", UNMEASURED, "", "")]
+    rising = [each for study in studies if study.name == "budget" for each in _growth(study)]
+    return [*verdicts, *(rising or [Verdict(GROWTH, _GROWTH_SOURCE, "-", UNMEASURED, "", "")])]
+
+
+def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
+    variants = ["", *dict.fromkeys(variant for row in study.rows if (variant := study.variant(row)))]
+    for budget in study.budgets:
+        for variant in variants:
+            rows = study.rows_by_paper(budget, variant)
+            if rows and claim.budget in (None, budget):
+                compared = [
+                    each
+                    for pair in claim.pairs
+                    for each in (
+                        _on_tasks(study, budget, claim, rows, pair) or [_on_average(study, budget, rows, pair)]
+                    )
+                ]
+                place = ", ".join(filter(None, (study.scale, f"{budget:.0%} of the steps", variant)))
+                flagged = (table := paper_table_of(study, budget)) is not None and table.flagged
+                yield _verdict(claim.text.format(budget=f"{budget:.0%}"), claim.source, place, compared, study, flagged)
+
+
+def _on_average(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair) -> Compared:
+    first, second = (rows.get(key) for key in pair)
+    found = average_difference(study.scores(first), study.scores(second)) if first and second else None
+    table = paper_table_of(study, budget)
+    # The paper's own average is over the tasks that were measured here, as far as it has them.
+    papers = _papers(study, found)
+    theirs = None
+    if table is not None and papers and all(key in table.rows for key in pair):
+        theirs = paper.average(table, pair[0], papers) - paper.average(table, pair[1], papers)
+    return Compared(_name(study, rows, pair), found, theirs)
+
+
+def _on_tasks(study: Study, budget: float, claim: Claim, rows: Mapping[str, Row], pair: Pair) -> list[Compared]:
+    """One comparison a task; a sample of a task is not that task."""
+    first, second = (rows.get(key) for key in pair)
+    columns = {column.paper: column for column in study.columns if not column.sample}
+    table, compared = paper_table_of(study, budget), []
+    for task in claim.tasks:
+        found = None
+        if first and second and task in columns:
+            key = columns[task].key
+            found = difference(study.scores(first).get(key, {}), study.scores(second).get(key, {}), (key,))
+        theirs = None if table is None else table.rows[pair[0]][task].mean - table.rows[pair[1]][task].mean
+        compared.append(Compared(f"{_name(study, rows, pair)} on {paper.TASKS[task].title}", found, theirs))
+    return compared
+
+
+def _growth(study: Study) -> Iterator[Verdict]:
+    rows = [row for row in study.rows if row.paper == "mabert"]
+    compared = []
+    for earlier, later in pairwise(sorted(rows, key=lambda row: row.budget)):
+        found = average_difference(study.scores(later), study.scores(earlier))
+        tables, papers = [paper.GLUE.get(row.budget) for row in (later, earlier)], _papers(study, found)
+        theirs = None
+        if papers and all(tables):
+            more, less = (paper.average(table, "mabert", papers) for table in tables if table is not None)
+            theirs = more - less
+        compared.append(Compared(f"{later.budget:.0%} over {earlier.budget:.0%}", found, theirs))
+    yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
+
+
+def _verdict(claim: str, source: str, place: str, compared: Sequence[Compared], study: Study, flagged: bool) -> Verdict:
+    verdict = judge(None if each.found is None else each.found.sign for each in compared)
+    numbers = _numbers(compared, study)
+    theirs = [(each.in_paper, each.name) for each in compared if each.in_paper is not None]
+    told = "" if not theirs else f"least {min(theirs)[0]:+.3f}: {min(theirs)[1]}" + (" (flagged)" if flagged else "")
+    if verdict == OPEN and all(each.found is not None and each.found.pairs < LEAST_PAIRS for each in compared):
+        numbers += f"; fewer than {LEAST_PAIRS} pairs"
+    return Verdict(claim, source, place, verdict, numbers, told)
+
+
+def _numbers(compared: Sequence[Compared], study: Study) -> str:
+    """How many comparisons point which way, the one that speaks most against the claim, and over what tasks."""
+    measured = [(each.found, each.name) for each in compared if each.found is not None]
+    if not measured:
+        return ""
+    signs = [found.sign for found, _ in measured]
+    counts = {"above": signs.count(1), "below": signs.count(-1), "not told apart": signs.count(0)}
+    counts["missing"] = len(compared) - len(measured)
+    least, name = min(measured, key=lambda each: (each[0].sign, each[0].mean))
+    ends = "" if least.low is None else f" [{least.low:+.3f}, {least.high:+.3f}]"
+    shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{shown}; least {least.mean:+.3f}{ends} ({least.pairs}): {name}; over {_tasks(study, measured)}"
+
+
+def _tasks(study: Study, measured: Iterable[tuple[Difference, str]]) -> str:
+    sets = {found.columns for found, _ in measured}
+    names = study.named({column for columns in sets for column in columns})
+    return names if len(sets) == 1 or all(len(columns) == 1 for columns in sets) else f"what both have of {names}"
+
+
+def _papers(study: Study, found: Difference | None) -> tuple[str, ...]:
+    """The paper's columns of what was compared; all of them where nothing was."""
+    if found is None:
+        return tuple(paper.TASKS)
+    return tuple(
+        column.paper for column in study.columns if column.key in found.columns and column.paper in paper.TASKS
+    )
+
+
+def _name(study: Study, rows: Mapping[str, Row], pair: Pair) -> str:
+    first, second = (study.label_of(rows[key].arm) if key in rows else key for key in pair)
+    return f"{first} over {second}"

@@ -1,0 +1,177 @@
+"""A document as parts that become a page and a Markdown file alike."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import PurePosixPath
+
+from mabert.report.grid import Cell, Grid, to_html, to_markdown
+from mabert.report.page import figure
+
+_CODE = re.compile(r"`([^`]+)`")
+_STRONG = re.compile(r"\*\*([^*]+)\*\*")
+_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
+_PIPE = re.compile(r"(?<!\\)\|")
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading; those of level 2 stand in the list of contents.
+
+    Attributes:
+        level: 1 for the title, up to 4.
+        text: Plain text.
+    """
+
+    level: int
+    text: str
+
+    @property
+    def anchor(self) -> str:
+        """What a link within the page goes to."""
+        return "-".join(re.findall(r"[a-z0-9]+", self.text.lower()))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; ``**strong**`` and code in backticks are marked up.
+
+    Attributes:
+        text: Of the paragraph.
+        kind: Class of the paragraph on the page: ``lead``, or none.
+    """
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; each line is marked up as a paragraph is."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure.
+
+    Attributes:
+        name: Of its file.
+        svg: The figure.
+        description: What it shows, for those who do not see it.
+    """
+
+    name: str
+    svg: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Parts that a reader opens; in Markdown they stand open.
+
+    Attributes:
+        summary: What is inside.
+        parts: Those.
+    """
+
+    summary: str
+    parts: tuple["Part", ...]
+
+
+Part = Heading | Text | Items | Grid | Drawing | Fold
+
+
+def unfolded(parts: Iterable[Part]) -> Iterator[Part]:
+    """Every part, those inside a fold as well."""
+    for part in parts:
+        if isinstance(part, Fold):
+            yield from unfolded(part.parts)
+        else:
+            yield part
+
+
+def contents(parts: Iterable[Part]) -> str:
+    """Links to the headings of level 2."""
+    found = [part for part in parts if isinstance(part, Heading) and part.level == 2]
+    links = "".join(f'<li><a href="#{each.anchor}">{escape(each.text)}</a></li>' for each in found)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def as_html(part: Part) -> str:
+    """One part as HTML."""
+    match part:
+        case Heading(level, text):
+            return f'<h{level} id="{part.anchor}">{escape(text)}</h{level}>'
+        case Text(text, kind):
+            return f'<p class="{kind}">{_inline(text)}</p>' if kind else f"<p>{_inline(text)}</p>"
+        case Items(lines):
+            return "<ul>" + "".join(f"<li>{_inline(line)}</li>" for line in lines) + "</ul>"
+        case Drawing(_, svg, description):
+            return figure(svg, description)
+        case Fold(summary, parts):
+            inner = "\n".join(map(as_html, parts))
+            return f"<details><summary>{escape(summary)}</summary>\n{inner}\n</details>"
+        case Grid():
+            return to_html(part)
+
+
+def as_markdown(part: Part, folder: PurePosixPath) -> str:
+    """One part as Markdown; drawings are linked to their files in ``folder``."""
+    match part:
+        case Heading(level, text):
+            return f"{'#' * level} {text}\n"
+        case Text(text):
+            return f"{text}\n"
+        case Items(lines):
+            return "".join(f"- {line}\n" for line in lines)
+        case Drawing(name, _, description):
+            return f"![{description}]({folder / name}.svg)\n"
+        case Fold(summary, parts):
+            return "\n".join([f"**{summary}**\n", *(as_markdown(each, folder) for each in parts)])
+        case Grid(title=title, notes=notes):
+            return "\n".join([f"*{title}*\n", to_markdown(part), *(f"{note}\n" for note in notes)])
+
+
+def from_markdown(text: str, name: str, deeper: int = 0) -> list[Part]:
+    """Parts of the plain Markdown that this package writes: headings, paragraphs, lists and tables.
+
+    Args:
+        text: The Markdown; parts are set apart by empty lines.
+        name: What the tables' names begin with; a number follows.
+        deeper: How many levels the headings go down.
+    """
+    parts: list[Part] = []
+    title = name
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = block.strip().splitlines()
+        if lines[0].startswith("#"):
+            marks, _, title = lines[0].partition(" ")
+            parts.append(Heading(len(marks) + deeper, title))
+        elif lines[0].startswith("|"):
+            number = 1 + sum(isinstance(part, Grid) for part in parts)
+            parts.append(_table(lines, f"{name}-{number}", title))
+        elif lines[0].startswith("- "):
+            parts.append(Items(tuple(line.removeprefix("- ") for line in lines)))
+        else:
+            parts.append(Text(" ".join(lines)))
+    return parts
+
+
+def _table(lines: list[str], name: str, title: str) -> Grid:
+    head, _, *rows = ([text.strip() for text in _PIPE.split(line.strip()[1:-1])] for line in lines)
+    caption = title if head[0] == "model" else f"{title}, {head[0]}"
+    return Grid(name, caption, tuple(head), tuple(tuple(map(_read, row)) for row in rows))
+
+
+def _read(text: str) -> Cell:
+    strong = _STRONG.fullmatch(text)
+    plain = (strong[1] if strong else text).replace("\\|", "|")
+    number = _NUMBER.match(plain)
+    return Cell(plain, value=float(number[0].replace(",", "")) if number else None, bold=bool(strong))
+
+
+def _inline(text: str) -> str:
+    return _STRONG.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", escape(text)))

@@ -1,0 +1,86 @@
+"""The parts of the report on padding, memory, time and throughput."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mabert.report.claims.drift import STABLE
+from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, from_markdown
+from mabert.report.drift import MASKINGS, drift_chart
+from mabert.report.efficiency.chart import scaling_chart
+from mabert.report.efficiency.report import efficiency_report
+from mabert.report.efficiency.results import NAMES, Results
+from mabert.report.grid import Cell, Grid, missing, with_best, words
+
+_SITUATION = ("weights", "direction", "conv", "side", "attention")
+
+
+def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
+    """What padding does to a text's vector."""
+    for number, (file, result) in enumerate(results, start=1):
+        yield Heading(2, "Padding" if number == 1 else f"Padding, {file}")
+        source = result.get("source") or {}
+        texts = f"{result['texts']} texts ({source.get('texts', 'unknown')}), model `{source.get('model', 'unknown')}`"
+        yield Text(f"Cosine distance between a text's vector alone and with padding beside it; {texts}, from `{file}`.")
+        described = "Cosine distance against padded positions for each masking, side of the padding and attention"
+        yield Drawing(f"drift-{number}", drift_chart(dict(result)), described)
+        yield Fold("The largest distance in every regime", (drift_grid(result, f"drift-{number}-regimes"),))
+
+
+def drift_grid(result: Mapping[str, Any], name: str) -> Grid:
+    """The largest distance of the [CLS] vector by situation and masking; a dot stands for rounding."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in result["rows"]:
+        found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row["cls"])
+    rows = [
+        (*words(*situation), *(_distance(far.get(masking)) for masking in MASKINGS)) for situation, far in found.items()
+    ]
+    head = ("weights", "scan", "convolution", "padding", "attention", *(label for label, _, _ in MASKINGS.values()))
+    notes = (f"Largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding.",)
+    return Grid(name, "Drift of the [CLS] vector by masking", head, tuple(rows), notes)
+
+
+def efficiency_section(results: Results) -> Iterator[Part]:
+    """Memory and time over length: the figure of each condition, then the tables."""
+    yield Heading(2, "Memory and time over length")
+    _, *report = from_markdown(efficiency_report(results), "efficiency", deeper=1)
+    charts = iter(results.conditions())
+    for part in report:
+        yield part
+        if isinstance(part, Heading) and part.level == 3:
+            condition = next(charts)
+            name = f"efficiency-{'-'.join(condition)}"
+            described = (
+                f"Peak memory, latency and training step over length, {', '.join(condition)}; the paper's dashed"
+            )
+            yield Drawing(name, scaling_chart(results, *condition), described)
+
+
+def throughput_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
+    """Many texts at once."""
+    for number, (file, result) in enumerate(results, start=1):
+        yield Heading(2, "Throughput" if number == 1 else f"Throughput, {file}")
+        yield Items((f"`{file}`" + ("; **a quick trial run, not to be quoted**" if result.get("quick") else ""),))
+        yield throughput_grid(result, f"throughput-{number}")
+
+
+def throughput_grid(result: Mapping[str, Any], name: str) -> Grid:
+    """Tokens a second by model and collection of texts, the highest in bold."""
+    collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
+    cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
+    models = [model for model in NAMES if any(model == known for known, _ in cells)]
+    rows = [(Cell(NAMES[model]), *(cells.get((model, each), missing()) for each in collections)) for model in models]
+    for column in range(1, len(collections) + 1):
+        rows = with_best(rows, column)
+    title = f"Tokens a second, {result.get('dtype', 'unknown precision')}"
+    return Grid(name, title, ("model", *collections), tuple(rows), ("In brackets the texts of a batch.",))
+
+
+def _distance(value: float | None) -> Cell:
+    if value is None:
+        return missing()
+    return Cell("0" if value < STABLE else f"{value:.1e}", value=value)
+
+
+def _rate(row: Mapping[str, Any]) -> Cell:
+    rate = row.get("tokens_per_second")
+    return missing(row["status"]) if rate is None else Cell(f"{rate:,.0f}", f"({row['batch']})", rate)

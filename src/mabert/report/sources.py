@@ -1,0 +1,116 @@
+"""The results that a report is made of: JSON files, found by what they say they are."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mabert.report.efficiency.results import Results, load_results
+from mabert.report.study.results import Study, read_study
+
+KINDS = {
+    "study": "mabert study",
+    "efficiency": "mabert bench models",
+    "drift": "mabert study drift",
+    "throughput": "mabert bench throughput",
+}
+"""What is read, and the command that writes it."""
+
+_DRIFT = {"config", "texts", "lengths", "rows"}  # drift results had no kind at first
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything to report.
+
+    Attributes:
+        studies: In the order of the paper's sections, each once for every scale.
+        efficiency: Merged; None where there is none.
+        drifts: File name and content.
+        throughputs: File name and content.
+        left_out: What was found and is not shown, with the reason, a line each.
+    """
+
+    studies: tuple[Study, ...]
+    efficiency: Results | None
+    drifts: tuple[tuple[str, dict[str, Any]], ...]
+    throughputs: tuple[tuple[str, dict[str, Any]], ...]
+    left_out: tuple[str, ...]
+
+
+def find(paths: Iterable[Path | str]) -> Found:
+    """Read everything that can be reported.
+
+    Args:
+        paths: JSON files, and folders to look through; JSON of other kinds is passed over.
+
+    Raises:
+        FileNotFoundError: A path is missing.
+        ValueError: A file is not JSON, or incomplete; or nothing of a known kind is there.
+    """
+    asked = [Path(path) for path in paths]
+    read = [(path, content) for path in _files(asked) if (content := _read(path)) is not None]
+    known = [(path, content, kind) for path, content in read if (kind := kind_of(content)) in KINDS]
+    if not known:
+        raise ValueError(
+            f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
+            f"{', '.join(KINDS.values())} wrote"
+        )
+    by_kind = {name: [(path, content) for path, content, kind in known if kind == name] for name in KINDS}
+    studies, older = _studies(by_kind["study"])
+    quick = [path for path, content in by_kind["efficiency"] if content.get("quick")]
+    efficiency = [path for path, _ in by_kind["efficiency"] if path not in quick]
+    left_out = [*older, *(f"`{path.name}`: a quick trial run, whose numbers say nothing" for path in quick)]
+    return Found(
+        studies=studies,
+        efficiency=load_results(efficiency) if efficiency else None,
+        drifts=tuple((path.name, content) for path, content in by_kind["drift"]),
+        throughputs=tuple((path.name, content) for path, content in by_kind["throughput"]),
+        left_out=tuple(left_out),
+    )
+
+
+def kind_of(content: Any) -> str | None:
+    """What a file's content says it is; None where it does not."""
+    if not isinstance(content, dict):
+        return None
+    kind = content.get("kind")
+    return "drift" if kind is None and content.keys() >= _DRIFT else kind
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    seen = set()
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file or folder; needed are results as JSON")
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            if file.is_file() and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
+
+
+def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study, ...], list[str]]:
+    """Of two files of one study at one scale the one written later stays; the others are told of."""
+    order = ["pattern", "baselines", "budget", "components", "pooling"]
+    latest: dict[tuple[str, str], Study] = {}
+    older = []
+    for study in sorted((read_study(content, path.name) for path, content in files), key=_date):
+        before = latest.get((study.name, study.scale))
+        if before is not None:
+            older.append(f"`{before.file}`: `{study.file}` is a later state of the same study at the same scale")
+        latest[study.name, study.scale] = study
+    ranks = {name: rank for rank, name in enumerate(order)}
+    shown = sorted(latest.values(), key=lambda study: (ranks.get(study.name, len(ranks)), study.name, study.scale))
+    return tuple(shown), older
+
+
+def _date(study: Study) -> str:
+    return str(study.environment.get("date", ""))

@@ -1,0 +1,173 @@
+"""A study's figures: averages of its arms, averages over budgets, pretraining loss; ours solid, the paper's dashed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mabert.report import paper
+from mabert.report.efficiency.chart import LOOKS, Look
+from mabert.report.figures import INK, svg
+from mabert.report.study.results import Row, Study
+from mabert.report.study.statistics import Summary, averages, summary
+from mabert.report.study.tables import ordered, paper_table_of, scored
+
+_COLOURS = [
+    LOOKS[name].colour for name in ("mabert", "modernbert", "longformer", "deberta", "bigbird", "albert", "bert")
+]
+_DASHED = (0, (4, 2.5))
+_TURNS = ("-", _DASHED, (0, (1, 1.5)))
+
+
+class Curve(NamedTuple):
+    """One line of a figure of losses.
+
+    Attributes:
+        name: In the legend.
+        steps: Where it was measured.
+        losses: Nats a masked token.
+    """
+
+    name: str
+    steps: Sequence[float]
+    losses: Sequence[float]
+
+
+def arm_chart(study: Study) -> str | None:
+    """Averages of the arms of the largest budget with their deviation, the paper's in a panel beside them, as SVG.
+
+    Returns:
+        None where no arm has an average.
+    """
+    budget = study.budgets[-1]
+    rows = [row for row in study.rows if row.budget == budget]
+    ours = {row.arm: average(study, row) for row in rows}
+    if not any(ours.values()):
+        return None
+    theirs = _paper_averages(study, budget)
+    figure = Figure(figsize=(8.2, 1.3 + 0.3 * len(rows)), layout="constrained")
+    panels = figure.subplots(1, 2 if theirs else 1, sharey=True, squeeze=False)[0]
+    heights = {row.arm: len(rows) - number for number, row in enumerate(rows)}
+    for arm, found in ours.items():
+        if found is not None:
+            mark = "D" if arm == study.reference else "o"
+            panels[0].errorbar(found.mean, heights[arm], xerr=found.std, fmt=mark, color=_COLOURS[0], capsize=2)
+    for arm, mean in theirs.items():
+        mark = "D" if arm == study.reference else "o"
+        panels[1].plot(mean, heights[arm], mark, color=INK, markerfacecolor="none")
+    panels[0].set_yticks(list(heights.values()), [study.label_of(arm) for arm in heights], fontsize="small")
+    panels[0].set_ylim(0.4, len(rows) + 0.6)
+    _name_panels(panels, study)
+    return svg(figure)
+
+
+def budget_chart(study: Study) -> str | None:
+    """Averages over budgets, the paper's dashed in a panel beside them, as SVG; None where there is no average."""
+    arms = dict.fromkeys(row.arm for row in study.rows)
+    ours = {arm: {row.budget: average(study, row) for row in ordered(study) if row.arm == arm} for arm in arms}
+    if not any(found for line in ours.values() for found in line.values()):
+        return None
+    figure = Figure(figsize=(8.2, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2, squeeze=False)[0]
+    for number, (arm, line) in enumerate(ours.items()):
+        look = look_of(study, arm, number)
+        points = {budget: found for budget, found in line.items() if found is not None}
+        spread = [found.std or 0.0 for found in points.values()]
+        heights = [found.mean for found in points.values()]
+        panels[0].errorbar(
+            [100 * budget for budget in points],
+            heights,
+            spread,
+            color=look.colour,
+            marker=look.marker,
+            markersize=5,
+            label=study.label_of(arm),
+            elinewidth=0.8,
+        )
+    columns = [column.paper for column in scored(study) if column.paper in paper.TASKS]
+    for number, arm in enumerate(arms):
+        key = next((row.paper for row in study.rows if row.arm == arm), None)
+        if key in paper.NAMES and columns:
+            look = look_of(study, arm, number)
+            heights = [paper.average(table, key, tuple(columns)) for table in paper.GLUE.values()]
+            shares = [100 * budget for budget in paper.GLUE]
+            panels[1].plot(
+                shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=_DASHED
+            )
+    for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=True):
+        axes.set_xticks([100 * budget for budget in budgets], [f"{budget:.0%}" for budget in budgets])
+    _name_panels(panels, study)
+    for axes in panels:
+        axes.set_xlabel("share of the pretraining steps")
+        axes.set_ylabel("average score")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def loss_chart(study: Study) -> str | None:
+    """Held-out loss against step, a line for each pretraining of the largest budget, as SVG; None without any."""
+    curves = list(_curves(study))
+    if not curves:
+        return None
+    figure = Figure(figsize=(8.2, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for number, curve in enumerate(curves):
+        colour, style = _COLOURS[number % len(_COLOURS)], _TURNS[number // len(_COLOURS) % len(_TURNS)]
+        axes.plot(curve.steps, curve.losses, color=colour, linestyle=style, linewidth=1.4, label=curve.name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("step")
+    axes.set_ylabel("held-out loss (nats a masked token)")
+    _plain(axes)
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def average(study: Study, row: Row) -> Summary | None:
+    """A row's average over the tasks that any row has, over the seeds that have all of them."""
+    columns = [column.key for column in scored(study)]
+    return summary(averages(study.scores(row), columns).values())
+
+
+def look_of(study: Study, arm: str, number: int) -> Look:
+    """How a model is drawn: as in the figures of efficiency where it is one of theirs."""
+    key = next((row.paper for row in study.rows if row.arm == arm and row.paper), arm.lower())
+    return LOOKS.get(key, Look(_COLOURS[number % len(_COLOURS)], "o"))
+
+
+def _paper_averages(study: Study, budget: float) -> Mapping[str, float]:
+    """The paper's averages by arm, over the tasks that are measured here too."""
+    table = paper_table_of(study, budget)
+    columns = tuple(column.paper for column in scored(study) if column.paper in paper.TASKS)
+    if table is None or not columns:
+        return {}
+    known = {key: row for key, row in study.rows_by_paper(budget).items() if key in table.rows}
+    return {row.arm: paper.average(table, key, columns) for key, row in known.items()}
+
+
+def _curves(study: Study) -> Iterator[Curve]:
+    """One for each pretraining, which arms that differ in fine-tuning alone share."""
+    budget, shared = study.budgets[-1], {}
+    for row in study.rows:
+        history = row.pretraining.get("history")
+        if row.budget == budget and history:
+            shared.setdefault(row.pretraining.get("cell", row.arm), []).append(row)
+    for rows in shared.values():
+        history = rows[0].pretraining["history"]
+        points = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
+        if points:
+            others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+            yield Curve(study.label_of(rows[0].arm) + others, list(points), list(points.values()))
+
+
+def _name_panels(panels: Sequence[Axes], study: Study) -> None:
+    for axes, title in zip(panels, (f"here ({study.scale})", "the paper's, the same tasks"), strict=False):
+        axes.set_title(title, color=INK, fontsize="medium")
+        axes.set_xlabel("average score")
+        _plain(axes)
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)

@@ -1,0 +1,246 @@
+"""What `mabert study` wrote of a study: read and checked."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mabert.report import paper
+from mabert.report.study.statistics import Seeds
+
+VERSION = 1
+METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
+MODELS = paper.NAMES | {"modernbert": "ModernBERT"}
+
+_OFFICIAL = {task.title for task in paper.TASKS.values()}
+_STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
+_COLUMN = ("key", "title", "metric")
+_ROW = ("arm", "budget", "pretraining", "scores")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task of a study.
+
+    Attributes:
+        key: In the scores.
+        title: What it is called.
+        metric: Key of the metric that it is scored by.
+        paper: The paper's column of this task; None where it has none.
+        sample: What part of the training rows it was trained on; None for all.
+        train: Training rows; None where not told.
+        validation: Rows it is scored on; None where not told.
+        epochs: Passes over the training rows; None where not told.
+        source: Where the data came from.
+    """
+
+    key: str
+    title: str
+    metric: str
+    paper: str | None = None
+    sample: str | None = None
+    train: int | None = None
+    validation: int | None = None
+    epochs: int | None = None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The title, which for a sample never is the official one alone."""
+        return f"{self.title}, {self.sample}" if self.sample and self.title in _OFFICIAL else self.title
+
+    @property
+    def heading(self) -> str:
+        """The name with its metric."""
+        return f"{self.name} ({METRICS.get(self.metric, self.metric)})"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that broke off.
+
+    Attributes:
+        column: Its task.
+        seed: Its seed; None where the file does not tell.
+        reason: Why, in one line.
+    """
+
+    column: str
+    seed: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pretrained model of a study and its scores.
+
+    Attributes:
+        arm: What it differs in.
+        paper: Key of its row in the paper's table; None where it has none.
+        budget: Share of the pretraining steps.
+        pretraining: As the file has it: ``status``, ``reason``, ``steps``, ``tokens``, ``held_out_loss`` in nats,
+            ``parameters``, ``seconds``, ``history`` and so on; any of them may be missing.
+        scores: By task, metric and seed.
+        failed: Fine-tuning runs that broke off.
+    """
+
+    arm: str
+    paper: str | None
+    budget: float
+    pretraining: Mapping[str, Any]
+    scores: Mapping[str, Mapping[str, Seeds]]
+    failed: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study at one scale.
+
+    Attributes:
+        name: ``pattern``, ``components``, ``pooling``, ``budget`` or ``baselines``.
+        title: What it is called.
+        label: Of the paper's table; None where it has none.
+        reference: Arm that the others are compared with.
+        scale: Name of the size of its runs.
+        environment: Machine, versions and commit.
+        settings: ``pretraining``, ``finetuning``, ``seeds`` and ``from_mnli``.
+        columns: Its tasks.
+        rows: Its models.
+        file: Name of the file that it stood in.
+    """
+
+    name: str
+    title: str
+    label: str | None
+    reference: str
+    scale: str
+    environment: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    file: str
+
+    @property
+    def slug(self) -> str:
+        """What the names of its files begin with."""
+        return f"{self.name}-{self.scale}"
+
+    @property
+    def budgets(self) -> list[float]:
+        """Those of its rows, smallest first."""
+        return sorted({row.budget for row in self.rows})
+
+    def scores(self, row: Row) -> dict[str, Seeds]:
+        """A row's scores by task, each by its own metric; without the tasks that have none."""
+        found = {column.key: row.scores.get(column.key, {}).get(column.metric, {}) for column in self.columns}
+        return {column: seeds for column, seeds in found.items() if seeds}
+
+    def row(self, arm: str, budget: float) -> Row | None:
+        """A row by its arm and budget."""
+        return next((row for row in self.rows if row.arm == arm and row.budget == budget), None)
+
+    def reference_of(self, row: Row) -> Row | None:
+        """What a row is compared with: the reference arm of its budget and variant."""
+        variant = self.variant(row)
+        return self.row(f"{self.reference}, {variant}" if variant else self.reference, row.budget)
+
+    def variant(self, row: Row) -> str:
+        """What sets a row apart from one that the paper has: of ``full, both directions`` the second part.
+
+        Empty for a row of the paper's own, and for one whose first part names none of these.
+        """
+        base, _, variant = row.arm.partition(", ")
+        return variant if row.paper is None and any(own.arm == base and own.paper for own in self.rows) else ""
+
+    def rows_by_paper(self, budget: float, variant: str = "") -> dict[str, Row]:
+        """Rows of one budget by their keys in the paper's table, or the same of a variant."""
+        own = {row.arm: row.paper for row in self.rows if row.paper is not None}
+        if not variant:
+            return {row.paper: row for row in self.rows if row.paper is not None and row.budget == budget}
+        found = {paper_key: self.row(f"{arm}, {variant}", budget) for arm, paper_key in own.items()}
+        return {paper_key: row for paper_key, row in found.items() if row is not None}
+
+    def named(self, columns: Iterable[str]) -> str:
+        """Names of tasks as a sentence has them, in the order of the study."""
+        wanted = set(columns)
+        names = [column.name for column in self.columns if column.key in wanted]
+        return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
+
+    def label_of(self, arm: str) -> str:
+        """How an arm is shown."""
+        known = {"components": paper.INTEGRATIONS, "pooling": paper.POOLINGS}.get(self.name, MODELS)
+        return known.get(arm, arm)
+
+
+def read_study(content: Mapping[str, Any], file: str) -> Study:
+    """Check a study and make it a record.
+
+    Args:
+        content: Of the file.
+        file: Its name, for errors and for the page.
+
+    Raises:
+        ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
+    """
+    if content.get("version") != VERSION:
+        raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
+    _need(content, _STUDY, file)
+    columns = tuple(_column(raw, file) for raw in content["columns"])
+    known = {column.key for column in columns}
+    return Study(
+        name=content["study"],
+        title=content["title"],
+        label=content.get("label"),
+        reference=content["reference"],
+        scale=content["scale"],
+        environment=content["environment"],
+        settings=content["settings"],
+        columns=columns,
+        rows=tuple(_row(raw, known, file) for raw in content["rows"]),
+        file=file,
+    )
+
+
+def _column(raw: Mapping[str, Any], file: str) -> Column:
+    _need(raw, _COLUMN, f"{file}: a column")
+    known = {name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None}
+    return Column(**known)
+
+
+def _row(raw: Mapping[str, Any], columns: set[str], file: str) -> Row:
+    _need(raw, _ROW, f"{file}: a row")
+    place = f"{file}: {raw['arm']}"
+    unknown = sorted(raw["scores"].keys() - columns)
+    if unknown:
+        raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(columns))}")
+    return Row(
+        arm=raw["arm"],
+        paper=raw.get("paper"),
+        budget=float(raw["budget"]),
+        pretraining=raw["pretraining"] or {},
+        scores={
+            column: {name: _seeds(seeds, f"{place}, {column}, {name}") for name, seeds in metrics.items()}
+            for column, metrics in raw["scores"].items()
+        },
+        failed=tuple(map(_failure, raw.get("failed") or ())),
+    )
+
+
+def _failure(raw: Mapping[str, Any]) -> Failure:
+    reason = " ".join((raw.get("reason") or "no reason told").split())
+    return Failure(raw.get("column", "?"), raw.get("seed"), reason)
+
+
+def _seeds(raw: Mapping[str, Any], place: str) -> dict[int, float]:
+    for seed, score in raw.items():
+        if not str(seed).isdigit():
+            raise ValueError(f"{place}: the seed is {seed!r}; it must be a whole number")
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(f"{place}, seed {seed}: the score is {score!r}; it must be a finite number")
+    return {int(seed): float(score) for seed, score in raw.items()}
+
+
+def _need(raw: Mapping[str, Any], names: Iterable[str], place: str) -> None:
+    absent = [name for name in names if name not in raw]
+    if absent:
+        raise ValueError(f"{place} lacks {', '.join(absent)}")

@@ -1,0 +1,142 @@
+"""Scores over seeds: mean and deviation, and the difference of two arms, paired by seed, with its interval.
+
+The interval is the bootstrap's percentile interval (Efron 1979, "Bootstrap methods: another look at the jackknife") of
+the mean difference. The seeds of an arm vary fine-tuning and share one pretrained model, so it does not cover how
+pretraining itself would spread; and of few pairs a percentile interval is too narrow.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LEVEL = 0.95
+LEAST_PAIRS = 5
+"""Pairs that a verdict needs: were both arms alike, four would all point one way in one case of eight."""
+
+_ENUMERATED = 6  # pairs of which all resamples are taken: 6 ** 6 are 46,656
+_DRAWS = 20_000
+_ROUNDING = 1e-12
+
+Seeds = Mapping[int, float]
+"""Scores by seed."""
+
+
+class Summary(NamedTuple):
+    """Scores over seeds.
+
+    Attributes:
+        mean: Of the scores.
+        std: Sample standard deviation; None for one score.
+        count: How many scores.
+    """
+
+    mean: float
+    std: float | None
+    count: int
+
+
+class Difference(NamedTuple):
+    """One arm less another.
+
+    Attributes:
+        mean: Over the pairs.
+        low: Lower end of the interval; None for one pair.
+        high: Upper end; None for one pair.
+        pairs: Seeds that both arms have.
+        columns: Tasks that the scores are averaged over.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+    columns: tuple[str, ...] = ()
+
+    @property
+    def sign(self) -> int:
+        """1 where the interval lies above 0, -1 where below, 0 where that cannot be told."""
+        if self.low is None or self.high is None or self.pairs < LEAST_PAIRS:
+            return 0
+        return int(self.low > _ROUNDING) - int(self.high < -_ROUNDING)
+
+
+def summary(scores: Iterable[float]) -> Summary | None:
+    """Mean and deviation; None where there are no scores."""
+    values = np.array(sorted(scores))
+    if not values.size:
+        return None
+    return Summary(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None, values.size)
+
+
+def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """Percentile interval of the mean.
+
+    Every resample is enumerated for up to six values; beyond, 20,000 are drawn, the same ones each time.
+
+    Args:
+        values: What is resampled.
+        level: Share of the resampled means inside.
+
+    Returns:
+        Lower and upper end; None for fewer than two values.
+
+    Raises:
+        ValueError: The level is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"the level is {level}; it must be between 0 and 1")
+    if len(values) < 2:
+        return None
+    # Sorted, so that the draws do not depend on the order in which the values came.
+    means = np.sort(np.array(values))[_resamples(len(values))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def difference(ours: Seeds, theirs: Seeds, columns: tuple[str, ...] = ()) -> Difference | None:
+    """One arm less another over the seeds that both have; None where they share none."""
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared:
+        return None
+    gaps = [ours[seed] - theirs[seed] for seed in shared]
+    low, high = interval(gaps) or (None, None)
+    return Difference(float(np.mean(gaps)), low, high, len(gaps), columns)
+
+
+def averages(scores: Mapping[str, Seeds], columns: Sequence[str]) -> dict[int, float]:
+    """Average over tasks by seed, of the seeds that have all of them."""
+    found = [scores.get(column, {}) for column in columns]
+    seeds = set.intersection(*(set(each) for each in found)) if found else set()
+    return {seed: float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)}
+
+
+def average_difference(ours: Mapping[str, Seeds], theirs: Mapping[str, Seeds]) -> Difference | None:
+    """One arm's average over tasks less another's, over what both have; None where that is nothing.
+
+    Where cells are missing, the tasks and seeds are those that keep the most cells of which none is missing.
+    """
+    shared = {column: ours[column].keys() & theirs[column].keys() for column in ours if column in theirs}
+    columns = _largest_block({column: seeds for column, seeds in shared.items() if seeds})
+    return difference(averages(ours, columns), averages(theirs, columns), columns) if columns else None
+
+
+def _largest_block(seeds: Mapping[str, Iterable[int]]) -> tuple[str, ...]:
+    """The columns whose common seeds times their number is the most; of two such, the more columns; or none."""
+    sets = {column: set(each) for column, each in seeds.items()}
+    choices = chain.from_iterable(combinations(sets, count) for count in range(len(sets), 0, -1))
+
+    def kept(columns: tuple[str, ...]) -> int:
+        return len(columns) * len(set.intersection(*(sets[column] for column in columns)))
+
+    return max(choices, key=kept, default=())
+
+
+@cache
+def _resamples(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Which of ``count`` values each resample takes, ``(resamples, count)``."""
+    if count <= _ENUMERATED:
+        return np.indices((count,) * count).reshape(count, -1).T
+    return np.random.default_rng(0).integers(count, size=(_DRAWS, count))

@@ -1,0 +1,266 @@
+"""A study's tables: scores, the paper's beside them, differences from the reference, pretraining."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from mabert.report import paper
+from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, with_best, words
+from mabert.report.study.results import Column, Row, Study
+from mabert.report.study.statistics import (
+    LEAST_PAIRS,
+    LEVEL,
+    Difference,
+    Summary,
+    average_difference,
+    averages,
+    difference,
+    summary,
+)
+
+FIRST = {
+    "pattern": "pattern",
+    "components": "components",
+    "pooling": "pooling",
+    "budget": "model",
+    "baselines": "model",
+}
+"""What the rows of a study are."""
+
+AVERAGE = "average"
+
+
+def score_table(study: Study) -> Grid:
+    """Every score, mean ± sample standard deviation and how many seeds; the best of each budget in bold."""
+    columns = scored(study)
+    rows: list[tuple[Cell, ...]] = []
+    for _, group in groupby(ordered(study), key=lambda row: row.budget):
+        part: list[tuple[Cell, ...]] = [_score_row(study, row, columns) for row in group]
+        first = len(part[0]) - len(study.columns) - 1
+        for column in range(first, len(part[0])):
+            part = with_best(part, column)
+        rows += part
+    notes = [
+        f"Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; {MISSING} is missing. "
+        f"The average is over {study.named(_keys(columns))}, of the seeds that have all of them.",
+        *_samples(study.columns),
+    ]
+    head = (*_head(study), *(column.heading for column in study.columns), f"{AVERAGE} of {len(columns)}")
+    return Grid(f"{study.slug}-scores", f"{study.title}, measured here", head, tuple(rows), tuple(notes))
+
+
+def paper_tables(study: Study) -> list[tuple[float | None, paper.Table[str, paper.Score]]]:
+    """The paper's tables of the same question, each with its budget where it has one."""
+    if study.name in ("budget", "baselines"):
+        return [(budget, paper.GLUE[budget]) for budget in study.budgets if budget in paper.GLUE]
+    table = {"pattern": paper.PATTERNS, "components": paper.INTEGRATION, "pooling": paper.POOLING}.get(study.name)
+    return [] if table is None else [(None, table)]
+
+
+def paper_table_of(study: Study, budget: float) -> paper.Table[str, paper.Score] | None:
+    """The paper's table that a budget's rows are set beside; None where it has none."""
+    return next((table for own, table in paper_tables(study) if own in (None, budget)), None)
+
+
+def paper_table(study: Study, table: paper.Table[str, paper.Score]) -> Grid:
+    """One of the paper's tables, all of it, with what speaks against it."""
+    head = (FIRST.get(study.name, "arm"), *(f"{task.title} ({task.metric})" for task in paper.TASKS.values()))
+    rows = [
+        (
+            Cell(study.label_of(row)),
+            *(Cell(f"{score.mean:.3f}", f"± {score.std:.3f}", score.mean) for score in cells.values()),
+            _number(paper.average(table, row), "{:.3f}"),
+        )
+        for row, cells in table.rows.items()
+    ]
+    for column in range(1, len(head) + 1):
+        rows = with_best(rows, column)
+    notes = ["As printed, mean ± standard deviation over five seeds; the averages and the bold are computed from it."]
+    notes += [f"{FLAG}{table.provenance}."] if table.flagged else []
+    name = f"{study.slug}-paper-{table.label.removeprefix('tab:').replace('_', '-')}"
+    return Grid(
+        name, f"The paper's {table.label}: {table.title}", (*head, f"{AVERAGE} of 8"), tuple(rows), tuple(notes)
+    )
+
+
+def side_by_side(study: Study) -> Grid | None:
+    """Averages over the tasks that both sides have, with their ranks; None where the paper has none of the rows."""
+    columns = [column for column in scored(study) if column.paper in paper.TASKS]
+    rows = []
+    for budget in study.budgets:
+        table = paper_table_of(study, budget)
+        known = study.rows_by_paper(budget)
+        if table is not None and columns:
+            ours = {key: summary(averages(study.scores(row), _keys(columns)).values()) for key, row in known.items()}
+            theirs = {key: paper.average(table, key, _papers(columns)) for key in known if key in table.rows}
+            means = {key: found.mean for key, found in ours.items() if found is not None and key in theirs}
+            for key, number in theirs.items():
+                cells = (_summary(ours[key]), _rank(means, key), _number(number, "{:.3f}"), _rank(theirs, key))
+                rows.append((*_arm(study, known[key]), *cells))
+    if not rows:
+        return None
+    notes = [f"Over {study.named(_keys(columns))}. Ranks are among the rows of one budget that have both averages."]
+    if any(column.sample for column in columns):
+        notes.append("The paper trained on all rows of the tasks that are samples here.")
+    head = (*_head(study), "here", "rank here", "in the paper", "rank in the paper")
+    return Grid(
+        f"{study.slug}-averages", f"{study.title}: averages beside the paper's", head, tuple(rows), tuple(notes)
+    )
+
+
+def difference_table(study: Study) -> Grid:
+    """Every arm less the reference arm of its budget, paired by seed, with the interval."""
+    rows = []
+    for row in ordered(study):
+        reference = study.reference_of(row)
+        if reference is not None and reference is not row:
+            ours, theirs = study.scores(row), study.scores(reference)
+            each = [difference(ours.get(key, {}), theirs.get(key, {})) for key in _keys(study.columns)]
+            whole = average_difference(ours, theirs)
+            rows.append((*_arm(study, row), *map(_difference, each), _averaged(whole, len(scored(study)))))
+    variants = sorted({variant for row in study.rows if (variant := study.variant(row))})
+    told = f", with {' and '.join(variants)} the same with {' and '.join(variants)}" if variants else ""
+    notes = (
+        f"The arm less {study.label_of(study.reference)}{told}; in brackets the {LEVEL:.0%} percentile bootstrap "
+        f"interval over paired seeds and how many pairs. Bold where it excludes 0 and there are {LEAST_PAIRS} pairs.",
+    )
+    head = (*_head(study), *(column.heading for column in study.columns), AVERAGE)
+    title = f"{study.title}: differences from {study.label_of(study.reference)}"
+    return Grid(f"{study.slug}-differences", title, head, tuple(rows), notes)
+
+
+def pretraining_table(study: Study) -> Grid:
+    """How each arm's pretraining went."""
+    head = (
+        *_head(study),
+        *("state", "steps", "tokens (M)", "held-out loss (nats)", "held-out accuracy", "parameters (M)", "minutes"),
+    )
+    rows = [
+        (*_arm(study, row), *words(row.pretraining.get("status", "missing")), *_pretraining(row))
+        for row in ordered(study)
+    ]
+    rows = with_best(rows, head.index("held-out loss (nats)"), lowest=True) if len(study.budgets) == 1 else rows
+    notes = ("Loss and accuracy are of masked tokens of held-out text.",)
+    return Grid(f"{study.slug}-pretraining", f"{study.title}: pretraining", head, tuple(rows), notes)
+
+
+def failures(study: Study) -> list[str]:
+    """What broke off, a line each."""
+    names = {column.key: column.name for column in study.columns}
+    lines = []
+    for row in ordered(study):
+        place = f"{study.label_of(row.arm)}, {row.budget:.0%}"
+        if row.pretraining.get("status") == "failed":
+            lines.append(f"{place}, pretraining: {row.pretraining.get('reason') or 'no reason told'}")
+        for each in row.failed:
+            seed = "" if each.seed is None else f", seed {each.seed}"
+            lines.append(f"{place}, {names.get(each.column, each.column)}{seed}: {each.reason}")
+    return lines
+
+
+def seed_rows(study: Study) -> list[tuple[str, ...]]:
+    """Every score there is, for files: arm, budget, task, metric, seed, score."""
+    names = {column.key: column.name for column in study.columns}
+    return [
+        (row.arm, f"{row.budget:g}", names[key], metric, str(seed), f"{score!r}")
+        for row in ordered(study)
+        for key, metrics in row.scores.items()
+        for metric, seeds in metrics.items()
+        for seed, score in sorted(seeds.items())
+    ]
+
+
+def ordered(study: Study) -> list[Row]:
+    """The rows by budget, each in the order of the file."""
+    return sorted(study.rows, key=lambda row: row.budget)
+
+
+def scored(study: Study) -> list[Column]:
+    """The tasks that any row has a score of."""
+    return [column for column in study.columns if any(column.key in study.scores(row) for row in study.rows)]
+
+
+def _head(study: Study) -> tuple[str, ...]:
+    first = FIRST.get(study.name, "arm")
+    return (first, "budget") if len(study.budgets) > 1 else (first,)
+
+
+def _arm(study: Study, row: Row) -> tuple[Cell, ...]:
+    budget = (Cell(f"{row.budget:.0%}", value=row.budget),) if len(study.budgets) > 1 else ()
+    return (Cell(study.label_of(row.arm)), *budget)
+
+
+def _score_row(study: Study, row: Row, columns: Sequence[Column]) -> tuple[Cell, ...]:
+    scores = study.scores(row)
+    cells = [
+        _summary(summary(scores.get(column.key, {}).values()), _reason(row, column.key)) for column in study.columns
+    ]
+    whole = summary(averages(scores, _keys(columns)).values())
+    return (*_arm(study, row), *cells, _summary(whole))
+
+
+def _reason(row: Row, column: str) -> str:
+    if row.pretraining.get("status") == "failed":
+        return "pretraining failed"
+    failed = [each.reason for each in row.failed if each.column == column]
+    return f"failed: {failed[0].split(':')[0]}" if failed else ""
+
+
+def _summary(found: Summary | None, why: str = "") -> Cell:
+    if found is None:
+        return missing(why)
+    spread = "" if found.std is None else f"± {found.std:.3f} "
+    return Cell(f"{found.mean:.3f}", f"{spread}({found.count})", found.mean)
+
+
+def _difference(found: Difference | None) -> Cell:
+    if found is None:
+        return missing()
+    ends = "" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}] "
+    return Cell(f"{found.mean:+.3f}", f"{ends}({found.pairs})", found.mean, bold=found.sign != 0)
+
+
+def _averaged(found: Difference | None, whole: int) -> Cell:
+    cell = _difference(found)
+    if found is None or len(found.columns) == whole:
+        return cell
+    return Cell(cell.text, f"{cell.rest} of {len(found.columns)} tasks", cell.value, cell.bold)
+
+
+def _pretraining(row: Row) -> tuple[Cell, ...]:
+    told = row.pretraining
+    return (
+        _number(told.get("steps"), "{:,.0f}"),
+        _number(told.get("tokens"), "{:,.1f}", 1e-6),
+        _number(told.get("held_out_loss"), "{:.3f}"),
+        _number(told.get("held_out_accuracy"), "{:.3f}"),
+        _number(told.get("parameters"), "{:,.1f}", 1e-6),
+        _number(told.get("seconds"), "{:,.1f}", 1 / 60),
+    )
+
+
+def _number(value: float | None, form: str, unit: float = 1.0) -> Cell:
+    return missing() if value is None else Cell(form.format(value * unit), value=value * unit)
+
+
+def _rank(values: Mapping[str, float], key: str) -> Cell:
+    if key not in values:
+        return missing()
+    rank = 1 + sum(value > values[key] for value in values.values())
+    return Cell(str(rank), value=float(rank))
+
+
+def _keys(columns: Iterable[Column]) -> tuple[str, ...]:
+    return tuple(column.key for column in columns)
+
+
+def _papers(columns: Iterable[Column]) -> tuple[str, ...]:
+    return tuple(column.paper for column in columns if column.paper is not None)
+
+
+def _samples(columns: Iterable[Column]) -> list[str]:
+    told = [
+        f"{column.name} is trained on {column.train:,} rows, not on all"
+        for column in columns
+        if column.sample and column.train
+    ]
+    return [f"{'; '.join(told)}: its scores are not those of the official task."] if told else []

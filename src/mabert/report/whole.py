@@ -1,0 +1,151 @@
+"""The whole report: claims, studies, padding, efficiency, as a page and as files beside it."""
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mabert.report.claims.drift import drift_verdicts
+from mabert.report.claims.efficiency import efficiency_verdicts
+from mabert.report.claims.scores import score_verdicts
+from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, claims_table
+from mabert.report.document import Drawing, Heading, Items, Part, Text, as_html, as_markdown, contents, unfolded
+from mabert.report.figures import on_paper
+from mabert.report.grid import Grid, to_csv, to_latex, to_markdown
+from mabert.report.measurements import drift_section, efficiency_section, throughput_section
+from mabert.report.page import SORTING, TABLES, page
+from mabert.report.sources import Found
+from mabert.report.study.section import section
+from mabert.report.study.statistics import LEAST_PAIRS, LEVEL
+from mabert.report.study.tables import seed_rows
+
+TITLE = "MaBERT: the paper's experiment, run again"
+
+LIMITS = (
+    "**The seeds vary fine-tuning only.** All seeds of an arm share one pretrained model, so neither deviations nor "
+    "intervals cover how another pretraining would have come out.",
+    f"**Intervals are {LEVEL:.0%} percentile bootstrap intervals over paired seeds; with five pairs they are too "
+    "narrow**, and one that just excludes 0 is weak evidence. Claims of many comparisons are judged by each of them, "
+    "without correction.",
+    f"A comparison of fewer than {LEAST_PAIRS} pairs decides nothing.",
+    "**Models, text and steps are those named with each study**, far below the paper's unless the scale is `paper`: "
+    "the order of arms can be compared with the paper's, the scores cannot.",
+    "A task named a sample was trained on part of its rows; its scores are not those of the official task, though the "
+    "paper's averages beside them are over the official one.",
+    "Scores are on validation data; where fine-tuning keeps the best epoch, it was chosen on the same data.",
+)
+
+
+def parts(found: Found) -> list[Part]:
+    """The document, part by part."""
+    return list(itertools.chain(_head(found), _claims(found), *map(section, found.studies), _measured(found)))
+
+
+def write_report(found: Found, output: Path) -> list[Path]:
+    """Write the page, the same as Markdown, and a folder of its tables and figures.
+
+    Args:
+        found: What `mabert.report.sources.find` returned.
+        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        ValueError: The output is no ``.html`` file.
+    """
+    if output.suffix != ".html":
+        raise ValueError(f"the output is {output}; it must end in .html")
+    document = parts(found)
+    folder = output.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {output: _page(document), output.with_suffix(".md"): _markdown(document, PurePosixPath(folder.name))}
+    for part in unfolded(document):
+        if isinstance(part, Grid):
+            forms = {".csv": to_csv(part), ".tex": to_latex(part), ".md": to_markdown(part)}
+            files |= {folder / f"{part.name}{suffix}": text for suffix, text in forms.items()}
+        elif isinstance(part, Drawing):
+            files[folder / f"{part.name}.svg"] = on_paper(part.svg)
+    for study in found.studies:
+        files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    return list(files)
+
+
+def verdicts(found: Found) -> list[Verdict]:
+    """Every claim of the paper, judged."""
+    return [*score_verdicts(found.studies), *efficiency_verdicts(found.efficiency), *drift_verdicts(found.drifts)]
+
+
+def _head(found: Found) -> Iterator[Part]:
+    yield Heading(1, TITLE)
+    yield Text("What was measured here, set beside the tables of the paper, claim by claim.", "lead")
+    runs = [f"{study.title} at scale `{study.scale}`: {_machine(study.environment)}" for study in found.studies]
+    sources = [] if found.efficiency is None else found.efficiency.sources
+    runs += [f"Memory and time: {_machine(source.environment)}" for source in sources]
+    runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
+    runs += [f"Throughput: {_machine(content.get('environment') or {})}" for _, content in found.throughputs]
+    yield Items(tuple(runs))
+    yield from [Text("Left out:"), Items(found.left_out)] if found.left_out else []
+
+
+def _claims(found: Found) -> Iterator[Part]:
+    judged = verdicts(found)
+    counts = ", ".join(
+        f"{name} {number}"
+        for name in (HOLDS, FAILS, OPEN, UNMEASURED)
+        if (number := sum(each.verdict == name for each in judged))
+    )
+    yield Heading(2, "Claims")
+    yield Text(f"Judged by what was measured here: {counts}.")
+    yield replace(claims_table(judged), notes=_rules())
+    yield Heading(2, "Limits of these numbers")
+    yield Items(LIMITS)
+
+
+def _rules() -> tuple[str, ...]:
+    return (
+        f"A claim on scores {HOLDS} where every interval it needs excludes 0 in the claimed direction, {FAILS} where "
+        f"one does in the other, and {OPEN} otherwise; where a needed arm is missing it is {UNMEASURED}, unless "
+        "another already speaks against it.",
+        "A claim on time is judged in the same way by what the fastest and the slowest call allow; one of a factor "
+        "needs the paper's factor at least. Only tasks that both sides have are compared, and each row names them.",
+    )
+
+
+def _measured(found: Found) -> Iterator[Part]:
+    yield from drift_section(found.drifts)
+    yield from [] if found.efficiency is None else efficiency_section(found.efficiency)
+    yield from throughput_section(found.throughputs)
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    device, processor = environment.get("device"), environment.get("processor")
+    where = processor if device in (None, "cpu") else f"{device}, {processor}"
+    packages = environment.get("packages") or {}
+    return (
+        f"{str(environment.get('date', 'unknown date'))[:10]}, {where}, {environment.get('threads')} threads, "
+        f"torch {packages.get('torch')}, commit {environment.get('commit')}"
+    )
+
+
+def _page(document: Sequence[Part]) -> str:
+    split = next(number for number, part in enumerate(document) if isinstance(part, Heading) and part.level == 2)
+    body = [*map(as_html, document[:split]), contents(document), *map(as_html, document[split:])]
+    return page(TITLE, body, TABLES, SORTING)
+
+
+def _markdown(document: Iterable[Part], folder: PurePosixPath) -> str:
+    return "\n".join(as_markdown(part, folder) for part in document)
+
+
+def _seeds(rows: Iterable[Sequence[str]]) -> str:
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(("arm", "budget", "task", "metric", "seed", "score"))
+    lines.writerows(rows)
+    return out.getvalue()

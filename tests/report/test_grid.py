@@ -1,0 +1,120 @@
+"""A table says the same in each of its forms."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from mabert.report.grid import (
+    FLAG,
+    Cell,
+    Grid,
+    latex,
+    missing,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    with_best,
+    words,
+)
+
+GRID = Grid(
+    "name",
+    "A title",
+    ("arm", "CoLA (MCC)", "verdict | why"),
+    (
+        (Cell("a_b"), Cell("0.500", "± 0.010 (5)", 0.5, bold=True), Cell("holds & stays")),
+        (Cell("50%"), Cell("-0.100", "[-0.200, +0.050] (5)", -0.1), Cell("a|b")),
+        (Cell("<c>"), missing("failed: RuntimeError"), Cell("-")),
+    ),
+    ("A note.", f"{FLAG}doubtful."),
+)
+
+
+def cells_of_csv(text):
+    return list(csv.reader(io.StringIO(text)))
+
+
+def cells_of_markdown(text):
+    lines = [line for line in text.splitlines() if not line.startswith("|---")]
+    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    return [[cell.strip().replace("\\|", "|").replace("**", "") for cell in line] for line in split]
+
+
+def cells_of_latex(text):
+    body = text[text.index("\\toprule") : text.index("\\bottomrule")]
+    lines = [line for line in body.splitlines() if line.endswith("\\\\")]
+    plain = [
+        re.sub(r"\\textbf\{([^{}]*)\}", r"\1", re.sub(r"\{\\scriptsize (.*?)\}(?= &| \\\\)", r"\1", line))
+        for line in lines
+    ]
+    signs = {r"$\pm$": "±", "$-$": "-", "--": "\N{EN DASH}", "$<$": "<", "$>$": ">"}
+    found = []
+    for line in plain:
+        for sign, text_of in signs.items():
+            line = line.replace(sign, text_of)
+        found.append([re.sub(r"\\([&%$#_{}])", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)&", line[:-3])])
+    return found
+
+
+def cells_of_html(text):
+    rows = re.findall(r"<tr>(.*?)</tr>", text)
+    unescape = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
+    found = []
+    for row in rows:
+        plain = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)]
+        for sign, text_of in unescape.items():
+            plain = [cell.replace(sign, text_of) for cell in plain]
+        found.append(plain)
+    return found
+
+
+def test_every_form_has_the_same_cells():
+    expected = [list(GRID.head), *([cell.plain for cell in row] for row in GRID.rows)]
+    assert cells_of_csv(to_csv(GRID)) == expected
+    assert cells_of_markdown(to_markdown(GRID)) == expected
+    assert cells_of_html(to_html(GRID)) == expected
+    assert cells_of_latex(to_latex(GRID)) == expected
+
+
+def test_the_best_is_bold_in_each_form():
+    assert "**0.500 ± 0.010 (5)**" in to_markdown(GRID)
+    assert r"\textbf{0.500}" in to_latex(GRID)
+    assert "<b>0.500</b>" in to_html(GRID)
+
+
+def test_numbers_stand_to_the_right_and_text_to_the_left():
+    assert to_markdown(GRID).splitlines()[1] == "|---|---:|---|"
+    assert r"\begin{tabular}{lrl}" in to_latex(GRID)
+    only_missing = Grid("n", "t", ("a", "b"), ((Cell("x"), missing()),))
+    assert [only_missing.is_number(column) for column in (0, 1)] == [False, True]
+
+
+def test_html_sorts_by_the_number_and_knows_what_is_missing():
+    page = to_html(GRID)
+    assert 'data-value="-0.1"' in page
+    assert '<td class="number">\N{EN DASH} <small>failed: RuntimeError</small></td>' in page
+    assert '<p class="note warning">Flagged: doubtful.</p>' in page
+
+
+def test_latex_is_whole_and_its_signs_are_escaped():
+    text = to_latex(GRID)
+    assert text.count("\\begin{") == text.count("\\end{") == 2
+    assert "\\usepackage" not in text
+    assert r"\label{tab:name}" in text
+    assert r"\caption{A title. A note. Flagged: doubtful.}" in text
+    assert latex("a-b 1-2 -3 50% x_1") == r"a-b 1-2 $-$3 50\% x\_1"
+
+
+def test_the_best_of_a_column_is_bold_and_alone_nothing_is():
+    rows = [(Cell("a", value=value),) for value in (1.0, 3.0, 3.0, 2.0)]
+    assert [row[0].bold for row in with_best([*rows, (missing(),)], 0)] == [False, True, True, False, False]
+    assert [row[0].bold for row in with_best(rows, 0, lowest=True)] == [True, False, False, False]
+    assert not with_best([(Cell("a", value=1.0),), (missing(),)], 0)[0][0].bold
+
+
+def test_a_row_of_another_width_is_refused():
+    with pytest.raises(ValueError, match="name: a row has 1 cells; the table has 2 columns"):
+        Grid("name", "t", ("a", "b"), (words("x"),))

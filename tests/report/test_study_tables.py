@@ -1,0 +1,198 @@
+"""A study's tables show every score, every lack of one with its reason, and the paper's beside them."""
+
+import pytest
+
+from mabert.report import paper
+from mabert.report.grid import FLAG, MISSING
+from mabert.report.study.figures import arm_chart, budget_chart, loss_chart
+from mabert.report.study.results import read_study
+from mabert.report.study.section import flat, section, summary
+from mabert.report.study.tables import (
+    difference_table,
+    failures,
+    paper_table,
+    paper_tables,
+    pretraining_table,
+    score_table,
+    seed_rows,
+    side_by_side,
+)
+from tests.report.studies import SETTINGS, column, like_the_paper, read, row, study
+
+MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
+
+
+def texts(grid, first):
+    """The row of a table that begins with a name, as text."""
+    (cells,) = [cells for cells in grid.rows if cells[0].text == first]
+    return [cell.plain for cell in cells]
+
+
+@pytest.fixture
+def odd():
+    """A study with every kind of lack."""
+    broken = {"cell": "x", "column": "rte", "seed": 3, "reason": "RuntimeError: out\nof memory"}
+    return read(
+        [
+            row(MMT, {"cola": [0.1, 0.2], "rte": [0.5, 0.6], "mnli_sample": [0.4]}, MMT),
+            row(MAMBA, {"cola": [0.0, 0.1]}, MAMBA, failed=[broken]),
+            row("T" * 12, {}, "T" * 12, pretraining={"status": "failed", "reason": "ValueError: nothing"}),
+            row("TTMTTMTTMTTM", {}, "TTMTTMTTMTTM", pretraining={"status": "missing"}),
+        ]
+    )
+
+
+def test_scores_are_mean_deviation_and_seeds(odd):
+    assert texts(score_table(odd), MMT) == [
+        MMT,
+        "0.150 ± 0.071 (2)",
+        "0.550 ± 0.071 (2)",
+        "0.400 (1)",
+        "0.333 (1)",
+    ]
+
+
+def test_what_is_missing_is_shown_with_its_reason(odd):
+    table = score_table(odd)
+    assert texts(table, MAMBA)[2:] == [f"{MISSING} failed: RuntimeError", MISSING, MISSING]
+    assert texts(table, "T" * 12)[1:] == [f"{MISSING} pretraining failed"] * 3 + [MISSING]
+    assert texts(table, "TTMTTMTTMTTM")[1:] == [MISSING] * 4
+    assert failures(odd) == [
+        f"{MAMBA}, 10%, RTE, seed 3: RuntimeError: out of memory",
+        f"{'T' * 12}, 10%, pretraining: ValueError: nothing",
+    ]
+
+
+def test_a_failure_without_a_seed_is_told():
+    found = read([row(MMT, {}, failed=[{"column": "cola", "seed": None, "reason": None}])])
+    assert failures(found) == [f"{MMT}, 10%, CoLA: no reason told"]
+
+
+def test_the_best_of_each_budget_is_bold_and_alone_none_is():
+    heights = {("a", 0.1): 0.3, ("b", 0.1): 0.2, ("a", 1.0): 0.4, ("b", 1.0): 0.5}
+    rows = [row(arm, {"cola": [height]}, None, budget) for (arm, budget), height in heights.items()]
+    table = score_table(read(rows, "budget"))
+    bold = [(cells[0].text, cells[1].text) for cells in table.rows if cells[2].bold]
+    assert bold == [("a", "10%"), ("b", "100%")]
+    assert not any(cell.bold for cells in score_table(read(rows[:1])).rows for cell in cells)
+
+
+def test_a_sample_never_stands_under_the_official_name(odd):
+    for table in (score_table(odd), difference_table(odd)):
+        assert "MNLI-m, 13k-row sample (accuracy)" in table.head
+        assert "MNLI-m (accuracy)" not in table.head
+    assert "MNLI-m, 13k-row sample is trained on 12,988 rows" in score_table(odd).notes[-1]
+    named = {**column("mnli_sample"), "title": "MNLI-m, a tenth", "sample": "a tenth"}
+    (kept,) = read_study({**study([]), "columns": [named]}, "file").columns
+    assert kept.name == "MNLI-m, a tenth"
+
+
+def test_metrics_stand_with_the_tasks(odd):
+    assert score_table(odd).head[:3] == ("pattern", "CoLA (MCC)", "RTE (accuracy)")
+
+
+def test_the_papers_table_is_whole_with_its_flag(odd):
+    ((budget, table),) = paper_tables(odd)
+    assert (budget, table) == (None, paper.PATTERNS)
+    grid = paper_table(odd, table)
+    assert texts(grid, MAMBA)[1] == "0.401 ± 0.014"
+    assert len(grid.rows) == 8
+    assert len(grid.head) == 10
+    assert grid.notes[-1] == f"{FLAG}{paper.PATTERNS.provenance}."
+    # Its bold is computed: the paper sets another SST-2 score in bold.
+    assert [cells[0].text for cells in grid.rows if cells[2].bold] == ["MTTMTTMTTMTT"]
+
+
+def test_each_budget_has_its_own_table_and_an_unknown_one_none():
+    rows = [row("mabert", {}, "mabert", share) for share in (1.0, 0.33, 0.1)]
+    assert [share for share, _ in paper_tables(read(rows, "budget"))] == [0.1, 1.0]
+    assert paper_tables(read(rows, "own study")) == []
+    assert not any(note.startswith(FLAG) for note in paper_table(read(rows, "budget"), paper.GLUE[1.0]).notes)
+
+
+def test_averages_beside_the_papers_are_over_the_same_tasks_with_ranks():
+    table = side_by_side(read(like_the_paper(paper.POOLING, 1.0), "pooling"))
+    theirs = (0.676 + 0.654) / 2
+    assert texts(table, "MAP") == ["MAP", f"{theirs:.3f} ± 0.000 (5)", "1", f"{theirs:.3f}", "1"]
+    assert texts(table, "CLS")[2:] == ["4", f"{(0.661 + 0.597) / 2:.3f}", "4"]
+    assert "Over CoLA, RTE." in table.notes[0]
+    assert side_by_side(read([row("a", {"cola": [0.1]})])) is None
+
+
+def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
+    def both(name, forward, backward):
+        yield row(name, {"cola": [forward] * 5}, name, 1.0)
+        yield row(f"{name}, both directions", {"cola": [backward] * 5}, None, 1.0)
+
+    table = difference_table(read([*both("full", 0.5, 0.9), *both("none", 0.4, 0.2)], "components"))
+    assert texts(table, "None")[1] == "-0.100 [-0.100, -0.100] (5)"
+    assert texts(table, "none, both directions")[1] == "-0.700 [-0.700, -0.700] (5)"
+    assert len(table.rows) == 2
+    assert "both directions" in table.notes[0]
+
+
+def test_a_difference_is_bold_where_its_interval_excludes_zero():
+    rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT)]
+    rows.append(row(MAMBA, {"cola": [0.4] * 5, "rte": [0.4, 0.6, 0.4, 0.6, 0.5]}, MAMBA))
+    (cells,) = difference_table(read(rows)).rows
+    assert [cell.bold for cell in cells] == [False, True, False, False, True]
+    assert cells[3].plain == MISSING
+
+
+def test_an_average_over_fewer_tasks_says_so():
+    rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)]
+    assert texts(difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 tasks")
+
+
+def test_pretraining_is_in_millions_and_minutes(odd):
+    table = pretraining_table(odd)
+    assert texts(table, MMT)[1:] == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5"]
+    assert texts(table, "T" * 12)[1:] == ["failed", *[MISSING] * 6]
+
+
+def test_every_score_goes_to_the_file_of_seeds(odd):
+    rows = seed_rows(odd)
+    assert (MMT, "0.1", "MNLI-m, 13k-row sample", "accuracy", "0", "0.4") in rows
+    assert len(rows) == 7
+
+
+def test_the_summary_says_what_was_run(odd):
+    told = summary(odd)
+    for text in ("4 rows, of which 2 are pretrained", "10% of 1,000 steps", "32 windows of 128 and then 512 tokens"):
+        assert text in told
+    assert "5 seeds, learning rate 0.0002, 5 epochs, scored after the last epoch." in told
+    best = read([], settings={**SETTINGS, "finetuning": {"select": "best"}, "from_mnli": True})
+    assert "the best epoch on the data it is scored on; small tasks start from the model tuned on MNLI" in summary(best)
+
+
+def test_nested_settings_become_dotted_names():
+    assert list(flat({"a": {"b": [1, 2]}, "c": [{"d": 3}], "e": None})) == [
+        ("a.b", "1, 2"),
+        ("c.0.d", "3"),
+        ("e", "None"),
+    ]
+
+
+def test_a_study_without_any_result_still_has_its_section():
+    names = [type(part).__name__ for part in section(read([row(MMT, {}, MMT, pretraining={})]))]
+    assert "Drawing" not in names
+    assert names.count("Grid") >= 4
+
+
+def test_charts_name_every_arm():
+    patterns = read(like_the_paper(paper.PATTERNS, noise=0.01))
+    budgets = read([each for share in paper.GLUE for each in like_the_paper(paper.GLUE[share], share)], "budget")
+    for name in paper.PATTERNS.rows:
+        assert name in arm_chart(patterns)
+        assert name in loss_chart(patterns)
+    for name in paper.NAMES.values():
+        assert name in budget_chart(budgets)
+
+
+def test_arms_of_one_pretraining_share_a_curve():
+    rows = like_the_paper(paper.POOLING, 1.0)
+    for each in rows:
+        each["pretraining"]["cell"] = "one"
+    chart = loss_chart(read(rows, "pooling"))
+    assert "MAP and 3 more" in chart
+    assert "MaskedMean" not in chart

@@ -1,0 +1,169 @@
+"""The report is one page with nothing fetched, the same as Markdown, and a file of each table and figure."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from mabert import cli
+from mabert.report.document import Fold, Grid, Heading, Text, as_html, as_markdown, from_markdown, unfolded
+from mabert.report.sources import find
+from mabert.report.whole import parts, write_report
+from tests.report.rows import whole
+from tests.report.studies import ENVIRONMENT, whole_experiment
+from tests.report.test_grid import cells_of_csv, cells_of_latex, cells_of_markdown
+
+FETCHED = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""")
+KNOWN_NAMES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A folder with results of every kind."""
+    folder = tmp_path_factory.mktemp("results")
+    contents = whole_experiment()
+    contents.append(
+        {"kind": "efficiency", "environment": ENVIRONMENT, "quick": False, "parameters": {}, "rows": whole()}
+    )
+    situations = [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
+    drift = [
+        {
+            "weights": "trained",
+            "direction": "forward",
+            "conv": "causal",
+            "side": side,
+            "attention": attention,
+            "masking": masking,
+            "cls": [0.0, distance],
+            "mean": [0.0, distance],
+        }
+        for side, attention in situations
+        for masking, distance in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
+    ]
+    contents.append({"kind": "drift", "environment": ENVIRONMENT, "texts": 3, "lengths": [0, 8], "rows": drift})
+    speed = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens_per_second": 1234.5}
+    slow = {"lengths": "short", "model": "deberta", "status": "too slow", "batch": None, "tokens_per_second": None}
+    contents.append({"kind": "throughput", "environment": ENVIRONMENT, "dtype": "float32", "rows": [speed, slow]})
+    for number, content in enumerate(contents):
+        (folder / f"{number}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(results):
+    return find([results])
+
+
+@pytest.fixture(scope="module")
+def written(found, tmp_path_factory):
+    output = tmp_path_factory.mktemp("report") / "out/report.html"
+    return output, write_report(found, output)
+
+
+def test_the_page_fetches_nothing(written):
+    page = written[0].read_text(encoding="utf-8")
+    for name in KNOWN_NAMES:
+        page = page.replace(name, "")
+    assert "http" not in page
+    assert not FETCHED.search(re.sub(r'xlink:href="#', "", page))
+
+
+def test_the_page_has_every_part_and_links_to_them(written):
+    page = written[0].read_text(encoding="utf-8")
+    anchors = re.findall(r'<a href="#([^"]+)"', page)
+    assert anchors == re.findall(r'<h2 id="([^"]+)"', page)
+    assert {"claims", "limits-of-these-numbers", "padding", "memory-and-time-over-length", "throughput"} < set(anchors)
+    assert page.index('id="claims"') < page.index('id="study-of-pattern-tiny"')
+
+
+def test_ids_are_unique(written):
+    page = re.sub(r"<svg.*?</svg>", "", written[0].read_text(encoding="utf-8"), flags=re.DOTALL)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_what_limits_the_numbers_is_said(written):
+    for path in (written[0], written[0].with_suffix(".md")):
+        text = path.read_text(encoding="utf-8")
+        assert "The seeds vary fine-tuning only." in text
+        assert "share one pretrained model" in text
+        assert "with five pairs they are too narrow" in text
+        assert "predicted from 50% ratios" in text.replace("&quot;", '"')
+
+
+def test_every_table_has_its_three_files_which_agree(found, written):
+    output, files = written
+    grids = [part for part in unfolded(parts(found)) if isinstance(part, Grid)]
+    names = [grid.name for grid in grids]
+    assert len(names) == len(set(names)) > 30
+    for grid in grids:
+        path = output.with_suffix("") / grid.name
+        assert {path.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")} <= set(files)
+        expected = [list(grid.head), *([cell.plain for cell in row] for row in grid.rows)]
+        assert cells_of_csv(path.with_suffix(".csv").read_text(encoding="utf-8")) == expected
+        assert cells_of_markdown(path.with_suffix(".md").read_text(encoding="utf-8")) == expected
+        if not any(sign in cell for row in expected for cell in row for sign in "^~\\{}\N{MULTIPLICATION SIGN}≥"):
+            assert cells_of_latex(path.with_suffix(".tex").read_text(encoding="utf-8")) == expected
+
+
+def test_the_markdown_links_to_the_figures_beside_it(written):
+    output, files = written
+    text = output.with_suffix(".md").read_text(encoding="utf-8")
+    links = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(links) > 8
+    assert {output.parent / link for link in links} == {path for path in files if path.suffix == ".svg"}
+    assert {path for path in files if not path.is_file()} == set()
+
+
+def test_every_seed_is_in_a_file(written):
+    path = written[0].with_suffix("") / "pattern-tiny-seeds.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 8 * 3 * 5
+    assert {line["task"] for line in lines} == {"CoLA", "RTE", "MNLI-m, 13k-row sample"}
+
+
+def test_the_same_results_make_the_same_files(found, written, tmp_path):
+    again = write_report(found, tmp_path / "report.html")
+    for ours, theirs in zip(written[1], again, strict=True):
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_the_output_must_be_a_page(found, tmp_path):
+    with pytest.raises(ValueError, match=r"report\.pdf; it must end in \.html"):
+        write_report(found, tmp_path / "report.pdf")
+
+
+def test_the_command_writes_and_names_what_it_wrote(results, tmp_path, capsys):
+    output = tmp_path / "r.html"
+    assert cli.main(["report", str(results), "-o", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert f"{output}: the report\n" in said
+    assert f"{output.with_suffix('.md')}: the same as Markdown\n" in said
+    assert output.is_file()
+
+
+def test_the_command_refuses_in_one_line(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_markup_is_escaped_and_marked_up():
+    assert as_html(Text("a < b, `x<y`, **so**")) == "<p>a &lt; b, <code>x&lt;y</code>, <strong>so</strong></p>"
+    assert as_html(Heading(2, "A & B")) == '<h2 id="a-b">A &amp; B</h2>'
+    assert as_markdown(Fold("more", (Text("inside"),)), None) == "**more**\n\ninside\n"
+
+
+def test_markdown_becomes_parts_again():
+    text = (
+        "# Title\n\nSome\ntext.\n\n- one\n- two\n\n| model | ms |\n|---|---:|\n| A | **1,234.5** |\n| B | a \\| b |\n"
+    )
+    heading, paragraph, items, grid = from_markdown(text, "name", deeper=1)
+    assert heading == Heading(2, "Title")
+    assert paragraph == Text("Some text.")
+    assert items.lines == ("one", "two")
+    assert (grid.name, grid.title, grid.head) == ("name-1", "Title", ("model", "ms"))
+    number, failed = (row[1] for row in grid.rows)
+    assert (number.text, number.value, number.bold) == ("1,234.5", 1234.5, True)
+    assert (failed.text, failed.value) == ("a | b", None)
