@@ -214,6 +214,14 @@ def test_the_papers_settings_are_judged_where_they_were_measured(load):
     assert {each.place for each in efficiency_verdicts(load(whole(GPU)))} == {"best settings, bf16, cuda"}
 
 
+def test_a_measure_that_was_only_taken_under_other_settings_is_judged_there(load):
+    rows = [raw("latency", "mabert", 4096, 1.0, CPU), raw("training", "mabert", 4096, 1.0, GPU)]
+    (training,), (lowest,) = of(load(rows), TRAINING), of(load(rows), LOWEST)
+    assert (training.place, lowest.place) == ("best settings, bf16, cuda", "fp32, cpu")
+    (memory,) = of(load(rows), "MaBERT needs less memory")
+    assert (memory.verdict, memory.place) == (UNMEASURED, "-")
+
+
 def test_without_measurements_every_efficiency_claim_stands_once_with_the_papers_factor():
     found = efficiency_verdicts(None)
     assert len(found) == len(efficiency.CLAIMS)

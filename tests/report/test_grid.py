@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from html import unescape
 
 import pytest
 
@@ -40,7 +41,13 @@ def cells_of_csv(text):
 def cells_of_markdown(text):
     lines = [line for line in text.splitlines() if not line.startswith("|---")]
     split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
-    return [[cell.strip().replace("\\|", "|").replace("**", "") for cell in line] for line in split]
+    return [[undone(cell.strip(), {"\\|": "|", "**": "", "&lt;": "<"}) for cell in line] for line in split]
+
+
+def undone(text, signs):
+    for sign, plain in signs.items():
+        text = text.replace(sign, plain)
+    return text
 
 
 def cells_of_latex(text):
@@ -50,25 +57,15 @@ def cells_of_latex(text):
         re.sub(r"\\textbf\{([^{}]*)\}", r"\1", re.sub(r"\{\\scriptsize (.*?)\}(?= &| \\\\)", r"\1", line))
         for line in lines
     ]
-    signs = {r"$\pm$": "±", "$-$": "-", "--": "\N{EN DASH}", "$<$": "<", "$>$": ">"}
-    found = []
-    for line in plain:
-        for sign, text_of in signs.items():
-            line = line.replace(sign, text_of)
-        found.append([re.sub(r"\\([&%$#_{}])", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)&", line[:-3])])
-    return found
+    signs = {r"$\pm$": "±", "$-$": "-", "--": "\N{EN DASH}", "$<$": "<", "$>$": ">", "{[}": "["}
+    split = [re.split(r"(?<!\\)&", undone(line, signs)[:-3]) for line in plain]
+    return [[re.sub(r"\\([&%$#_{}])", r"\1", cell.strip()) for cell in line] for line in split]
 
 
 def cells_of_html(text):
     rows = re.findall(r"<tr>(.*?)</tr>", text)
-    unescape = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
-    found = []
-    for row in rows:
-        plain = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)]
-        for sign, text_of in unescape.items():
-            plain = [cell.replace(sign, text_of) for cell in plain]
-        found.append(plain)
-    return found
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    return [[unescape(re.sub(r"<[^>]*>", "", cell)) for cell in line] for line in cells]
 
 
 def test_every_form_has_the_same_cells():
@@ -106,6 +103,11 @@ def test_latex_is_whole_and_its_signs_are_escaped():
     assert r"\label{tab:name}" in text
     assert r"\caption{A title. A note. Flagged: doubtful.}" in text
     assert latex("a-b 1-2 -3 50% x_1") == r"a-b 1-2 $-$3 50\% x\_1"
+
+
+def test_latex_does_not_take_a_cell_for_an_option_of_the_line_break_before_it():
+    text = to_latex(Grid("n", "t", ("a",), (words("[CLS] x"), words("*"))))
+    assert "\n{[}CLS] x \\\\\n{*} \\\\\n" in text
 
 
 def test_the_best_of_a_column_is_bold_and_alone_nothing_is():

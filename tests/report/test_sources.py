@@ -97,6 +97,21 @@ def test_broken_json_is_named(put, tmp_path):
         find([path])
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
+        (
+            {"kind": "throughput", "rows": [{"model": "bert"}]},
+            "lacks lengths of a row, status of a row, batch of a row",
+        ),
+    ],
+)
+def test_incomplete_measurements_are_refused(put, content, message):
+    with pytest.raises(ValueError, match=message):
+        find([put("a.json", content)])
+
+
 def wrong(**changes):
     return {**row("arm", {"cola": [0.1]}), **changes}
 

@@ -189,6 +189,15 @@ def test_charts_name_every_arm():
         assert name in budget_chart(budgets)
 
 
+def test_without_held_out_loss_that_of_training_is_drawn():
+    rows = [row(MMT, {})]
+    assert "held-out loss" in loss_chart(read(rows))
+    rows[0]["pretraining"]["history"] = [{"step": 10, "loss": 9.1}]
+    assert "training loss" in loss_chart(read(rows))
+    rows[0]["pretraining"]["history"] = []
+    assert loss_chart(read(rows)) is None
+
+
 def test_arms_of_one_pretraining_share_a_curve():
     rows = like_the_paper(paper.POOLING, 1.0)
     for each in rows:

@@ -26,6 +26,9 @@ _LATEX = {
     "…": r"\ldots{}",
     "<": "$<$",
     ">": "$>$",
+    # At the beginning of a line both would belong to the line break before them.
+    "[": "{[}",
+    "*": "{*}",
 }
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 
@@ -95,7 +98,7 @@ def missing(why: str = "") -> Cell:
 
 def with_best(rows: Sequence[Sequence[Cell]], column: int, lowest: bool = False) -> list[tuple[Cell, ...]]:
     """The same rows, the best value of a column in bold; nothing is best where only one row has a value."""
-    values = [row[column].value for row in rows if row[column].value is not None]
+    values = [value for row in rows if (value := row[column].value) is not None]
     best = (min if lowest else max)(values) if len(values) > 1 else None
     return [
         (*row[:column], replace(row[column], bold=best is not None and row[column].value == best), *row[column + 1 :])
@@ -169,7 +172,7 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _piped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _bold(text: str, yes: bool) -> str:

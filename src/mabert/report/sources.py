@@ -18,6 +18,13 @@ KINDS = {
 """What is read, and the command that writes it."""
 
 _DRIFT = {"config", "texts", "lengths", "rows"}  # drift results had no kind at first
+_NEEDED = {
+    "drift": (
+        ("texts", "lengths", "rows"),
+        ("weights", "direction", "conv", "side", "attention", "masking", "cls", "mean"),
+    ),
+    "throughput": (("rows",), ("model", "lengths", "status", "batch", "tokens_per_second")),
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ def find(paths: Iterable[Path | str]) -> Found:
             f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
             f"{', '.join(KINDS.values())} wrote"
         )
+    for path, content, kind in known:
+        _check(content, kind, path)
     by_kind = {name: [(path, content) for path, content, kind in known if kind == name] for name in KINDS}
     studies, older = _studies(by_kind["study"])
     quick = [path for path, content in by_kind["efficiency"] if content.get("quick")]
@@ -95,6 +104,15 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
+
+
+def _check(content: dict[str, Any], kind: str, path: Path) -> None:
+    """Refuses what lacks a field; studies and efficiency have checks of their own, which know more."""
+    own, of_row = _NEEDED.get(kind, ((), ()))
+    absent = [name for name in own if name not in content]
+    absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
+    if absent:
+        raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
 
 
 def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study, ...], list[str]]:

@@ -90,7 +90,9 @@ def _head(found: Found) -> Iterator[Part]:
     runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
     runs += [f"Throughput: {_machine(content.get('environment') or {})}" for _, content in found.throughputs]
     yield Items(tuple(runs))
-    yield from [Text("Left out:"), Items(found.left_out)] if found.left_out else []
+    if found.left_out:
+        yield Text("Left out:")
+        yield Items(found.left_out)
 
 
 def _claims(found: Found) -> Iterator[Part]:

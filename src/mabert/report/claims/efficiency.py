@@ -83,15 +83,13 @@ CLAIMS = tuple(_claims())
 
 
 def efficiency_verdicts(results: Results | None) -> list[Verdict]:
-    """Every claim on efficiency under the paper's settings, on every device and precision; or where there are none of
-    those, under the settings that there are.
+    """Every claim on efficiency under the paper's settings, on every device and precision; where a measure was not
+    taken under those, under the settings that it was.
     """
-    found = [] if results is None else results.conditions()
-    conditions = [each for each in found if each.profile == "paper"] or found
     verdicts = []
     for claim in CLAIMS:
         text = claim.text.format(factor=f"{claim.in_paper:.2f}")
-        told = [] if results is None else [_verdict(claim, text, results, each) for each in conditions]
+        told = [] if results is None else [_verdict(claim, text, results, each) for each in _places(claim, results)]
         verdicts += told or [Verdict(text, claim.source, "-", UNMEASURED, "", _times(claim))]
     return verdicts
 
@@ -106,6 +104,11 @@ def ratio(rows: Rows, length: int, rivals: Sequence[str], ours: str = "mabert") 
     middles = [span.middle for span in known if span.middle is not None]
     middle = fmean(middles) / own.middle if len(middles) == len(known) else None
     return Ratio(fmean(span.low for span in known) / own.high, middle, fmean(span.high for span in known) / own.low)
+
+
+def _places(claim: Claim, results: Results) -> list[Condition]:
+    found = [condition for condition in results.conditions() if results.table(condition, claim.measure)]
+    return [condition for condition in found if condition.profile == "paper"] or found
 
 
 def _span(row: Row | None) -> Ratio | None:

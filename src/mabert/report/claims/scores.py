@@ -219,11 +219,7 @@ def _tasks(study: Study, measured: Iterable[tuple[Difference, str]]) -> str:
 
 def _papers(study: Study, found: Difference | None) -> tuple[str, ...]:
     """The paper's columns of what was compared; all of them where nothing was."""
-    if found is None:
-        return tuple(paper.TASKS)
-    return tuple(
-        column.paper for column in study.columns if column.key in found.columns and column.paper in paper.TASKS
-    )
+    return tuple(paper.TASKS) if found is None else study.papers(found.columns)
 
 
 def _name(study: Study, rows: Mapping[str, Row], pair: Pair) -> str:

@@ -86,12 +86,12 @@ def budget_chart(study: Study) -> str | None:
             label=study.label_of(arm),
             elinewidth=0.8,
         )
-    columns = [column.paper for column in scored(study) if column.paper in paper.TASKS]
+    papers = study.papers(column.key for column in scored(study))
     for number, arm in enumerate(arms):
         key = next((row.paper for row in study.rows if row.arm == arm), None)
-        if key in paper.NAMES and columns:
+        if key is not None and key in paper.NAMES and papers:
             look = look_of(study, arm, number)
-            heights = [paper.average(table, key, tuple(columns)) for table in paper.GLUE.values()]
+            heights = [paper.average(table, key, papers) for table in paper.GLUE.values()]
             shares = [100 * budget for budget in paper.GLUE]
             panels[1].plot(
                 shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=_DASHED
@@ -107,7 +107,7 @@ def budget_chart(study: Study) -> str | None:
 
 
 def loss_chart(study: Study) -> str | None:
-    """Held-out loss against step, a line for each pretraining of the largest budget, as SVG; None without any."""
+    """Loss against step, a line for each pretraining of the largest budget, as SVG; None without any."""
     curves = list(_curves(study))
     if not curves:
         return None
@@ -118,7 +118,8 @@ def loss_chart(study: Study) -> str | None:
         axes.plot(curve.steps, curve.losses, color=colour, linestyle=style, linewidth=1.4, label=curve.name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
-    axes.set_ylabel("held-out loss (nats a masked token)")
+    what = "held-out" if _loss_of(study) == "eval_loss" else "training"
+    axes.set_ylabel(f"{what} loss (nats a masked token)")
     _plain(axes)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     return svg(figure)
@@ -139,23 +140,30 @@ def look_of(study: Study, arm: str, number: int) -> Look:
 def _paper_averages(study: Study, budget: float) -> Mapping[str, float]:
     """The paper's averages by arm, over the tasks that are measured here too."""
     table = paper_table_of(study, budget)
-    columns = tuple(column.paper for column in scored(study) if column.paper in paper.TASKS)
-    if table is None or not columns:
+    papers = study.papers(column.key for column in scored(study))
+    if table is None or not papers:
         return {}
     known = {key: row for key, row in study.rows_by_paper(budget).items() if key in table.rows}
-    return {row.arm: paper.average(table, key, columns) for key, row in known.items()}
+    return {row.arm: paper.average(table, key, papers) for key, row in known.items()}
+
+
+def _loss_of(study: Study) -> str:
+    """Held-out loss where any pretraining has it, else that of training."""
+    entries = [entry for row in study.rows for entry in row.pretraining.get("history") or ()]
+    return "eval_loss" if any("eval_loss" in entry for entry in entries) else "loss"
 
 
 def _curves(study: Study) -> Iterator[Curve]:
     """One for each pretraining, which arms that differ in fine-tuning alone share."""
-    budget, shared = study.budgets[-1], {}
+    budget, name = study.budgets[-1], _loss_of(study)
+    shared: dict[str, list[Row]] = {}
     for row in study.rows:
         history = row.pretraining.get("history")
         if row.budget == budget and history:
             shared.setdefault(row.pretraining.get("cell", row.arm), []).append(row)
     for rows in shared.values():
         history = rows[0].pretraining["history"]
-        points = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
+        points = {entry["step"]: entry[name] for entry in history if name in entry}
         if points:
             others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             yield Curve(study.label_of(rows[0].arm) + others, list(points), list(points.values()))

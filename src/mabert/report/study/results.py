@@ -10,7 +10,7 @@ from mabert.report.study.statistics import Seeds
 
 VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
-MODELS = paper.NAMES | {"modernbert": "ModernBERT"}
+MODELS = {**paper.NAMES, "modernbert": "ModernBERT"}
 
 _OFFICIAL = {task.title for task in paper.TASKS.values()}
 _STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
@@ -165,6 +165,12 @@ class Study:
         wanted = set(columns)
         names = [column.name for column in self.columns if column.key in wanted]
         return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
+
+    def papers(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """The paper's columns of tasks, of those that it has."""
+        wanted = set(columns)
+        own = [column.paper for column in self.columns if column.key in wanted]
+        return tuple(name for name in own if name is not None and name in paper.TASKS)
 
     def label_of(self, arm: str) -> str:
         """How an arm is shown."""

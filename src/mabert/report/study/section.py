@@ -32,7 +32,7 @@ def section(study: Study) -> Iterator[Part]:
     yield Heading(3, f"{study.title} ({study.scale}): differences")
     yield difference_table(study)
     yield Heading(3, f"{study.title} ({study.scale}): pretraining")
-    yield from _drawn(f"{study.slug}-loss", loss_chart(study), f"Held-out loss against step, {study.title.lower()}")
+    yield from _drawn(f"{study.slug}-loss", loss_chart(study), f"Pretraining loss against step, {study.title.lower()}")
     yield pretraining_table(study)
     yield Fold("Settings and tasks", (task_table(study), settings_table(study)))
     broken = failures(study)

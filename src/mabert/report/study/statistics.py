@@ -30,12 +30,12 @@ class Summary(NamedTuple):
     Attributes:
         mean: Of the scores.
         std: Sample standard deviation; None for one score.
-        count: How many scores.
+        number: How many scores.
     """
 
     mean: float
     std: float | None
-    count: int
+    number: int
 
 
 class Difference(NamedTuple):

@@ -85,13 +85,14 @@ def paper_table(study: Study, table: paper.Table[str, paper.Score]) -> Grid:
 def side_by_side(study: Study) -> Grid | None:
     """Averages over the tasks that both sides have, with their ranks; None where the paper has none of the rows."""
     columns = [column for column in scored(study) if column.paper in paper.TASKS]
+    papers = study.papers(_keys(columns))
     rows = []
     for budget in study.budgets:
         table = paper_table_of(study, budget)
         known = study.rows_by_paper(budget)
-        if table is not None and columns:
+        if table is not None and papers:
             ours = {key: summary(averages(study.scores(row), _keys(columns)).values()) for key, row in known.items()}
-            theirs = {key: paper.average(table, key, _papers(columns)) for key in known if key in table.rows}
+            theirs = {key: paper.average(table, key, papers) for key in known if key in table.rows}
             means = {key: found.mean for key, found in ours.items() if found is not None and key in theirs}
             for key, number in theirs.items():
                 cells = (_summary(ours[key]), _rank(means, key), _number(number, "{:.3f}"), _rank(theirs, key))
@@ -209,7 +210,7 @@ def _summary(found: Summary | None, why: str = "") -> Cell:
     if found is None:
         return missing(why)
     spread = "" if found.std is None else f"± {found.std:.3f} "
-    return Cell(f"{found.mean:.3f}", f"{spread}({found.count})", found.mean)
+    return Cell(f"{found.mean:.3f}", f"{spread}({found.number})", found.mean)
 
 
 def _difference(found: Difference | None) -> Cell:
@@ -251,10 +252,6 @@ def _rank(values: Mapping[str, float], key: str) -> Cell:
 
 def _keys(columns: Iterable[Column]) -> tuple[str, ...]:
     return tuple(column.key for column in columns)
-
-
-def _papers(columns: Iterable[Column]) -> tuple[str, ...]:
-    return tuple(column.paper for column in columns if column.paper is not None)
 
 
 def _samples(columns: Iterable[Column]) -> list[str]:
