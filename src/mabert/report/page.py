@@ -37,7 +37,8 @@ figure { max-width: 56rem; } figure svg { max-height: 90vh; }
 .grid .number { text-align: right; white-space: nowrap; } .grid th.number { white-space: normal; }
 .grid td.number small { display: block; color: var(--soft); font-size: .8em; }
 .grid td.text:not(:first-child) { min-width: 6rem; max-width: 26rem; }
-.grid td.good b { color: #3f7a2c; } .grid td.bad b { color: #b5402f; }
+:root { --good: #3f7a2c; --bad: #b5402f; } .grid td.good b { color: var(--good); } .grid td.bad b { color: var(--bad); }
+@media (prefers-color-scheme: dark) { :root { --good: #93cc7e; --bad: #f0968a; } }
 .grid :is(td, th):first-child { position: sticky; left: 0; background: var(--paper); }
 .grid th button { all: unset; cursor: pointer; }
 .grid th button:focus-visible, .wide:focus-visible { outline: 2px solid var(--mark); }
@@ -49,7 +50,8 @@ figure { max-width: 56rem; } figure svg { max-height: 90vh; }
   figure { overflow-x: auto; } figure svg { min-width: 34rem; }
 }
 @media print {
-  .wide { overflow: visible; } .grid table { font-size: 7.5pt; } nav { display: none; } h2 { break-before: auto; }
+  .wide { overflow: visible; } .grid table { font-size: 7.5pt; } .grid :is(td, th) { padding-right: .5rem; }
+  nav { display: none; } h2 { break-before: auto; }
   .grid th button::after { content: "" !important; } .grid :is(td, th):first-child { position: static; }
 }
 """
