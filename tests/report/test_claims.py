@@ -110,6 +110,12 @@ def test_the_paper_is_averaged_over_the_tasks_measured_here():
     assert on_rte.in_paper.startswith("least +0.007: MMTMMTMMTMMT over TMMTMMTMMTMM")
 
 
+def test_a_claim_at_one_budget_is_judged_there_alone():
+    rows = [each for share in (0.1, 1.0) for each in like_the_paper(paper.GLUE[share], share)]
+    (found,) = verdicts([read(rows, "budget")], "MaBERT is best on five")
+    assert found.place == "tiny, 100% of the steps"
+
+
 def test_each_scale_and_each_budget_is_judged():
     rows = [each for share in (0.1, 1.0) for each in like_the_paper(paper.GLUE[share], share)]
     found = verdicts([read(rows, "baselines"), read(rows, "budget", scale="mini")], "MaBERT has the highest average")
@@ -258,10 +264,19 @@ def test_drift(distances, expected):
     assert [each.verdict for each in drifts(**distances)] == expected
 
 
+@pytest.mark.parametrize("vector", ["cls", "mean"])
+def test_either_kind_of_vector_that_drifts_counts(vector):
+    still = {"weights": "trained", "side": "right", "attention": "masked", "cls": [0.0], "mean": [0.0]}
+    rows = [{**still, "masking": "pre+post", vector: [0.1]}]
+    assert drift_verdicts([("a.json", {"rows": rows})])[3].verdict == FAILS
+
+
 def test_drift_is_judged_in_every_situation_and_not_measured_without_results():
     assert len(drift_verdicts([])) == 3
     assert {each.verdict for each in drift_verdicts([])} == {UNMEASURED}
-    assert len(drift_verdicts([("a.json", {"rows": []})])) == 9
+    one = ("a.json", {"rows": []})
+    assert len(drift_verdicts([one])) == 9
+    assert {each.place[-6:] for each in drift_verdicts([one, ("b.json", {"rows": []})])} == {"a.json", "b.json"}
 
 
 def test_the_committed_drift_results_are_judged(request):

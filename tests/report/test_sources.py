@@ -44,7 +44,9 @@ def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
 
 def test_a_file_given_twice_is_read_once(put, tmp_path):
     path = put("study.json", study(ROWS))
-    assert len(find([tmp_path, path, path]).studies) == 1
+    found = find([tmp_path, path, path])
+    assert len(found.studies) == 1
+    assert not found.left_out
 
 
 def test_drift_results_without_a_kind_are_known():

@@ -12,13 +12,13 @@ from mabert.report.claims.drift import drift_verdicts
 from mabert.report.claims.efficiency import efficiency_verdicts
 from mabert.report.claims.scores import score_verdicts
 from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, claims_table
-from mabert.report.document import Drawing, Heading, Items, Part, Text, as_html, as_markdown, contents, unfolded
+from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, as_html, as_markdown, contents, unfolded
 from mabert.report.figures import on_paper
 from mabert.report.grid import Grid, to_csv, to_latex, to_markdown
 from mabert.report.measurements import drift_section, efficiency_section, throughput_section
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import Found
-from mabert.report.study.section import section
+from mabert.report.study.section import section, summary
 from mabert.report.study.statistics import LEAST_PAIRS, LEVEL
 from mabert.report.study.tables import seed_rows
 
@@ -90,6 +90,9 @@ def _head(found: Found) -> Iterator[Part]:
     runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
     runs += [f"Throughput: {_machine(content.get('environment') or {})}" for _, content in found.throughputs]
     yield Items(tuple(runs))
+    if found.studies:
+        told = tuple(f"{study.title} at scale `{study.scale}`: {summary(study)}" for study in found.studies)
+        yield Fold("What was run, and with what settings", (Items(told),))
     if found.left_out:
         yield Text("Left out:")
         yield Items(found.left_out)

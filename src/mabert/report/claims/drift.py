@@ -4,7 +4,7 @@ The paper's figures show cosine distances without the side of the padding or wha
 is judged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mabert.report.claims.verdict import UNMEASURED, Verdict, judge
@@ -23,9 +23,18 @@ CLAIMS = (
 _CURVES = "curves without numbers"
 
 
-def drift_verdicts(results: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Verdict]:
-    """Every claim on drift in every situation, of trained weights; each once where nothing was measured."""
-    found = [verdict for _, result in results for situation in SITUATIONS for verdict in _judged(result, situation)]
+def drift_verdicts(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Verdict]:
+    """Every claim on drift in every situation, of trained weights; each once where nothing was measured.
+
+    Args:
+        results: File name and content of each; the names stand with the verdicts where there are several.
+    """
+    found = [
+        verdict
+        for file, result in results
+        for situation in SITUATIONS
+        for verdict in _judged(result, situation, f", {file}" if len(results) > 1 else "")
+    ]
     if not found:
         return [Verdict(text, source, "-", UNMEASURED, "", _CURVES) for text, source in CLAIMS]
     return sorted(found, key=lambda each: [text for text, _ in CLAIMS].index(each.claim))
@@ -40,11 +49,11 @@ def furthest(result: Mapping[str, Any], side: str, attention: str) -> dict[str, 
     }
 
 
-def _judged(result: Mapping[str, Any], situation: tuple[str, str]) -> list[Verdict]:
+def _judged(result: Mapping[str, Any], situation: tuple[str, str], file: str) -> list[Verdict]:
     far = furthest(result, *situation)
     signs = (_moves(far), _stays(far), _ordered(far))
     shown = ("none", "pre+post", "exact"), ("none", "pre+post", "exact"), ("pre", "post", "pre+post")
-    place = f"padding {situation[0]}, attention {situation[1]}"
+    place = f"padding {situation[0]}, attention {situation[1]}{file}"
     return [
         Verdict(text, source, place, judge([sign]), _told(far, names), _CURVES)
         for (text, source), sign, names in zip(CLAIMS, signs, shown, strict=True)
