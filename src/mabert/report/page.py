@@ -46,7 +46,7 @@ figure { max-width: 56rem; } figure svg { max-height: 90vh; }
 .grid th[aria-sort=ascending] button::after { content: "\\25B2"; color: var(--mark); }
 .grid th[aria-sort=descending] button::after { content: "\\25BC"; color: var(--mark); }
 @media (max-width: 40rem) {
-  .grid td:first-child { min-width: 7.5rem; max-width: 9rem; overflow-wrap: anywhere; }
+  .grid td:first-child { min-width: 9rem; max-width: 10rem; overflow-wrap: anywhere; }
   figure { overflow-x: auto; } figure svg { min-width: 34rem; }
 }
 @media print {
