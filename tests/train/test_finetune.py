@@ -222,6 +222,25 @@ def test_from_scratch_takes_no_weights(pretrained, tmp_path):
     assert not (start.state_dict()[table] == drawn.state_dict()[table])[1:].any()
 
 
+def test_masking_and_pooling_take_the_place_of_the_models_own(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", padding_safe_masking="pre+post", pooling="cls", packing="none", epochs=1)
+    trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/seed-0").config
+    assert (trained.padding_safe_masking, trained.pooling) == ("pre+post", "cls")
+    go(pretrained, tmp_path / "own", epochs=1)
+    own = AutoModelForSequenceClassification.from_pretrained(tmp_path / "own/seed-0").config
+    assert (own.padding_safe_masking, own.pooling) == ("exact", "map")
+
+
+def test_models_are_kept_unless_they_are_not_wanted(pretrained, tmp_path):
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 1})
+    for keep in (True, False):
+        finetune(pretrained, TASK, splits(), tmp_path / str(keep), recipe, progress=False, keep_models=keep)
+    kept, left = ({path.name for path in (tmp_path / str(keep) / "seed-0").iterdir()} for keep in (True, False))
+    assert left == {"result.json", "validation.tsv"}
+    assert left < kept
+    assert "model.safetensors" in kept
+
+
 def test_regression(pretrained, tmp_path):
     task = table_task("lengths", ())
     data = {

@@ -91,6 +91,7 @@ def add_finetune(commands: Any) -> None:
     )
     how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
     how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
+    how.add_argument("--masking", choices=("none", "pre", "post", "pre+post", "exact"), help="of padding [the model's]")
     how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
     how.add_argument("--resume", action="store_true", help="keep the seeds that are finished")
 
@@ -130,6 +131,7 @@ def run_finetune(options: argparse.Namespace) -> None:
         select=options.select,
         from_scratch=options.from_scratch,
         pooling=options.pooling,
+        padding_safe_masking=options.masking,
     )
     names = ("data",) if options.task else ("train", "validation", "test", "text_column", "pair_column", "label_column")
     source = {name: getattr(options, name) for name in names}

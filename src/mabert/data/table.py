@@ -37,7 +37,7 @@ class Columns:
 
 def load_tables(
     files: Mapping[str, str | Path],
-    columns: Columns,
+    columns: Columns | Mapping[str, Columns],
     *,
     name: str = "table",
     label_names: Sequence[str] | None = None,
@@ -50,7 +50,7 @@ def load_tables(
     Args:
         files: path by split. `train` is required; `validation` is held out of it where it is missing; `test` may be
             there, and needs no label column.
-        columns: the columns' names, the same in every file.
+        columns: the columns' names, the same in every file or by split.
         name: the task's name.
         label_names: the classes in the order of their ids. By default those of the training file, in numeric order
             where all are whole numbers, in alphabetical order otherwise.
@@ -69,14 +69,16 @@ def load_tables(
     """
     if "train" not in files:
         raise ValueError("no training table given")
-    if columns.label is None:
+    of = dict.fromkeys(files, columns) if isinstance(columns, Columns) else columns
+    label = of["train"].label
+    if label is None:
         raise ValueError("no label column given; training needs one")
-    if columns.label in (columns.text_a, columns.text_b):
-        raise ValueError(f"the column {columns.label!r} is given as text and as label")
+    if label in (of["train"].text_a, of["train"].text_b):
+        raise ValueError(f"the column {label!r} is given as text and as label")
     if label_names is None and not regression:
-        label_names = _classes(Path(files["train"]), columns)
+        label_names = _classes(Path(files["train"]), label)
     task = table_task(name, () if regression else label_names or ())
-    loaded = {split: load_table(path, columns, task, labelled=split != "test") for split, path in files.items()}
+    loaded = {split: load_table(path, of[split], task, labelled=split != "test") for split, path in files.items()}
     if "validation" not in loaded:
         loaded["train"], loaded["validation"] = _held_out(loaded["train"], hold_out, seed)
         logger.info("held %d of the training rows out for validation", len(loaded["validation"]))
@@ -120,8 +122,7 @@ def _spelled(label: Any) -> str:
     return label if isinstance(label, str) else str(label)
 
 
-def _classes(path: Path, columns: Columns) -> tuple[str, ...]:
-    label = str(columns.label)
+def _classes(path: Path, label: str) -> tuple[str, ...]:
     found = {_spelled(row[label]) for _, row in rows.read_rows(path.expanduser(), [label])}
     if len(found) < 2:
         only = f"all labels in {label!r} are {next(iter(found))!r}" if found else "no rows"

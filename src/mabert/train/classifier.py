@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,6 +65,7 @@ class FinetuneRecipe:
             validation data.
         from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
         pooling: In place of the model's own.
+        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
     """
 
     learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
@@ -82,6 +83,7 @@ class FinetuneRecipe:
     select: Literal["last", "best"] = "last"
     from_scratch: bool = False
     pooling: str | None = None
+    padding_safe_masking: str | None = None
 
     def __post_init__(self) -> None:
         at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
@@ -152,6 +154,7 @@ class Job:
         data: The task's examples.
         recipe: How to train.
         progress: Whether to show progress.
+        callbacks: transformers callbacks beside ours.
     """
 
     model: str | Path
@@ -159,13 +162,12 @@ class Job:
     data: TaskData
     recipe: FinetuneRecipe
     progress: bool = True
+    callbacks: Sequence[TrainerCallback] = ()
 
     @property
     def epochs(self) -> int:
         """Passes over the training data."""
-        if self.recipe.epochs is not None:
-            return self.recipe.epochs
-        return 10 if self.data.task.name in SMALL_TASKS else 3
+        return epochs_of(self.recipe, self.data.task)
 
     def budget(self, seed: int) -> TokenBudgetSampler | None:
         """The batches of a whole run by `batch_tokens`, or None where a batch is a number of examples."""
@@ -189,6 +191,13 @@ class Job:
         """The task's metrics on its first validation split."""
         split = self.data.validations[0]
         return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
+
+
+def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
+    """Passes over a task's training data."""
+    if recipe.epochs is not None:
+        return recipe.epochs
+    return 10 if task.name in SMALL_TASKS else 3
 
 
 def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
@@ -235,6 +244,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
         title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
         job=job,
         budget=budget,
+        callbacks=list(job.callbacks),
     )
     trainer.train()
     if trainer.best_weights is not None:
@@ -255,6 +265,7 @@ def classifier_config(job: Job) -> PreTrainedConfig:
     """The pretrained model's configuration with what the task and the recipe say."""
     task, recipe = job.data.task, job.recipe
     config = load_config(job.model)
+    own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
     fields = {
         "num_labels": task.num_labels,
         "id2label": dict(enumerate(task.label_names)) or None,
@@ -264,10 +275,11 @@ def classifier_config(job: Job) -> PreTrainedConfig:
     }
     if isinstance(config, MaBertConfig):
         fields["unpad"] = "never" if recipe.packing == "none" else "auto"
-        fields["pooling"] = recipe.pooling or config.pooling
+        fields |= {name: value for name, value in own.items() if value is not None}
         return make_config(**{**config.to_dict(), **fields})
-    if recipe.pooling is not None:
-        raise ValueError(f"pooling is {recipe.pooling!r}; that is MaBERT's, {job.model} is a {config.model_type} model")
+    for name, value in own.items():
+        if value is not None:
+            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {job.model} is a {config.model_type} model")
     return type(config)(**{**config.to_dict(), **fields})
 
 

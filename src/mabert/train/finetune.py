@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import TrainerCallback
 
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import family_of
@@ -34,6 +35,8 @@ def finetune(
     source: dict[str, Any] | None = None,
     resume: bool = False,
     progress: bool = True,
+    keep_models: bool = True,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Trains one classifier a seed and measures each on the validation data.
 
@@ -48,6 +51,8 @@ def finetune(
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished.
         progress: Whether to show progress.
+        keep_models: Whether the classifiers are saved; their results and predictions always are.
+        callbacks: transformers callbacks beside ours.
 
     Returns:
         The content of `result.json`.
@@ -71,7 +76,7 @@ def finetune(
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     folder.check(request, resume)
     data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
-    job = Job(model, tokenizer, data, recipe, progress)
+    job = Job(model, tokenizer, data, recipe, progress, callbacks)
     request["resolved"] = {
         "weights": weights_digest(model),
         "examples": {name: len(examples) for name, examples in data.splits.items()},
@@ -82,7 +87,7 @@ def finetune(
     folder.claim(request, resume)
     rate, tried = best_rate(job, folder.path, seeds[0])
     try:
-        runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed) for seed in seeds]
+        runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed, keep_models) for seed in seeds]
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt("finished seeds are kept; go on with --resume") from stop
     outcome = {"learning_rate": rate, "tried": tried, "main_metric": task.main_metric, "scores": spread(job.data, runs)}
@@ -112,8 +117,8 @@ def best_rate(job: Job, folder: Path, seed: int) -> tuple[float, dict[str, float
     return max(rates, key=lambda rate: tried[f"{rate:g}"]), tried
 
 
-def run_seed(job: Job, place: Path, rate: float, seed: int) -> dict[str, Any]:
-    """Trains, measures and saves under one seed; what is finished already is read."""
+def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool = True) -> dict[str, Any]:
+    """Trains, measures and, if it is to be kept, saves under one seed; what is finished already is read."""
     if (place / RESULT).is_file():
         return json.loads((place / RESULT).read_text(encoding="utf-8"))
     classifier, history = train_classifier(job, place, rate, seed)
@@ -130,8 +135,9 @@ def run_seed(job: Job, place: Path, rate: float, seed: int) -> dict[str, Any]:
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
         else:
             write_predictions(place / f"{split}.tsv", data, split, logits)
-    classifier.save_pretrained(place)
-    job.tokenizer.save_pretrained(place)
+    if keep_model:
+        classifier.save_pretrained(place)
+        job.tokenizer.save_pretrained(place)
     result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history}
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     return result

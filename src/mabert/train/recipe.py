@@ -263,12 +263,17 @@ def find_recipe(path: str | Path) -> Path:
     given = Path(path)
     if given.is_file():
         return given
-    folders = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
+    folders = recipe_folders()
     for folder in folders:
         if (folder / f"{given.stem}.yaml").is_file() and given.parent in (Path(), Path("recipes")):
             return folder / f"{given.stem}.yaml"
     names = sorted(file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yaml"))
     raise FileNotFoundError(f"no recipe {str(path)!r}; give a YAML file or one of {names}")
+
+
+def recipe_folders() -> tuple[Path, Path]:
+    """Where the package's own recipes lie: in an installed package, and in a checkout."""
+    return Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
