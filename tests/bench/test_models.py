@@ -216,6 +216,24 @@ def test_a_training_step_learns_and_counts_every_row(name):
     assert TrainingStep(FAMILIES[name], cell("training", length=5000)).micro_batch == 1
 
 
+def test_a_model_has_run_before_it_is_timed(monkeypatch):
+    seen = []
+    forward = MaBertModel.forward
+
+    def watched(self, input_ids=None, **options):
+        seen.append(tuple(input_ids.shape))
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(MaBertModel, "forward", watched)
+    Forward(FAMILIES["mabert"], cell(length=64))
+    assert seen == [(1, tasks.FIRST)], "kernels are compiled where they were not yet"
+    seen.clear()
+    step = TrainingStep(FAMILIES["mabert"], cell("training", length=64))
+    assert seen == [(step.micro_batch, tasks.FIRST)]
+    assert step.ids.shape[1] == 64
+    assert all(weight.grad is None for weight in step.model.parameters())
+
+
 def kernels(name, which):
     forward = Forward(FAMILIES[name], cell(profile=which, dtype="float32", length=64))
     with profile(activities=[ProfilerActivity.CPU]) as profiler:

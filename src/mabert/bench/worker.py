@@ -17,14 +17,12 @@ from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
+from mabert.processes import context
 
 SHARE = 0.85
 """Of the memory that is free when a cell begins, how much its model may take."""
 
 STATUS = "/proc/self/status"
-
-METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-"""How processes begin."""
 
 START = 300.0
 """Seconds to start a process, or to build a model in it."""
@@ -117,10 +115,9 @@ class Worker:
 
     def _start(self) -> Connection:
         here, there = multiprocessing.Pipe()
-        context = multiprocessing.get_context(METHOD)
-        if METHOD == "forkserver":
-            context.set_forkserver_preload([__name__])  # imported once, not once a model
-        self._process = context.Process(target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}")
+        self._process = context(__name__).Process(
+            target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
+        )
         self._process.start()
         there.close()
         self._pipe = here
