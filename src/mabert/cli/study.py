@@ -1,26 +1,154 @@
 """`mabert study`: questions about the model, answered by many runs of it."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command, say
+from mabert.cli.command import command, complain, say
+from mabert.cli.train import seed_list
+
+GLUE = "hub:nyu-mll/glue"
+
+GRIDS = {
+    "pattern": "schedules of Mamba and Transformer layers",
+    "components": "padding-safe masking and mask-aware pooling, with and without",
+    "pooling": "the four poolings",
+    "budget": "models over shares of the pretraining steps",
+    "baselines": "MaBERT beside its rivals",
+}
 
 
 def add_study(commands: Any) -> None:
     """Studies."""
-    added = command(commands, "study", run_study, "drift: how far padding moves a text's vector, by masking")
-    added.add_argument("what", choices=("drift",))
+    text = "drift, pattern, components, pooling, budget, baselines, or a grid of your own"
+    studies = commands.add_parser("study", help=text, description=text).add_subparsers(required=True, metavar="STUDY")
+    add_drift(studies)
+    for name, about in GRIDS.items():
+        added = command(studies, name, run_grid, about)
+        added.set_defaults(study=name)
+        add_grid_options(added)
+    added = command(studies, "grid", run_grid, "a study from a YAML file of your own")
+    added.add_argument("study", metavar="FILE", help="fields as in recipes/studies/pattern.yaml")
+    add_grid_options(added)
+
+
+def add_drift(studies: Any) -> None:
+    """The study of padding."""
+    added = command(studies, "drift", run_drift, "how far padding moves a text's vector, by masking")
     added.add_argument("model", help="model folder or hub name")
     source = added.add_argument_group("texts: the CoLA dev set, or your own")
-    source.add_argument("--data", default="hub:nyu-mll/glue", help="GLUE folder in the official layout [%(default)s]")
+    source.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
     source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
     source.add_argument("--text-column", default="text", help="where a table has the text [%(default)s]")
     source.add_argument("--limit", type=int, default=32, help="texts at most, spread over the file [%(default)s]")
     added.add_argument("-o", "--output", default="drift", help="folder for JSON, figure and table [%(default)s]")
 
 
-def run_study(options: argparse.Namespace) -> None:
+def add_grid_options(added: argparse.ArgumentParser) -> None:
+    """What all grids take."""
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the scale's")
+    added.add_argument("--scale", default="tiny", help="tiny, mini, small, paper, or a YAML file [%(default)s]")
+    added.add_argument("--text", nargs="+", metavar="SOURCE", help="to pretrain on [the scale's]")
+    added.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
+    added.add_argument("--seeds", type=seed_list, help="of fine-tuning [the scale's, 0-4]")
+    added.add_argument("--from-mnli", action="store_true", help="MRPC, RTE and STS-B start from the MNLI model")
+    added.add_argument(
+        "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
+    )
+    added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run nothing")
+    where = added.add_argument_group("where it runs")
+    where.add_argument("--processes", type=int, default=1, help="of a pretraining, one a GPU [%(default)s]")
+    where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
+    where.add_argument("--jobs", type=int, default=1, help="runners to send [%(default)s]")
+    where.add_argument(
+        "--job-options", nargs="+", default=[], metavar="NAME=VALUE", help="submitit's, such as timeout_min=600"
+    )
+
+
+def run_grid(options: argparse.Namespace) -> None:
+    """`mabert study pattern` and its like."""
+    from mabert.processes import import_ahead
+
+    if not (options.dry_run or options.cluster):
+        import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
+    from mabert.study.cells import Planner
+    from mabert.study.grid import load_scale, load_study
+
+    if options.processes < 1:
+        raise ValueError(f"--processes is {options.processes}; it must be at least 1")
+    fields = list(options.fields)
+    if options.text:
+        fields.append(f"pretrain.data.sources=[{', '.join(map(quoted, options.text))}]")
+    if options.seeds:
+        fields.append(f"seeds={options.seeds}")
+    if options.from_mnli:
+        fields.append("from_mnli=true")
+    root, study, scale = Path(options.output), load_study(options.study), load_scale(options.scale, fields)
+    if options.cluster and not options.dry_run:
+        send_runners(options, root)
+        return
+    plan = Planner(root, scale, options.data).plan(Path(options.study).stem, Path(options.scale).stem, study)
+    if options.dry_run:
+        from rich.console import Console
+
+        from mabert.study.estimate import estimates, show
+
+        show(plan, estimates(plan, root), Console())
+        return
+    run_plan(plan, root, options.processes)
+
+
+def quoted(text: str) -> str:
+    """Text as YAML takes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def run_plan(plan: Any, root: Path, processes: int) -> None:
+    """Runs the cells, and says what came of them."""
+    from mabert.study.live import LiveView
+    from mabert.study.results import results_file, write_results
+    from mabert.study.runner import Runner
+
+    with LiveView(plan, root) as view:
+        runner = Runner(plan, root, processes, view)
+        runner.finished = lambda: write_results(plan, root, runner.states)
+        try:
+            states = runner.run()
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
+    failed = [f"{plan.cells[name].title}: {status.reason}" for name, status in states.items() if status.reason]
+    for line in failed:
+        complain(line)
+    done = sum(status.state == "done" for status in states.values())
+    say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
+    if failed:
+        raise ValueError(f"{len(failed)} cells gave no result; the same command tries them again")
+
+
+def send_runners(options: argparse.Namespace, root: Path) -> None:
+    """Sends the same command to a cluster; waits for it where the cluster is this machine."""
+    import yaml
+
+    from mabert.study.cluster import send
+
+    given, words, skip = sys.argv[1:], [], False
+    for word in given:
+        if word.startswith("-"):
+            skip = word.split("=")[0] in ("--cluster", "--jobs", "--job-options")
+        if not skip:
+            words.append(word)
+    extra = dict(word.partition("=")[::2] for word in options.job_options)
+    chosen = {name: yaml.safe_load(value) for name, value in extra.items()}
+    root.mkdir(parents=True, exist_ok=True)
+    jobs = send([sys.executable, "-m", "mabert", *words], root, options.cluster, options.jobs, chosen)
+    say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")
+    if options.cluster == "local":
+        for job in jobs:
+            job.wait()
+
+
+def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
     from mabert.bench.results import path_of, write
     from mabert.data.glue import load_glue

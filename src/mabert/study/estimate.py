@@ -1,0 +1,127 @@
+"""What a study would cost here: steps, tokens, and hours by a short timed probe of each model."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mabert.baselines.registry import family_named
+from mabert.bench.rounds import timed
+from mabert.data.tokenizer import load_tokenizer
+from mabert.study.cells import Cell, CellFiles, Plan
+from mabert.study.live import duration
+from mabert.train.objective import at_scored_positions, mean_over_scored
+from mabert.train.pretrain import model_config, new_model
+from mabert.train.recipe import PretrainRecipe, build
+from mabert.train.trainer import resolve_precision
+
+PROBE_TOKENS = 1024
+"""Tokens of a probe's batch, or one row where that is longer."""
+
+PROBES = 3
+"""Calls of a probe after the first."""
+
+SCORED = 0.15
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a cell would cost.
+
+    Attributes:
+        cell: It.
+        done: Whether it is finished already.
+        seconds: On this machine, in this process.
+    """
+
+    cell: Cell
+    done: bool
+    seconds: float
+
+
+def estimates(plan: Plan, root: Path) -> list[Estimate]:
+    """The cost of every cell of a plan.
+
+    Models that differ in nothing a step's time depends on are probed once. A token of fine-tuning is taken to cost what
+    one of its model's pretraining costs at the first stage's length.
+    """
+    probed: dict[str, dict[int, float]] = {}
+    found = {}
+    for name, cell in plan.cells.items():
+        if cell.kind == "pretraining":
+            recipe = build(PretrainRecipe, cell.order["recipe"], "")
+            key = repr((recipe.architecture, sorted(recipe.model.items()), recipe.training.precision))
+            if key not in probed:
+                probed[key] = {stage.length: probe(recipe, stage.length) for stage in recipe.stages}
+            rates = probed[key]
+            per_stage = zip(recipe.stages, recipe.stage_steps(), strict=True)
+            tokens = [(stage.length, stage.length * steps * recipe.training.batch_size) for stage, steps in per_stage]
+            seconds = sum(count * rates[length] for length, count in tokens)
+            found[name] = (seconds, rates[recipe.stages[0].length])
+        else:
+            assert cell.needs is not None
+            rate = found[cell.needs][1]
+            found[name] = (cell.tokens * rate, rate)
+    return [Estimate(cell, CellFiles(root, name).done(cell), found[name][0]) for name, cell in plan.cells.items()]
+
+
+def probe(recipe: PretrainRecipe, length: int) -> float:
+    """Seconds a token of training takes at a length."""
+    assert recipe.tokenizer is not None
+    config = model_config(recipe, load_tokenizer(recipe.tokenizer))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = new_model(config).to(device).train()
+    head = getattr(model, family_named(recipe.architecture).head)
+    rows = max(1, min(recipe.training.micro_batch_size, PROBE_TOKENS // length))
+    ids = torch.randint(5, config.vocab_size, (rows, length), device=device)
+    labels = ids.masked_fill(torch.rand(ids.shape, device=device) >= SCORED, -100)
+    bf16 = resolve_precision(recipe.training.precision) == "bf16"
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=bf16), at_scored_positions(head, labels):
+            loss = mean_over_scored(model(input_ids=ids), labels)
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    step()
+    return statistics.median(timed(step) for _ in range(PROBES)) / ids.numel()
+
+
+def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
+    """Prints the cells and their cost."""
+    costs = list(costs)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("cell", "what"):
+        table.add_column(name, overflow="fold")
+    for name in ("steps", "tokens", "parameters", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cost in costs:
+        cell = cost.cell
+        took = "done" if cost.done else duration(cost.seconds)
+        table.add_row(cell.name, cell.title, f"{cell.steps:,}", shown(cell.tokens), shown(cell.parameters), took)
+    console.print(table)
+    left = [cost for cost in costs if not cost.done]
+    kinds = [sum(cost.cell.kind == kind for cost in left) for kind in ("pretraining", "finetuning")]
+    tokens = sum(cost.cell.tokens for cost in left)
+    console.print(
+        f"{plan.name} at scale {plan.scale_name}: {kinds[0]} pretrainings and {kinds[1]} fine-tunings to run, "
+        f"{sum(cost.cell.steps for cost in left):,} steps, {shown(tokens)} tokens, "
+        f"about {duration(sum(cost.seconds for cost in left))} on this machine (times by a probe of each model, "
+        "fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
+        soft_wrap=True,
+    )
+
+
+def shown(number: float) -> str:
+    """A count with the unit that suits it."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f}"

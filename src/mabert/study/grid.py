@@ -1,0 +1,180 @@
+"""Studies as data: which arms are compared and at which budgets; and scales: how large models, runs and tasks are.
+
+A study is a YAML file of the fields of `Study`, a scale one of those of `Scale`; those that come with the package lie
+in `recipes/studies` and `recipes/scales`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mabert.study.tasks import StudyTask
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.recipe import (
+    PretrainRecipe,
+    as_mapping,
+    build,
+    convert,
+    find_recipe,
+    read_yaml,
+    recipe_folders,
+    set_field,
+    with_overrides,
+)
+
+STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
+SCALES = ("tiny", "mini", "small", "paper")
+
+
+@dataclass
+class Arm:
+    """One of the things that a study compares.
+
+    Attributes:
+        paper: Its row in the paper's table, see `mabert.report.paper`; None where the paper has none.
+        pretrain: Fields of the pretraining recipe by dotted name, `model.layer_pattern`, in place of the scale's.
+        finetune: Fields of the fine-tuning recipe, in place of scale's and task's.
+    """
+
+    paper: str | None = None
+    pretrain: dict[str, Any] = field(default_factory=dict)
+    finetune: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Study:
+    """What is compared.
+
+    Attributes:
+        title: In a few words.
+        arms: By name, in the order of the tables.
+        reference: The arm that the others are compared with.
+        label: Of the paper's table.
+        budgets: Shares of the scale's steps, `10%`; each is a pretraining of its own.
+    """
+
+    title: str
+    arms: dict[str, Any]
+    reference: str
+    label: str | None = None
+    budgets: list[Any] = field(default_factory=lambda: ["100%"])
+
+    def __post_init__(self) -> None:
+        self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
+        if not self.arms:
+            raise ValueError("arms is empty; a study compares at least one")
+        if self.reference not in self.arms:
+            raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
+        self.budgets = [share_of(budget, "budgets") for budget in self.budgets]
+
+
+@dataclass
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        recipe: Name or file of a pretraining recipe (`mabert.train.recipe`), whose steps are the full budget.
+        pretrain: Nested fields of a recipe, in place of that one's.
+        finetune: Fields of `FinetuneRecipe`.
+        tasks: By name; GLUE's own need no more than their name, see `mabert.study.tasks`.
+        seeds: Of fine-tuning.
+        budgets: By study, in place of its own: where a tenth of few steps would teach nothing.
+        tokenizers: By family, in place of its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
+        from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
+    """
+
+    recipe: str | None = None
+    pretrain: dict[str, Any] = field(default_factory=dict)
+    finetune: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    budgets: dict[str, Any] = field(default_factory=dict)
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+    from_mnli: bool = False
+
+    def __post_init__(self) -> None:
+        if self.recipe is not None:
+            self.pretrain = merged(read_yaml(find_recipe(self.recipe)), self.pretrain)
+            self.recipe = None
+        build(PretrainRecipe, self.pretrain, "pretrain")
+        build(FinetuneRecipe, self.finetune, "finetune")
+        self.tasks = {name: StudyTask.of(name, content) for name, content in self.tasks.items()}
+        if not self.tasks:
+            raise ValueError("tasks is empty; a study measures on at least one")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds are {self.seeds}; one at least, and none twice, is needed")
+        for study, budgets in self.budgets.items():
+            self.budgets[study] = [share_of(budget, f"budgets.{study}") for budget in convert(list, budgets, study)]
+
+    def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
+        """The pretraining of an arm at a share of the steps."""
+        content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
+        for name, value in arm.pretrain.items():
+            set_field(content, name.split("."), value)
+        return build(PretrainRecipe, content, "").at_budget(budget)
+
+    def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
+        """The fine-tuning of an arm on a task."""
+        return build(FinetuneRecipe, {**self.finetune, **task.finetune, **arm.finetune}, "finetune")
+
+
+def load_study(name: str | Path) -> Study:
+    """Reads a study.
+
+    Args:
+        name: One of `STUDIES`, or a YAML file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: For a field that does not exist or a value of another type.
+    """
+    return build(Study, read_yaml(find(name, "studies", STUDIES)), "")
+
+
+def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
+    """Reads a scale.
+
+    Args:
+        name: One of `SCALES`, or a YAML file.
+        overrides: `section.field=value` in YAML, such as `pretrain.training.steps=100` or `seeds=[0,1]`.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: For a field that does not exist or a value of another type.
+    """
+    return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
+
+
+def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
+    """A file by its path, or one of the package's by its name."""
+    if Path(name).is_file():
+        return Path(name)
+    if str(name) in known:
+        places = [place / folder / f"{name}.yaml" for place in recipe_folders()]
+        return next(place for place in places if place.is_file())
+    raise FileNotFoundError(f"no file {str(name)!r}, nor one of {', '.join(known)}")
+
+
+def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested values with others in their place."""
+    both = dict(content)
+    for name, value in changes.items():
+        old = both.get(name)
+        both[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
+
+
+def share_of(budget: Any, name: str) -> float:
+    """`10%` or 0.1 as 0.1.
+
+    Raises:
+        ValueError: It is no share above 0 % and up to 100 %.
+    """
+    text = str(budget)
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{name} has {budget!r}; a budget is above 0% and at most 100%")
+    return share

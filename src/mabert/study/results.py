@@ -1,0 +1,111 @@
+"""What a study has found so far, as one JSON file that `mabert report` reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mabert.bench.results import measured_on
+from mabert.study.cells import CellFiles, Plan, Row
+from mabert.study.runner import Status
+from mabert.train.classifier import epochs_of
+from mabert.train.run import write_text
+
+VERSION = 1
+
+OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters", "history")
+
+
+def results_file(plan: Plan, root: Path) -> Path:
+    """Where the results of a plan are written."""
+    return root / f"{plan.name}-{plan.scale_name}.json"
+
+
+def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
+    """Writes what there is of a plan; returns the file."""
+    path = results_file(plan, root)
+    write_text(path, json.dumps(gathered(plan, root, states), indent=1) + "\n")
+    return path
+
+
+def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any]:
+    """The results of a plan, with what is missing and what failed.
+
+    Returns:
+        ``kind``, ``version``, ``study``, ``title``, ``label``, ``reference``, ``scale``, ``environment``, ``settings``,
+        ``columns`` and ``rows``; each row an ``arm`` at a ``budget`` with its ``pretraining`` and its ``scores``: by
+        column, metric and seed.
+    """
+    columns = [column for task in plan.tasks.values() for column in task.columns(epochs_of_task(plan, task.task.name))]
+    shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
+    return {
+        "kind": "study",
+        "version": VERSION,
+        "study": plan.name,
+        "title": plan.study.title,
+        "label": plan.study.label,
+        "reference": plan.study.reference,
+        "scale": plan.scale_name,
+        "environment": measured_on(),
+        "settings": {
+            "pretraining": plan.scale.pretrain,
+            "finetuning": plan.scale.finetune,
+            "seeds": plan.scale.seeds,
+            "from_mnli": plan.scale.from_mnli,
+        },
+        "columns": shown,
+        "rows": [found(plan, root, row, columns, states) for row in plan.rows],
+    }
+
+
+def epochs_of_task(plan: Plan, name: str) -> int:
+    """Epochs of the reference arm on a task."""
+    task = plan.tasks[name]
+    return epochs_of(plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked), task.task)
+
+
+def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], states: dict[str, Status]) -> dict[str, Any]:
+    """One row of the results."""
+    seeds = plan.scale.seeds
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    failed = []
+    for column in columns:
+        name = row.finetunings[column["task"]]
+        files = CellFiles(root, name)
+        for seed in seeds:
+            result = files.result(seed)
+            for metric, value in ({} if result is None else result["metrics"][column["split"]]).items():
+                scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value
+        status = states.get(name, Status())
+        if status.state in ("failed", "blocked"):
+            failed.append({"cell": name, "column": column["key"], "seed": None, "reason": status.reason})
+    arm = plan.study.arms[row.arm]
+    return {
+        "arm": row.arm,
+        "paper": arm.paper,
+        "budget": row.budget,
+        "pretraining": pretrained(plan, root, row.pretraining, states),
+        "scores": scores,
+        "failed": failed,
+    }
+
+
+def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
+    """What came of a pretraining."""
+    files, status = CellFiles(root, name), states.get(name, Status())
+    result = files.result()
+    known = {"cell": name, "parameters": plan.cells[name].parameters}
+    if result is None:
+        state = status.state if status.state in ("running", "failed") else "missing"
+        return {**known, "status": state, "reason": status.reason}
+    outcome = {key: result["outcome"][key] for key in OUTCOME}
+    tokenizer = Path(result["request"]["tokenizer"]) / "origin.json"
+    origin = json.loads(tokenizer.read_text(encoding="utf-8"))["tokenizer"] if tokenizer.is_file() else None
+    return {
+        **known,
+        "status": "done",
+        "reason": None,
+        **outcome,
+        "seconds": result["seconds"],
+        "tokenizer": origin,
+        "commit": result["environment"]["commit"],
+    }

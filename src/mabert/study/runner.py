@@ -1,0 +1,207 @@
+"""Runs the cells of a plan, and loses nothing.
+
+Finished cells are skipped, begun ones go on from where they were left, a failed one is recorded and the rest go on. Any
+number of runners may share a folder: a cell's lock is held by the process that runs it, so none is run twice at once.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from mabert.processes import context
+from mabert.study.cells import Cell, CellFiles, Plan, cells_of
+from mabert.study.work import BUSY, STOPPED, record_failure, serve
+from mabert.train.run import write_text
+
+State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
+
+WORK = "mabert.study.work"
+"""What a cell's process imports."""
+
+POLL = 0.5
+"""Seconds between two looks at a running cell."""
+
+
+@dataclass
+class Status:
+    """Where a cell is.
+
+    Attributes:
+        state: `blocked` where the cell that it starts from failed; `elsewhere` where another runner has it.
+        reason: Why it failed.
+        seconds: What it took, where this runner ran it.
+    """
+
+    state: State = "waiting"
+    reason: str | None = None
+    seconds: float | None = None
+
+
+Watcher = Callable[[dict[str, Status], str | None], None]
+
+
+@dataclass
+class Runner:
+    """Runs the cells of a plan.
+
+    Attributes:
+        plan: What to run.
+        root: Folder that all studies and runners share.
+        processes: Processes of a pretraining, one a GPU.
+        watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
+        finished: Told after every cell.
+        states: Of the cells, by name.
+    """
+
+    plan: Plan
+    root: Path
+    processes: int = 1
+    watch: Watcher = lambda states, running: None
+    finished: Callable[[], None] = lambda: None
+    states: dict[str, Status] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Status]:
+        """Runs until every cell is done, failed or blocked.
+
+        Returns:
+            The states of all cells.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C or SIGTERM, when the running cell has saved what it can.
+        """
+        self.began = time.time()
+        self.write_orders()
+        self.context = context(WORK)
+        with terminating():
+            while (name := self.next()) is not None:
+                if self.states[name].state == "elsewhere":
+                    self.watch(self.states, None)
+                    time.sleep(4 * POLL)
+                    continue
+                self.one(self.plan.cells[name])
+                self.finished()
+        self.watch(self.states, None)
+        self.finished()
+        return self.states
+
+    def write_orders(self) -> None:
+        """Leaves in the folder what every cell is, for its process and for readers."""
+        (self.root / "cells").mkdir(parents=True, exist_ok=True)
+        for cell, files in cells_of(self.plan, self.root):
+            if not files.order.is_file():
+                write_text(files.order, json.dumps({**cell.order, "determined_by": cell.content}, indent=1) + "\n")
+
+    def next(self) -> str | None:
+        """The first cell that can be run; where all that are left are run elsewhere, one of those; None at the end."""
+        self.look()
+        for wanted in ("waiting", "elsewhere"):
+            for name, cell in self.plan.cells.items():
+                ready = cell.needs is None or self.states[cell.needs].state == "done"
+                if self.states[name].state == wanted and (ready or wanted == "elsewhere"):
+                    return name
+        return None
+
+    def look(self) -> None:
+        """Brings the states up to date with the folder."""
+        for cell, files in cells_of(self.plan, self.root):
+            status = self.states.setdefault(cell.name, Status())
+            if files.done(cell):
+                status.state, status.reason = "done", None
+            elif status.state in ("failed", "blocked"):
+                continue
+            elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
+                status.state, status.reason = "blocked", f"{cell.needs}, which it starts from, failed"
+            elif locked(files):
+                status.state = "elsewhere"
+            elif (reason := self.failed_since(files)) is not None:
+                status.state, status.reason = "failed", reason
+            else:
+                status.state = "waiting"
+
+    def failed_since(self, files: CellFiles) -> str | None:
+        """Why a cell failed since this runner began, in another one; what failed before is tried again."""
+        if files.failure.is_file() and files.failure.stat().st_mtime > self.began:
+            return files.why_failed()
+        return None
+
+    def one(self, cell: Cell) -> None:
+        """Runs one cell to its end."""
+        status, files = self.states[cell.name], CellFiles(self.root, cell.name)
+        status.state, began = "running", time.monotonic()
+        process = self.context.Process(
+            target=serve, args=(str(self.root), cell.name, cell.seeds, self.processes), name=cell.name
+        )
+        process.start()
+        try:
+            while process.is_alive():
+                process.join(POLL)
+                self.watch(self.states, cell.name)
+        except KeyboardInterrupt:
+            status.state = "waiting"
+            stop(process)
+            raise
+        self.judge(cell, files, process.exitcode)
+        if status.state == "done":
+            status.seconds = time.monotonic() - began
+
+    def judge(self, cell: Cell, files: CellFiles, code: int | None) -> None:
+        """What a process's end means for its cell."""
+        status = self.states[cell.name]
+        if code == BUSY:
+            status.state = "elsewhere"
+        elif code == STOPPED:
+            status.state = "waiting"
+            raise KeyboardInterrupt("the running cell was interrupted")
+        elif code == 0 and files.done(cell):
+            status.state = "done"
+        else:
+            if code != 1:
+                record_failure(files, f"the process ended with exit code {code}; see {files.log.name}")
+            status.state, status.reason = "failed", files.why_failed() or f"see {files.log.name}"
+
+
+def locked(files: CellFiles) -> bool:
+    """Whether a process runs the cell."""
+    if not files.lock.exists():
+        return False
+    lock = FileLock(files.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def stop(process: Any) -> None:
+    """Lets a cell's process save what it has and end."""
+    if process.pid is not None and process.is_alive():
+        os.kill(process.pid, signal.SIGINT)
+    process.join()
+
+
+class terminating(AbstractContextManager["terminating"]):  # noqa: N801
+    """Takes SIGTERM, by which clusters end a job, for Ctrl-C; only possible in the main thread."""
+
+    def __enter__(self) -> "terminating":
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            raise KeyboardInterrupt
+
+        try:
+            self.before = signal.signal(signal.SIGTERM, interrupt)
+        except ValueError:
+            self.before = None
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)

@@ -1,0 +1,178 @@
+"""The tasks of a study: GLUE's, and tables that stand beside them under a name that says what they are."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mabert.data.glue import TASKS, glue_task, load_glue
+from mabert.data.table import Columns, load_tables
+from mabert.data.task import Rows, Task
+from mabert.train.recipe import build
+
+TITLES = {
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+    "mnli_m": "MNLI-m",
+    "mnli_mm": "MNLI-mm",
+    "qnli": "QNLI",
+    "rte": "RTE",
+    "stsb": "STS-B",
+}
+"""GLUE's tasks and columns as they are printed."""
+
+KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
+"""Columns of the task with two validation splits."""
+
+IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
+"""Columns of the paper's tables."""
+
+FROM_MNLI = ("mrpc", "rte", "stsb")
+"""Small tasks of sentence pairs, which may start from a model that was fine-tuned on MNLI (Liu et al., 2019)."""
+
+
+@dataclass
+class TableFile:
+    """One split of a table.
+
+    Attributes:
+        path: Relative to the folder of the tasks' data.
+        text_a: Column of the text, or of a pair's first.
+        text_b: Column of a pair's second.
+        label: Column of the class.
+    """
+
+    path: str
+    text_a: str = "text"
+    text_b: str | None = None
+    label: str = "label"
+
+
+@dataclass
+class StudyTask:
+    """A task as a scale names it.
+
+    Attributes:
+        name: GLUE's, or one's own.
+        title: Of its column; default, GLUE's own.
+        files: `train` and `validation`, for tables that are not GLUE's official files.
+        sample: What the rows are, such as `13k-row sample`; needed where there are `files`.
+        paper: The paper's column that it may stand beside.
+        finetune: Fields of `FinetuneRecipe`, in place of the scale's.
+    """
+
+    name: str
+    title: str | None = None
+    files: dict[str, Any] = field(default_factory=dict)
+    sample: str | None = None
+    paper: str | None = None
+    finetune: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = f"tasks.{self.name}"
+        self.files = {split: build(TableFile, file, f"{where}.files.{split}") for split, file in self.files.items()}
+        if self.files and set(self.files) != {"train", "validation"}:
+            raise ValueError(f"{where}.files are {', '.join(self.files)}; train and validation are needed")
+        if bool(self.files) != bool(self.sample):
+            raise ValueError(f"{where}: files and sample belong together; sample says what the rows are")
+        if not self.files:
+            glue_task(self.name)
+        elif self.name in TASKS:
+            raise ValueError(f"{where} has files of its own; only GLUE's official ones may go by that name")
+
+    @classmethod
+    def of(cls, name: str, content: Any) -> "StudyTask":
+        """From what a scale holds under the task's name."""
+        return build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
+
+    def load(self, data: str) -> "LoadedTask":
+        """Reads the examples.
+
+        Args:
+            data: Folder of GLUE in the official layout, or `hub:NAME`.
+
+        Raises:
+            FileNotFoundError: A file is missing.
+            ValueError: A file cannot be read.
+        """
+        if self.files:
+            return LoadedTask(self, *self._tables(Path(data).expanduser()), data)
+        task = glue_task(self.name)
+        splits = [split for split in task.splits if not split.startswith("test")]
+        return LoadedTask(self, task, load_glue(self.name, data, splits), data)
+
+    def _tables(self, folder: Path) -> tuple[Task, dict[str, Rows]]:
+        columns = {split: Columns(file.text_a, file.text_b, file.label) for split, file in self.files.items()}
+        return load_tables({split: folder / file.path for split, file in self.files.items()}, columns, name=self.name)
+
+
+@dataclass
+class LoadedTask:
+    """A task with its examples.
+
+    Attributes:
+        asked: As the scale names it.
+        task: What it is.
+        splits: Examples by split; without test splits.
+        data: Where they are from.
+    """
+
+    asked: StudyTask
+    task: Task
+    splits: Mapping[str, Rows]
+    data: str
+
+    @property
+    def title(self) -> str:
+        """What a person calls the task."""
+        return self.asked.title or TITLES.get(self.task.name, self.task.name)
+
+    def digest(self) -> str:
+        """What the examples are known by: a hash of all texts and labels."""
+        sha = hashlib.sha256()
+        for name, rows in self.splits.items():
+            sha.update(f"{name} {len(rows)}\n".encode())
+            for column in ("text_a", "text_b", "label"):
+                if self.task_has(column):
+                    sha.update(json.dumps(list(rows[column])).encode())
+        return sha.hexdigest()[:16]
+
+    def task_has(self, column: str) -> bool:
+        """Whether the examples have a column."""
+        return column in next(iter(self.splits["train"]))
+
+    def tokens(self) -> int:
+        """About how many tokens the training examples have: a token is about 4.5 characters of English."""
+        texts = [column for column in ("text_a", "text_b") if self.task_has(column)]
+        rows = self.splits["train"]
+        characters = sum(len(text) for column in texts for text in rows[column])
+        return round(characters / 4.5) + (1 + len(texts)) * len(rows)
+
+    def columns(self, epochs: int) -> list[dict[str, Any]]:
+        """The columns of results that the task fills, as the report takes them."""
+        columns = []
+        for split in self.splits:
+            if split == "train":
+                continue
+            key = KEYS.get(split, self.task.name)
+            columns.append(
+                {
+                    "key": key,
+                    "title": self.asked.title or TITLES.get(key, key),
+                    "metric": self.task.main_metric,
+                    "paper": self.asked.paper or (key if key in IN_PAPER else None),
+                    "sample": self.asked.sample,
+                    "train": len(self.splits["train"]),
+                    "validation": len(self.splits[split]),
+                    "epochs": epochs,
+                    "source": self.data,
+                    "split": split,
+                    "task": self.task.name,
+                }
+            )
+        return columns

@@ -1,0 +1,147 @@
+"""What a cell's name depends on, and which cells are shared."""
+
+import json
+import shutil
+
+import pytest
+
+from mabert.study.cells import CellFiles, cells_of
+from tests.study.helpers import planned, world
+
+ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling": "cls"}}}
+
+
+def names(plan, kind):
+    return [name for name, cell in plan.cells.items() if cell.kind == kind]
+
+
+def changed(fields, path, value):
+    copy = json.loads(json.dumps(fields))
+    place = copy
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+    place[path[-1]] = value
+    return copy
+
+
+def test_arms_that_differ_afterwards_share_their_pretraining(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", ARMS)
+    assert len(names(plan, "pretraining")) == 1
+    assert len(names(plan, "finetuning")) == 2
+    assert {row.pretraining for row in plan.rows} == set(names(plan, "pretraining"))
+    order = list(plan.cells)
+    assert all(cell.needs is None or order.index(cell.needs) < order.index(cell.name) for cell in plan.cells.values())
+
+
+def test_a_budget_is_a_pretraining_of_its_own_and_studies_share_what_is_the_same(tmp_path):
+    fields = world(tmp_path)
+    both = planned(tmp_path, tmp_path / "root", ARMS, fields, budgets=("50%", "100%"))
+    assert [cell.steps for cell in both.cells.values() if cell.kind == "pretraining"] == [6, 12]
+    other = planned(tmp_path, tmp_path / "root", {"named otherwise": ARMS["cls"]}, fields)
+    assert set(other.cells) <= set(both.cells)
+
+
+TRAINING = ("pretrain", "training")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kinds"),
+    [
+        ((*TRAINING, "steps"), 13, {"pretraining", "finetuning"}),
+        ((*TRAINING, "seed"), 1, {"pretraining", "finetuning"}),
+        ((*TRAINING, "learning_rate"), 2e-2, {"pretraining", "finetuning"}),
+        ((*TRAINING, "precision"), "bf16", {"pretraining", "finetuning"}),
+        (("pretrain", "model", "hidden_size"), 8, {"pretraining", "finetuning"}),
+        (("pretrain", "masking"), {"probability": 0.2}, {"pretraining", "finetuning"}),
+        (("finetune", "learning_rates"), [1e-2], {"finetuning"}),
+        (("finetune", "epochs"), 2, {"finetuning"}),
+        (("tasks",), {"cola": {"finetune": {"dropout": 0.5}}}, {"finetuning"}),
+        ((*TRAINING, "micro_batch_size"), 8, set()),
+        ((*TRAINING, "save_steps"), 6, set()),
+        (("pretrain", "data", "cache"), "elsewhere", set()),
+        (("seeds",), [0, 1, 2], set()),
+    ],
+)
+def test_a_name_changes_with_what_determines_the_outcome_and_with_nothing_else(tmp_path, path, value, kinds):
+    fields = world(tmp_path)
+    before = planned(tmp_path, tmp_path / "root", fields=fields)
+    after = planned(tmp_path, tmp_path / "root", fields=changed(fields, path, value))
+    for kind in ("pretraining", "finetuning"):
+        assert (names(before, kind) != names(after, kind)) == (kind in kinds), kind
+
+
+def test_a_name_is_the_same_wherever_files_lie_and_another_for_another_content(tmp_path):
+    first = planned(tmp_path / "a", tmp_path / "a/root")
+    second = planned(tmp_path / "b", tmp_path / "b/root")
+    assert list(first.cells) == list(second.cells)
+    sentence = (tmp_path / "b/glue/CoLA/train.tsv").read_text()
+    (tmp_path / "b/glue/CoLA/train.tsv").write_text(sentence.replace("bird", "wind", 1))
+    fields = changed(world(tmp_path / "c"), ("pretrain", "data", "sources"), [str(tmp_path / "b/text.txt")])
+    tasks = planned(tmp_path / "b", tmp_path / "b/root", fields=fields)
+    assert names(tasks, "pretraining") == names(second, "pretraining")
+    assert names(tasks, "finetuning") != names(second, "finetuning")
+    longer = planned(tmp_path / "d", tmp_path / "d/root", fields=world(tmp_path / "d", documents=61))
+    assert names(longer, "pretraining") != names(second, "pretraining")
+
+
+def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path):
+    fields = world(tmp_path)
+    first = planned(tmp_path, tmp_path / "root", fields=fields)
+    origin = next((tmp_path / "root/tokenizers").glob("mabert-*/origin.json"))
+    assert json.loads(origin.read_text())["tokenizer"] == str(tmp_path / "vocabulary")
+    shutil.rmtree(tmp_path / "vocabulary")
+    again = planned(tmp_path, tmp_path / "root", fields=fields)
+    assert list(again.cells) == list(first.cells)
+
+
+def test_small_tasks_may_start_from_mnli(tmp_path):
+    fields = world(tmp_path)
+    for name, header, rows in (
+        (
+            "MNLI/train",
+            "sentence1\tsentence2\tgold_label",
+            ["a\tb\tneutral", "c\td\tentailment", "e\tf\tcontradiction"],
+        ),
+        ("MNLI/dev_matched", "sentence1\tsentence2\tgold_label", ["a\tb\tneutral"]),
+        ("MNLI/dev_mismatched", "sentence1\tsentence2\tgold_label", ["a\tb\tneutral"]),
+        ("RTE/train", "sentence1\tsentence2\tlabel", ["a\tb\tentailment", "c\td\tnot_entailment"]),
+        ("RTE/dev", "sentence1\tsentence2\tlabel", ["a\tb\tentailment"]),
+    ):
+        file = tmp_path / f"glue/{name}.tsv"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n".join([header, *rows]) + "\n")
+    tasks = {"rte": None, "cola": None, "mnli": None}
+    plain = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks)
+    marked = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True)
+    (row,) = marked.rows
+    rte, mnli = marked.cells[row.finetunings["rte"]], row.finetunings["mnli"]
+    assert (rte.needs, rte.order["start"]) == (mnli, [mnli, "seed-0"])
+    assert marked.cells[mnli].order["keeps"]
+    assert marked.cells[row.finetunings["cola"]].needs == row.pretraining
+    order = list(marked.cells)
+    assert order.index(mnli) < order.index(rte.name)
+    before = plain.rows[0].finetunings
+    assert before["cola"] == row.finetunings["cola"]
+    assert before["rte"] != rte.name
+    with pytest.raises(ValueError, match="from_mnli is set, and mnli is not among the tasks"):
+        planned(tmp_path, tmp_path / "root", fields=fields, from_mnli=True)
+
+
+def test_text_must_be_named(tmp_path):
+    fields = changed(world(tmp_path), ("pretrain", "data", "sources"), [])
+    with pytest.raises(ValueError, match="the study names no text; give --text"):
+        planned(tmp_path, tmp_path / "root", fields=fields)
+
+
+def test_the_cost_counts_every_seed_and_stage(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root")
+    pretraining, finetuning = plan.cells.values()
+    assert (pretraining.steps, pretraining.tokens) == (12, (9 * 12 + 3 * 24) * 8)
+    assert finetuning.steps == 2 * 3, "two seeds, one epoch of 48 examples in batches of 16"
+    assert pretraining.parameters > 1000
+
+
+def test_nothing_is_done_in_an_empty_folder(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root")
+    assert not any(files.done(cell) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
+    assert CellFiles(tmp_path, "x").why_failed() is None

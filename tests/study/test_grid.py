@@ -1,0 +1,128 @@
+"""Studies and scales as data: those that come with the package, and what is refused."""
+
+import pytest
+
+from mabert.report import paper
+from mabert.study.grid import SCALES, STUDIES, Arm, Scale, load_scale, load_study
+from mabert.study.tasks import IN_PAPER, StudyTask
+from mabert.train.recipe import build, load_recipe
+from tests.study.helpers import scale, study, world
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("pattern", "PATTERNS"), ("components", "INTEGRATION"), ("pooling", "POOLING"), ("baselines", None)],
+)
+def test_a_packaged_study_has_every_row_of_its_table(name, table):
+    packaged = load_study(name)
+    rows = [arm.paper for arm in packaged.arms.values() if arm.paper is not None]
+    expected = list(paper.NAMES) if table is None else list(getattr(paper, table).rows)
+    assert sorted(rows) == sorted(expected)
+    assert packaged.label is not None
+
+
+def test_the_pattern_study_is_at_a_tenth_of_the_steps_and_the_budget_study_at_the_papers_four():
+    assert load_study("pattern").budgets == [0.1]
+    assert load_study("budget").budgets == [0.1, 0.25, 0.5, 1.0]
+    for title, arm in load_study("pattern").arms.items():
+        assert arm.pretrain == {"model.layer_pattern": title}
+
+
+def test_the_papers_scale_is_its_recipe_and_all_eight_columns():
+    full = load_scale("paper", ["pretrain.data.sources=[text.txt]"])
+    assert full.pretraining(Arm(), 1.0) == load_recipe("paper", ["data.sources=[text.txt]"])
+    tenth = full.pretraining(Arm(), 0.1)
+    assert (tenth.training.steps, tenth.training.warmup_steps) == (100_000, 2_400)
+    columns = {"mnli_m", "mnli_mm"} | (set(full.tasks) - {"mnli"})
+    assert columns == set(IN_PAPER)
+    assert len(full.seeds) == 5
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("size", SCALES)
+def test_every_arm_of_every_study_makes_recipes_at_every_scale(name, size):
+    packaged = load_scale(size)
+    for arm in load_study(name).arms.values():
+        assert packaged.pretraining(arm, 1.0).training.steps > 0
+        for task in packaged.tasks.values():
+            assert packaged.finetuning(arm, task).batch_size == 32
+
+
+def test_arm_beats_task_beats_scale(tmp_path):
+    small = scale(world(tmp_path), tasks={"cola": {"finetune": {"epochs": 2, "dropout": 0.2}}})
+    arm = build(Arm, {"finetune": {"dropout": 0.3}, "pretrain": {"model.hidden_size": 8, "training.seed": 5}}, "")
+    recipe = small.finetuning(arm, small.tasks["cola"])
+    assert (recipe.learning_rates, recipe.epochs, recipe.dropout) == ([2e-2], 2, 0.3)
+    pretraining = small.pretraining(arm, 1.0)
+    assert (pretraining.model["hidden_size"], pretraining.training.seed) == (8, 5)
+    assert pretraining.model["layer_pattern"] == "MT"
+
+
+def test_a_scale_may_stand_on_a_recipe():
+    own = build(Scale, {"recipe": "mini", "pretrain": {"training": {"steps": 7}}, "tasks": {"rte": None}}, "")
+    mini = load_recipe("mini")
+    assert own.pretrain["training"]["steps"] == 7
+    assert own.pretrain["training"]["batch_size"] == mini.training.batch_size
+    assert own.pretrain["model"] == mini.model
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": []}, r"seeds are \[\]"),
+        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; one at least, and none twice"),
+        ({"tasks": {}}, "tasks is empty"),
+        ({"tasks": {"wnli": {}}}, "unknown GLUE task 'wnli'"),
+        ({"tasks": {"cola": {"epoch": 3}}}, "unknown field 'tasks.cola.epoch'"),
+        ({"finetune": {"pool": "map"}}, r"unknown field 'finetune.pool'; did you mean 'finetune.pooling'\?"),
+        ({"pretrain": {"training": {"step": 3}}}, "unknown field 'pretrain.training.step'"),
+        ({"budgets": {"pattern": ["0%"]}}, "budgets.pattern has '0%'; a budget is above 0% and at most 100%"),
+        ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
+        ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),
+        (
+            {"tasks": {"mnli": {"sample": "s", "files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}},
+            "only GLUE's official ones may go by that name",
+        ),
+    ],
+)
+def test_a_scale_that_cannot_be_is_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        scale(world(tmp_path), **changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"arms": {}}, "arms is empty"),
+        ({"reference": "b"}, "reference is 'b'; the arms are a"),
+        ({"budgets": ["200%"]}, "budgets has '200%'"),
+        ({"arms": {"a": {"pretrian": {}}}}, r"unknown field 'arms.a.pretrian'; did you mean 'arms.a.pretrain'\?"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused(fields, message):
+    arms = fields.pop("arms", {"a": {}})
+    with pytest.raises(ValueError, match=message):
+        study(arms, **{"reference": "a", **fields})
+
+
+def test_a_name_that_is_none_is_refused():
+    with pytest.raises(FileNotFoundError, match="no file 'ladder', nor one of pattern, components"):
+        load_study("ladder")
+    with pytest.raises(FileNotFoundError, match="no file 'huge', nor one of tiny, mini, small, paper"):
+        load_scale("huge")
+
+
+def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
+    from tests.study.helpers import pairs
+
+    world(tmp_path)
+    table = StudyTask.of("pairs", {**pairs(tmp_path / "glue"), "paper": "mnli_m"}).load(str(tmp_path / "glue"))
+    (column,) = table.columns(epochs=2)
+    assert (column["key"], column["title"], column["sample"]) == ("pairs", "Pairs, 30 rows", "30 rows")
+    assert (column["train"], column["validation"], column["epochs"]) == (30, 10, 2)
+    assert table.task.label_names == ("other", "same")
+    assert list(table.splits["validation"]["label"][:3]) == [0, 1, 1]
+    cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
+    assert [column["title"] for column in cola.columns(1)] == ["CoLA"]
+    assert cola.columns(1)[0]["metric"] == "matthews_correlation"
+    assert set(cola.splits) == {"train", "validation"}

@@ -1,0 +1,128 @@
+"""What a study shows: states, progress, time left; and what it would cost."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from mabert.study import estimate
+from mabert.study.cells import CellFiles
+from mabert.study.live import LiveView, duration
+from mabert.study.runner import Status
+from tests.study.helpers import planned, world
+
+ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
+
+
+@pytest.fixture
+def shown(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", ARMS)
+    console = Console(width=100, force_terminal=True, record=True, highlight=False, _environ={})
+    (tmp_path / "root/cells").mkdir(parents=True)
+    return plan, tmp_path / "root", LiveView(plan, tmp_path / "root", console), console
+
+
+def text(view, console, states, running=None):
+    console.print(view.drawn(states, running))
+    return console.export_text(clear=True)
+
+
+def finish(root, name, seconds):
+    files = CellFiles(root, name)
+    files.run.mkdir()
+    (files.run / "result.json").write_text(json.dumps({"seconds": seconds}))
+
+
+def test_counts_the_running_cell_and_failures_are_shown(shown):
+    plan, root, view, console = shown
+    first, second, *_ = plan.cells
+    states = {name: Status() for name in plan.cells}
+    assert "4 waiting  time left: unknown yet" in text(view, console, states)
+    states[first].state = "running"
+    assert "pretrain map, 100% begins" in text(view, console, states, first)
+    note = {"step": 6, "steps": 12, "rate": 0.5, "time": 0, "pid": 1}
+    CellFiles(root, first).progress.write_text(json.dumps(note))
+    drawn = text(view, console, states, first)
+    assert "6/12" in drawn
+    assert "0.50 steps/s" in drawn
+    assert "12 s left" in drawn
+    states[first], states[second] = Status("done"), Status("failed", "OSError: no space")
+    assert "1 done  2 waiting  1 failed" in (drawn := text(view, console, states))
+    assert "failed  CoLA, map: OSError: no space" in drawn
+
+
+def test_time_left_follows_from_finished_cells_of_the_kind_and_from_their_size(shown):
+    plan, root, view, _ = shown
+    states = {name: Status() for name in plan.cells}
+    pretrain, tune, wide, wide_tune = (plan.cells[name] for name in plan.cells)
+    assert view.seconds_left(states, None) is None
+    for cell, seconds in ((pretrain, 10.0), (tune, 40.0)):
+        finish(root, cell.name, seconds)
+        states[cell.name].state = "done"
+    expected = 10 * wide.work / pretrain.work + 40 * wide_tune.work / tune.work
+    assert view.seconds_left(states, None) == pytest.approx(expected)
+    assert wide.work / pretrain.work == pytest.approx(wide.parameters / pretrain.parameters)
+    states[wide.name].state = "failed"
+    states[wide_tune.name].state = "blocked"
+    assert view.seconds_left(states, None) == 0
+
+
+def test_without_a_terminal_every_change_is_a_line(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root")
+    console = Console(width=100, record=True, force_terminal=False)
+    states = {name: Status() for name in plan.cells}
+    first = next(iter(plan.cells))
+    with LiveView(plan, tmp_path / "root", console) as view:
+        view(states, None)
+        for state in ("running", "running", "done"):
+            states[first].state = state
+            view(states, first)
+    lines = console.export_text().splitlines()
+    assert lines == [
+        f"0/2 done  running  pretrain map, 100% ({first})",
+        f"1/2 done  done  pretrain map, 100% ({first})",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(5, "5 s"), (80, "80 s"), (100, "2 min"), (5000, "83 min"), (9000, "2.5 h"), (4e5, "4.6 days")],
+)
+def test_durations_are_said_in_words(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monkeypatch):
+    fields = world(tmp_path)
+    probed = []
+
+    def probe(recipe, length):
+        probed.append((recipe.model["hidden_size"], length))
+        return 1e-3 * length
+
+    monkeypatch.setattr(estimate, "probe", probe)
+    arms = {**ARMS, "again": {"finetune": {"pooling": "cls"}}}
+    plan = planned(tmp_path, tmp_path / "root", arms, fields, budgets=("50%", "100%"))
+    costs = {cost.cell.title: cost for cost in estimate.estimates(plan, tmp_path / "root")}
+    assert sorted(probed) == [(16, 12), (16, 24), (32, 12), (32, 24)]
+    assert costs["pretrain map, 100%"].seconds == pytest.approx(8 * (9 * 12 * 0.012 + 3 * 24 * 0.024))
+    tuning = costs["CoLA, map"]
+    assert tuning.seconds == pytest.approx(tuning.cell.tokens * 0.012)
+    assert not any(cost.done for cost in costs.values())
+    (tmp_path / "root/cells").mkdir()
+    finish(tmp_path / "root", costs["pretrain map, 100%"].cell.name, 1.0)
+    console = Console(width=120, record=True)
+    estimate.show(plan, estimate.estimates(plan, tmp_path / "root"), console)
+    out = console.export_text()
+    assert "3 pretrainings and 6 fine-tunings to run" in out
+    assert out.count(" done") == 1
+
+
+@pytest.mark.parametrize("architecture", ["mabert", "bert"])
+def test_a_probe_times_a_step_of_the_recipe(tmp_path, architecture):
+    fields = world(tmp_path)
+    del fields["pretrain"]["model"]["ssm_state_size"]
+    arms = {architecture: {"pretrain": {"architecture": architecture}}}
+    plan = planned(tmp_path, tmp_path / "root", arms, fields)
+    costs = estimate.estimates(plan, tmp_path / "root")
+    assert all(0 < cost.seconds < 300 for cost in costs)

@@ -1,0 +1,273 @@
+"""Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+from mabert.study import runner as runners
+from mabert.study.cells import CellFiles
+from mabert.study.results import results_file, write_results
+from mabert.study.runner import Runner
+from mabert.study.work import BUSY, serve
+from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
+
+ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
+
+FORKED = pytest.mark.skipif(sys.platform != "linux", reason="processes are begun, limited and killed as Linux does")
+pytestmark = [FORKED, pytest.mark.slow]
+
+
+def run(plan, root):
+    runner = Runner(plan, root)
+    runner.finished = lambda: write_results(plan, root, runner.states)
+    return {plan.cells[name].title: status for name, status in runner.run().items()}
+
+
+def command(arguments, root, **options):
+    line = [sys.executable, "-m", "mabert", "study", *arguments, "-o", str(root)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def waits_for(condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def weights(root, name):
+    return load_file(CellFiles(root, name).run / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A study that ran through: its world, root, plan and states."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    fields = world(folder)
+    plan = planned(folder, folder / "root", ARMS, fields)
+    return folder, fields, plan, run(plan, folder / "root")
+
+
+def test_a_study_runs_and_says_what_it_found(unbroken):
+    folder, _, plan, states = unbroken
+    assert {status.state for status in states.values()} == {"done"}
+    assert all(status.seconds > 0 for status in states.values())
+    result = json.loads(results_file(plan, folder / "root").read_text())
+    assert (result["kind"], result["study"], result["scale"], result["reference"]) == ("study", "test", "small", "map")
+    assert [row["arm"] for row in result["rows"]] == ["map", "cls"]
+    for row in result["rows"]:
+        scores = row["scores"]["cola"]["matthews_correlation"]
+        assert set(scores) == {"0", "1"}
+        assert all(-1 <= score <= 1 for score in scores.values())
+        assert row["pretraining"]["status"] == "done"
+        assert row["pretraining"]["steps"] == 12
+        assert row["pretraining"]["tokens"] == (9 * 12 + 3 * 24) * 8
+        assert not row["failed"]
+    assert result["rows"][0]["pretraining"] == result["rows"][1]["pretraining"], "they share it"
+    assert not list((folder / "root/cells").glob("*/checkpoint-*")), "nothing is left to resume"
+    assert not list((folder / "root/cells").glob("*/seed-*/model.safetensors")), "nothing starts from these"
+
+
+def test_what_is_finished_is_not_done_again_and_more_seeds_are_added(unbroken):
+    folder, fields, plan, _ = unbroken
+    before = {path: path.stat().st_mtime_ns for path in (folder / "root/cells").rglob("result.json")}
+    assert {status.state for status in run(plan, folder / "root").values()} == {"done"}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    more = planned(folder, folder / "root", ARMS, fields, seeds=[0, 1, 2])
+    assert {status.state for status in run(more, folder / "root").values()} == {"done"}
+    seeds = {path: when for path, when in before.items() if path.parent.name.startswith("seed")}
+    assert len(seeds) == 4
+    assert seeds == {path: path.stat().st_mtime_ns for path in seeds}
+    assert len(list((folder / "root/cells").glob("*/seed-*"))) == 6
+
+
+def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = tmp_path / "root"
+    broken = planned(folder, root, ARMS, fields)
+    (name,) = (name for name, cell in broken.cells.items() if cell.kind == "pretraining")
+    Runner(broken, root).write_orders()
+    files = CellFiles(root, name)
+    for checkpoint in ("checkpoint-4", "checkpoint-8"):
+        process = multiprocessing.get_context("forkserver").Process(target=serve, args=(str(root), name, (), 1))
+        process.start()
+        waits_for((files.run / checkpoint).is_dir)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not files.done(broken.cells[name])
+    states = run(broken, root)
+    assert {status.state for status in states.values()} == {"done"}
+    assert "checkpoint-8" in files.log.read_text() or files.result()["outcome"]["steps"] == 12
+    assert same(weights(root, name), weights(folder / "root", name))
+    ours, theirs = (json.loads(results_file(plan, at).read_text())["rows"] for at in (root, folder / "root"))
+    for mine, other in zip(ours, theirs, strict=True):
+        for seed in ("0", "1"):
+            assert mine["scores"]["cola"]["accuracy"][seed] == other["scores"]["cola"]["accuracy"][seed]
+
+
+def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    own = {**fields, "pretrain": {**fields["pretrain"], "training": {**fields["pretrain"]["training"], "steps": 3000}}}
+    arguments = written(tmp_path, own, ARMS)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    root = tmp_path / "root"
+    first = command(arguments, root)
+    waits_for(lambda: list(root.glob("cells/*/checkpoint-*")))
+    first.kill()
+    first.communicate(timeout=120)
+    waits_for(lambda: not list(root.glob("cells/*.progress.json")))
+    saved = max(int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*"))
+    assert saved % 4 != 0 or saved < 3000, "a checkpoint at the step it was stopped at"
+    assert not list(root.glob("cells/*/result.json"))
+    again = command(arguments, root)
+    waits_for(lambda: list(root.glob("cells/*.progress.json")))
+    waits_for(lambda: json.loads(next(root.glob("cells/*.progress.json")).read_text() or '{"step": 0}')["step"] > saved)
+    again.send_signal(signal.SIGINT)
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 130
+    assert "interrupted; what is finished is kept; the same command goes on" in out
+
+
+def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arms = {
+        "good": {},
+        "torn": {"pretrain": {"training.learning_rate": 1e9}},
+        "odd": {"finetune": {"max_length": 4}},
+    }
+    plan = planned(folder, tmp_path / "root", arms, fields)
+    states = run(plan, tmp_path / "root")
+    assert states["pretrain torn, 100%"].state == "failed"
+    assert "TrainingDivergedError: the loss is" in states["pretrain torn, 100%"].reason
+    assert states["CoLA, torn"].state == "blocked"
+    assert states["CoLA, odd"].state == "failed"
+    assert "texts are longer than 4 tokens" in states["CoLA, odd"].reason
+    assert states["CoLA, good"].state == "done"
+    good, torn, odd = json.loads(results_file(plan, tmp_path / "root").read_text())["rows"]
+    assert good["scores"]["cola"]["accuracy"]
+    assert torn["pretraining"]["status"] == "failed"
+    assert (torn["scores"], torn["failed"][0]["column"]) == ({}, "cola")
+    assert "longer than 4 tokens" in odd["failed"][0]["reason"]
+    (failed,) = [name for name, cell in plan.cells.items() if cell.title == "CoLA, odd"]
+    files = CellFiles(tmp_path / "root", failed)
+    order = json.loads(files.order.read_text())
+    order["recipe"]["max_length"] = None
+    files.order.write_text(json.dumps(order))
+    assert run(plan, tmp_path / "root")["CoLA, odd"].state == "done"
+    assert not files.failure.exists()
+
+
+def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arms = {f"arm {seed}": {"pretrain": {"training.seed": seed}} for seed in range(3)}
+    arguments = written(tmp_path, fields, arms)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    root = tmp_path / "root"
+    both = [command(arguments, root) for _ in range(2)]
+    told = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
+    assert len(finished) == len(set(finished)) == 6
+    assert all("6 of 6 cells" in out for out in told), "each waits for the other's last cell"
+
+
+def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", ARMS, fields)
+    runner = Runner(plan, tmp_path / "root")
+    runner.write_orders()
+    name = next(iter(plan.cells))
+    files = CellFiles(tmp_path / "root", name)
+    with runners.FileLock(files.lock):
+        process = multiprocessing.get_context("forkserver").Process(
+            target=serve, args=(str(tmp_path / "root"), name, (), 1)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == BUSY
+        assert not files.run.exists()
+        runner.began = time.time()
+        runner.look()
+        assert runner.states[name].state == "elsewhere"
+
+
+def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arguments = written(tmp_path, fields, {"map": {}})
+    (tmp_path / "glue").symlink_to(folder / "glue")
+
+    def small_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+
+    first = command(arguments, tmp_path / "root", preexec_fn=small_disk)
+    out, _ = first.communicate(timeout=120)
+    assert first.returncode == 2, out
+    assert "cannot save" in out
+    assert "2 cells gave no result; the same command tries them again" in out
+    again = command(arguments, tmp_path / "root")
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, out
+    assert "2 of 2 cells" in out
+
+
+def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_path):
+    fields = world(tmp_path)
+    inference(tmp_path / "glue")
+    tasks = {"rte": None, "mnli": None}
+    plan = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True, seeds=[0])
+    states = run(plan, tmp_path / "root")
+    assert {status.state for status in states.values()} == {"done"}, states
+    result = json.loads(results_file(plan, tmp_path / "root").read_text())
+    assert result["settings"]["from_mnli"]
+    assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
+    start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
+    assert start.endswith("seed-0")
+
+
+def test_a_pretraining_runs_in_several_processes(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", ARMS, fields)
+    runner = Runner(plan, tmp_path / "root", processes=2)
+    runner.run()
+    assert {status.state for status in runner.states.values()} == {"done"}
+    (name,) = (name for name, cell in plan.cells.items() if cell.kind == "pretraining")
+    assert CellFiles(tmp_path / "root", name).result()["request"]["resolved"]["processes"] == 2
+
+
+def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
+    pytest.importorskip("submitit")
+    folder, fields, _, _ = unbroken
+    arguments = written(tmp_path, fields, ARMS)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    sent = command(
+        [*arguments, "--cluster", "local", "--jobs", "2", "--job-options", "timeout_min=5"], tmp_path / "root"
+    )
+    out, _ = sent.communicate(timeout=240)
+    assert sent.returncode == 0, out
+    assert "sent 2 runners" in out
+    (result,) = (tmp_path / "root").glob("test-small.json")
+    assert all(row["scores"]["cola"]["accuracy"] for row in json.loads(result.read_text())["rows"])
+    refused = command([*arguments, "--cluster", "local", "--job-options", "gpus=3"], tmp_path / "root")
+    out, _ = refused.communicate(timeout=120)
+    assert refused.returncode == 2
+    assert "submitit: " in out
+
+
+def test_epochs_and_recipes_reach_the_run(unbroken):
+    folder, _, plan, _ = unbroken
+    (row, _) = plan.rows
+    request = CellFiles(folder / "root", row.finetunings["cola"]).result()["request"]
+    assert {name: request[name] for name in FINETUNE} == FINETUNE
+    assert scale(unbroken[1]).seeds == [0, 1]
