@@ -104,6 +104,11 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a table of your own (--train)"),
         (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
         (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),
+        (["study", "pattern", "-o", "run", "--data", "nowhere"], "nowhere: no such folder"),
+        (["study", "pattern", "-o", "run", "--scale", "huge"], "no file 'huge', nor one of tiny, mini, small, paper"),
+        (["study", "pattern", "-o", "run", "--processes", "0"], "--processes is 0; it must be at least 1"),
+        (["study", "pooling", "-o", "run", "finetune.epoch=3"], "did you mean 'finetune.epochs'?"),
+        (["study", "grid", "none.yaml", "-o", "run"], "no file 'none.yaml', nor one of pattern, components"),
     ],
 )
 def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, arguments, message):  # noqa: F811

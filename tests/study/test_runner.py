@@ -236,14 +236,14 @@ def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_pat
     assert start.endswith("seed-0")
 
 
-def test_a_pretraining_runs_in_several_processes(unbroken, tmp_path):
+def test_cells_run_in_several_processes(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
     plan = planned(folder, tmp_path / "root", ARMS, fields)
     runner = Runner(plan, tmp_path / "root", processes=2)
     runner.run()
     assert {status.state for status in runner.states.values()} == {"done"}
-    (name,) = (name for name, cell in plan.cells.items() if cell.kind == "pretraining")
-    assert CellFiles(tmp_path / "root", name).result()["request"]["resolved"]["processes"] == 2
+    results = [CellFiles(tmp_path / "root", name).result() for name in plan.cells]
+    assert [result["request"]["resolved"]["processes"] for result in results] == [2, 2, 2]
 
 
 def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):

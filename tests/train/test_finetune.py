@@ -2,19 +2,24 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from mabert import MaBertForMaskedLM
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
 from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe
-from mabert.train.finetune import finetune
+from mabert.train.finetune import check_divides, finetune
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
 
@@ -125,7 +130,7 @@ def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path):
             job=SimpleNamespace(
                 data=SimpleNamespace(splits={"train": Texts(lengths)}), recipe=SimpleNamespace(batches=batches)
             ),
-            args=SimpleNamespace(train_batch_size=8, gradient_accumulation_steps=1, seed=0),
+            args=SimpleNamespace(train_batch_size=4, world_size=2, seed=0),
         )
         order = list(ClassifierTrainer._get_train_sampler(trainer))
         assert sorted(order) == list(range(400))
@@ -201,10 +206,46 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
     assert (third.state_dict()[table] == old.state_dict()[table]).all()
 
 
-def test_several_processes_are_refused(pretrained, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="fine-tuning runs in one process"):
-        go(pretrained, tmp_path / "run")
+PROGRAM = """
+import sys
+from tests.train.test_finetune import go
+go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2], batches=sys.argv[3])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", ["length", "random"])
+def test_several_processes_share_each_batch(pretrained, tmp_path, batches):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for processes in (1, 2):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        arguments = [str(tmp_path / "program.py"), str(pretrained), str(tmp_path / str(processes)), batches]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+    one, two = (json.loads((tmp_path / f"{count}/result.json").read_text())["outcome"] for count in (1, 2))
+    assert one["learning_rate"] == two["learning_rate"] == 2e-2
+    for seed in (0, 1):
+        alone, shared = (load_file(tmp_path / f"{count}/seed-{seed}/model.safetensors") for count in (1, 2))
+        for name in alone:
+            if not name.endswith("attention.key.bias"):  # its gradient is zero, and AdamW makes steps of its rounding
+                torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
+        steps = [
+            [
+                entry["step"]
+                for entry in json.loads((tmp_path / f"{count}/seed-{seed}/result.json").read_text())["history"]
+            ]
+            for count in (1, 2)
+        ]
+        assert steps[0] == steps[1]
+
+
+def test_batches_that_processes_cannot_share_are_refused():
+    with pytest.raises(ValueError, match="batch_size is 32, not a multiple of 3 processes"):
+        check_divides(FinetuneRecipe(), 3)
+    with pytest.raises(ValueError, match="batch_tokens is 512; batches of tokens are for one process, not 2"):
+        check_divides(FinetuneRecipe(batch_tokens=512), 2)
+    check_divides(FinetuneRecipe(batch_tokens=512), 1)
 
 
 def test_the_best_epoch_is_kept_if_asked(pretrained, tmp_path):

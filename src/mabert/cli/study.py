@@ -58,7 +58,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run nothing")
     where = added.add_argument_group("where it runs")
-    where.add_argument("--processes", type=int, default=1, help="of a pretraining, one a GPU [%(default)s]")
+    where.add_argument("--processes", type=int, default=1, help="of a cell, one a GPU [%(default)s]")
     where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
     where.add_argument("--jobs", type=int, default=1, help="runners to send [%(default)s]")
     where.add_argument(

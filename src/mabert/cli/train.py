@@ -138,7 +138,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     result = finetune(
         options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
     )
-    for split, metrics in result["outcome"]["scores"].items():
+    for split, metrics in result["outcome"]["scores"].items() if result else ():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             line = f"{task.name} {split} {metric}: {score['mean']:.4f}{spread}"

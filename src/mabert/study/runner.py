@@ -56,7 +56,7 @@ class Runner:
     Attributes:
         plan: What to run.
         root: Folder that all studies and runners share.
-        processes: Processes of a pretraining, one a GPU.
+        processes: Of a cell, one a GPU.
         watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
         finished: Told after every cell.
         states: Of the cells, by name.

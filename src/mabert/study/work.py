@@ -3,7 +3,7 @@
 The process holds the cell's lock, so that no other runs the same cell, however many runners there are and however they
 end; when the runner that began it ends, it saves what it has and stops.
 
-`python -m mabert.study.work ROOT CELL [SEED ...]` does the work of a cell by itself, or as one of torchrun's processes.
+`python -m mabert.study.work ROOT CELL begun|new [SEED ...]` does the work of a cell as one of torchrun's processes.
 """
 
 import json
@@ -80,12 +80,12 @@ class Beat(TrainerCallback):
         self.before += state.global_step
 
 
-def do(files: CellFiles, seeds: Sequence[int]) -> None:
-    """Does the work of a cell, from where it was left."""
+def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
+    """Does the work of a cell, from where it was left if it has begun."""
     order = json.loads(files.order.read_text(encoding="utf-8"))
     if "task" not in order:
         recipe = build(PretrainRecipe, order["recipe"], "")
-        pretrain(recipe, files.run, resume=files.begun, callbacks=[Beat(files.progress)])
+        pretrain(recipe, files.run, resume=begun, callbacks=[Beat(files.progress)])
         if int(os.environ.get("RANK", "0")) == 0:
             for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
                 shutil.rmtree(checkpoint)
@@ -102,7 +102,7 @@ def do(files: CellFiles, seeds: Sequence[int]) -> None:
         recipe,
         seeds,
         source={"data": order["data"]},
-        resume=files.begun,
+        resume=begun,
         keep_models=order["keeps"],
         callbacks=[Beat(files.progress, len(waiting))],
     )
@@ -132,10 +132,10 @@ def serve(root: str, name: str, seeds: tuple[int, ...], processes: int) -> None:
 def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
     """Does the work, and records a failure; returns the exit code."""
     try:
-        if processes > 1 and not seeds:
-            spread_out(files, processes)
+        if processes > 1:
+            spread_out(files, seeds, processes)
         else:
-            do(files, seeds)
+            do(files, seeds, files.begun)
     except KeyboardInterrupt:
         return STOPPED
     except Exception as error:
@@ -146,15 +146,16 @@ def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
     return 0
 
 
-def spread_out(files: CellFiles, processes: int) -> None:
-    """Does the work of a pretraining in several processes, one a GPU.
+def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
+    """Does the work of a cell in several processes, one a GPU.
 
     Raises:
         RuntimeError: One of them failed.
         KeyboardInterrupt: They were asked to stop, and have.
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    started = subprocess.Popen([*launcher, "-m", __name__, str(files.root), files.name])
+    work = ["-m", __name__, str(files.root), files.name, "begun" if files.begun else "new", *map(str, seeds)]
+    started = subprocess.Popen([*launcher, *work])
     try:
         code = started.wait()
     except KeyboardInterrupt:
@@ -186,4 +187,5 @@ def stop_with(parent: Any) -> None:
 
 
 if __name__ == "__main__":
-    do(CellFiles(Path(sys.argv[1]), sys.argv[2]), [int(seed) for seed in sys.argv[3:]])
+    root, name, state, *seeds = sys.argv[1:]
+    do(CellFiles(Path(root), name), [int(seed) for seed in seeds], state == "begun")

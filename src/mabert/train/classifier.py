@@ -34,7 +34,7 @@ from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.train.recipe import Packing, at_least, check_packing
-from mabert.train.trainer import MaBertTrainer, device_arguments, one_device, resolve_precision
+from mabert.train.trainer import MaBertTrainer, device_arguments, joined, one_device, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
@@ -216,6 +216,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
     recipe, task = job.recipe, job.data.task
     classifier = new_classifier(job)
     budget = job.budget(seed)
+    processes = joined(recipe.precision).num_processes
     steps = len(budget) if budget else job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
     trainer = ClassifierTrainer(
         model=classifier,
@@ -223,7 +224,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
             TrainingArguments(
                 output_dir=str(place),
                 num_train_epochs=1 if budget else job.epochs,
-                per_device_train_batch_size=recipe.batch_size,
+                per_device_train_batch_size=recipe.batch_size // processes,
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
                 weight_decay=recipe.weight_decay,
@@ -304,7 +305,7 @@ class ClassifierTrainer(MaBertTrainer):
         examples, order = self.job.data.splits["train"], torch.Generator().manual_seed(self.args.seed)
         if self.job.recipe.batches == "random":
             return RandomSampler(examples, generator=order)
-        size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        size = self.args.train_batch_size * self.args.world_size
         return LengthGroupedSampler(size, lengths=examples.lengths, generator=order)
 
     def get_train_dataloader(self) -> DataLoader:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
 from mabert.train.run import RESULT, RunFolder, write_text
-from mabert.train.trainer import resolve_precision
+from mabert.train.trainer import joined, resolve_precision
 
 
 def finetune(
@@ -54,8 +53,10 @@ def finetune(
         keep_models: Whether the classifiers are saved; their results and predictions always are.
         callbacks: transformers callbacks beside ours.
 
+    Under torchrun each step's batch is divided among the processes; the first one writes.
+
     Returns:
-        The content of `result.json`.
+        The content of `result.json`; in the other processes of several, nothing.
 
     Raises:
         FileNotFoundError: If there is no model.
@@ -63,8 +64,8 @@ def finetune(
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("fine-tuning runs in one process; start one command a seed instead of torchrun")
+    processes = joined(recipe.precision)
+    check_divides(recipe, processes.num_processes)
     config, tokenizer = load_config(model), load_tokenizer(str(model))
     limit = family_of(config).longest(config)
     longest = recipe.max_length or limit or config.max_position_embeddings
@@ -72,9 +73,10 @@ def finetune(
         raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
     if limit is not None:
         tokenizer.model_max_length = limit
-    folder = RunFolder(output)
+    folder = RunFolder(output, free=("resolved.processes",))
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
-    folder.check(request, resume)
+    if processes.is_main_process:
+        folder.check(request, resume)
     data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
     job = Job(model, tokenizer, data, recipe, progress, callbacks)
     request["resolved"] = {
@@ -82,15 +84,32 @@ def finetune(
         "examples": {name: len(examples) for name, examples in data.splits.items()},
         "data": data.digest(),
         "precision": resolve_precision(recipe.precision),
+        "processes": processes.num_processes,
     }
     new_classifier(job)
-    folder.claim(request, resume)
-    rate, tried = best_rate(job, folder.path, seeds[0])
+    if processes.is_main_process:
+        folder.claim(request, resume)
+    # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
+    tried = {rate: read_json(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
+    done = {seed: read_json(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
+    processes.wait_for_everyone()
     try:
-        runs = [run_seed(job, folder.path / f"seed-{seed}", rate, seed, keep_models) for seed in seeds]
+        rate, scores = best_rate(job, folder.path, seeds[0], tried, processes.is_main_process)
+        runs = [
+            done[seed]
+            or run_seed(job, folder.path / f"seed-{seed}", rate, seed, keep_models, processes.is_main_process)
+            for seed in seeds
+        ]
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt("finished seeds are kept; go on with --resume") from stop
-    outcome = {"learning_rate": rate, "tried": tried, "main_metric": task.main_metric, "scores": spread(job.data, runs)}
+    if not processes.is_main_process:
+        return {}
+    outcome = {
+        "learning_rate": rate,
+        "tried": scores,
+        "main_metric": task.main_metric,
+        "scores": spread(job.data, runs),
+    }
     return folder.write_result(outcome, seeds=list(seeds))
 
 
@@ -100,28 +119,54 @@ def weights_digest(model: str | Path) -> str | None:
     return digest(file)[:16] if file.is_file() else None
 
 
-def best_rate(job: Job, folder: Path, seed: int) -> tuple[float, dict[str, float]]:
+def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
+    """Refuses batches that so many processes cannot share.
+
+    Raises:
+        ValueError: Saying which.
+    """
+    if processes > 1 and recipe.batch_tokens is not None:
+        raise ValueError(
+            f"batch_tokens is {recipe.batch_tokens}; batches of tokens are for one process, not {processes}"
+        )
+    if recipe.batch_size % processes:
+        raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes} processes")
+
+
+def grid_file(folder: Path, rate: float) -> Path:
+    """Where the score of a learning rate is kept."""
+    return folder / "grid" / f"{rate:g}.json"
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What a file holds; None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def best_rate(
+    job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], writes: bool
+) -> tuple[float, dict[str, float]]:
     """The learning rate of the grid with the best main metric under one seed, and what each gave."""
-    rates = job.recipe.learning_rates
-    if len(rates) == 1:
-        return rates[0], {}
-    tried = {}
-    for rate in rates:
-        path = folder / "grid" / f"{rate:g}.json"
-        if not path.is_file():
+    if len(tried) == 1:
+        return next(iter(tried)), {}
+    scores = {}
+    for rate, before in tried.items():
+        found = before
+        if found is None:
             classifier, _ = train_classifier(job, folder, rate, seed)
-            score = job.scores(classifier)[job.data.task.main_metric]
-            path.parent.mkdir(exist_ok=True)
-            write_text(path, json.dumps({"learning_rate": rate, "seed": seed, "score": score}) + "\n")
-        tried[f"{rate:g}"] = json.loads(path.read_text(encoding="utf-8"))["score"]
-    return max(rates, key=lambda rate: tried[f"{rate:g}"]), tried
+            found = {"learning_rate": rate, "seed": seed, "score": job.scores(classifier)[job.data.task.main_metric]}
+            if writes:
+                grid_file(folder, rate).parent.mkdir(exist_ok=True)
+                write_text(grid_file(folder, rate), json.dumps(found) + "\n")
+        scores[f"{rate:g}"] = found["score"]
+    return max(tried, key=lambda rate: scores[f"{rate:g}"]), scores
 
 
-def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool = True) -> dict[str, Any]:
-    """Trains, measures and, if it is to be kept, saves under one seed; what is finished already is read."""
-    if (place / RESULT).is_file():
-        return json.loads((place / RESULT).read_text(encoding="utf-8"))
+def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:
+    """Trains, measures and, if it is to be kept, saves under one seed."""
     classifier, history = train_classifier(job, place, rate, seed)
+    if not writes:
+        return {}
     place.mkdir(parents=True, exist_ok=True)
     data, metrics = job.data, {}
     for split in data.splits:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -189,6 +190,13 @@ def one_device(arguments: TrainingArguments) -> TrainingArguments:
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
+
+
+def joined(precision: str) -> PartialState:
+    """This process among those that torchrun began, connected with them; alone without it."""
+    arguments = TrainingArguments(report_to=[], **device_arguments(precision))
+    assert arguments.distributed_state is not None
+    return arguments.distributed_state
 
 
 def resolve_precision(precision: str) -> str:
