@@ -106,7 +106,7 @@ def scale(fields, **changes):
 
 
 def study(arms=None, **fields):
-    arms = {"map": {"paper": "map", "finetune": {"pooling": "map"}}} if arms is None else arms
+    arms = {"map": {"paper": "map"}} if arms is None else arms
     return build(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields}, "")
 
 

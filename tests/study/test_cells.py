@@ -1,12 +1,13 @@
 """What a cell's name depends on, and which cells are shared."""
 
 import json
-import shutil
 
 import pytest
 
+from mabert.study import cells
 from mabert.study.cells import CellFiles, cells_of
-from tests.study.helpers import planned, world
+from tests.study.helpers import inference, planned, world
+from tests.train.helpers import tokenizer
 
 ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling": "cls"}}}
 
@@ -56,6 +57,12 @@ TRAINING = ("pretrain", "training")
         (("finetune", "learning_rates"), [1e-2], {"finetuning"}),
         (("finetune", "epochs"), 2, {"finetuning"}),
         (("tasks",), {"cola": {"finetune": {"dropout": 0.5}}}, {"finetuning"}),
+        ((*TRAINING, "eval_windows"), 3, {"pretraining", "finetuning"}),
+        (("pretrain", "model", "ssm_direction"), "bidirectional", {"pretraining", "finetuning"}),
+        (("pretrain", "model", "ssm_direction"), "forward", set()),
+        (("finetune", "pooling"), "map", set()),
+        (("finetune", "pooling"), "mean", {"finetuning"}),
+        (("finetune", "padding_safe_masking"), "exact", set()),
         ((*TRAINING, "micro_batch_size"), 8, set()),
         ((*TRAINING, "save_steps"), 6, set()),
         (("pretrain", "data", "cache"), "elsewhere", set()),
@@ -68,6 +75,13 @@ def test_a_name_changes_with_what_determines_the_outcome_and_with_nothing_else(t
     after = planned(tmp_path, tmp_path / "root", fields=changed(fields, path, value))
     for kind in ("pretraining", "finetuning"):
         assert (names(before, kind) != names(after, kind)) == (kind in kinds), kind
+
+
+def test_the_seed_that_chooses_a_learning_rate_is_part_of_the_name(tmp_path):
+    fields = changed(world(tmp_path), ("finetune", "learning_rates"), [1e-2, 2e-2])
+    one, other = (planned(tmp_path, tmp_path / "root", fields=fields, seeds=seeds) for seeds in ([0, 1], [1, 0]))
+    assert names(one, "pretraining") == names(other, "pretraining")
+    assert names(one, "finetuning") != names(other, "finetuning")
 
 
 def test_a_name_is_the_same_wherever_files_lie_and_another_for_another_content(tmp_path):
@@ -84,32 +98,39 @@ def test_a_name_is_the_same_wherever_files_lie_and_another_for_another_content(t
     assert names(longer, "pretraining") != names(second, "pretraining")
 
 
-def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path):
+def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path, monkeypatch):
     fields = world(tmp_path)
+    del fields["tokenizers"]["mabert"]
+    found = []
+
+    def find(family, asked, *others):
+        found.append(asked)
+        return tokenizer(), "trained on data.sources"
+
+    monkeypatch.setattr(cells, "find_tokenizer", find)
     first = planned(tmp_path, tmp_path / "root", fields=fields)
     origin = next((tmp_path / "root/tokenizers").glob("mabert-*/origin.json"))
-    assert json.loads(origin.read_text())["tokenizer"] == str(tmp_path / "vocabulary")
-    shutil.rmtree(tmp_path / "vocabulary")
+    assert json.loads(origin.read_text())["tokenizer"] == "trained on data.sources"
     again = planned(tmp_path, tmp_path / "root", fields=fields)
     assert list(again.cells) == list(first.cells)
+    assert found == [None], "it is looked for once"
+
+
+def test_another_vocabulary_at_the_same_place_is_another_cell(tmp_path):
+    fields = world(tmp_path)
+    first = planned(tmp_path, tmp_path / "root", fields=fields)
+    file = tmp_path / "vocabulary/tokenizer.json"
+    vocabulary = json.loads(file.read_text())
+    ids = vocabulary["model"]["vocab"]
+    *_, one, other = ids
+    ids[one], ids[other] = ids[other], ids[one]
+    file.write_text(json.dumps(vocabulary))
+    assert not set(planned(tmp_path, tmp_path / "root", fields=fields).cells) & set(first.cells)
 
 
 def test_small_tasks_may_start_from_mnli(tmp_path):
     fields = world(tmp_path)
-    for name, header, rows in (
-        (
-            "MNLI/train",
-            "sentence1\tsentence2\tgold_label",
-            ["a\tb\tneutral", "c\td\tentailment", "e\tf\tcontradiction"],
-        ),
-        ("MNLI/dev_matched", "sentence1\tsentence2\tgold_label", ["a\tb\tneutral"]),
-        ("MNLI/dev_mismatched", "sentence1\tsentence2\tgold_label", ["a\tb\tneutral"]),
-        ("RTE/train", "sentence1\tsentence2\tlabel", ["a\tb\tentailment", "c\td\tnot_entailment"]),
-        ("RTE/dev", "sentence1\tsentence2\tlabel", ["a\tb\tentailment"]),
-    ):
-        file = tmp_path / f"glue/{name}.tsv"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("\n".join([header, *rows]) + "\n")
+    inference(tmp_path / "glue")
     tasks = {"rte": None, "cola": None, "mnli": None}
     plain = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks)
     marked = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from mabert.report import paper
-from mabert.study.grid import SCALES, STUDIES, Arm, Scale, load_scale, load_study
+from mabert.study.grid import SCALES, STUDIES, Arm, Scale, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, StudyTask
 from mabert.train.recipe import build, load_recipe
 from tests.study.helpers import scale, study, world
@@ -58,6 +58,27 @@ def test_arm_beats_task_beats_scale(tmp_path):
     assert pretraining.model["layer_pattern"] == "MT"
 
 
+def test_an_arm_may_be_nested_and_keeps_what_it_does_not_name(tmp_path):
+    small = scale(world(tmp_path))
+    nested = build(Arm, {"pretrain": {"training": {"learning_rate": 0.5}, "masking": {"probability": 0.2}}}, "")
+    dotted = build(Arm, {"pretrain": {"training.learning_rate": 0.5, "masking.probability": 0.2}}, "")
+    assert small.pretraining(nested, 1.0) == small.pretraining(dotted, 1.0)
+    assert small.pretraining(nested, 1.0).training.steps == 12
+
+
+def test_a_field_of_a_task_that_has_none_yet_can_be_set():
+    assert load_scale("paper", ["tasks.rte.finetune.epochs=1"]).tasks["rte"].finetune == {"epochs": 1}
+
+
+def test_what_is_changed_is_called_otherwise(tmp_path):
+    assert label_of("tiny", "scales", SCALES) == "tiny"
+    one, other = (label_of("tiny", "scales", SCALES, [field]) for field in ("finetune.epochs=1", "finetune.epochs=2"))
+    assert one.startswith("tiny-")
+    assert len({"tiny", one, other}) == 3
+    (tmp_path / "tiny.yaml").write_text("tasks: {rte: }\n")
+    assert label_of(tmp_path / "tiny.yaml", "scales", SCALES) not in ("tiny", one, other)
+
+
 def test_a_scale_may_stand_on_a_recipe():
     own = build(Scale, {"recipe": "mini", "pretrain": {"training": {"steps": 7}}, "tasks": {"rte": None}}, "")
     mini = load_recipe("mini")
@@ -76,6 +97,7 @@ def test_a_scale_may_stand_on_a_recipe():
         ({"tasks": {"cola": {"epoch": 3}}}, "unknown field 'tasks.cola.epoch'"),
         ({"finetune": {"pool": "map"}}, r"unknown field 'finetune.pool'; did you mean 'finetune.pooling'\?"),
         ({"pretrain": {"training": {"step": 3}}}, "unknown field 'pretrain.training.step'"),
+        ({"budgets": {"patern": ["10%"]}}, "budgets names 'patern'; there are pattern, components"),
         ({"budgets": {"pattern": ["0%"]}}, "budgets.pattern has '0%'; a budget is above 0% and at most 100%"),
         ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
         ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),

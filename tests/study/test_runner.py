@@ -1,22 +1,27 @@
 """Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
 
+import fcntl
 import json
 import multiprocessing
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from mabert.report.study.results import read_study
 from mabert.study import runner as runners
 from mabert.study.cells import CellFiles
 from mabert.study.results import results_file, write_results
 from mabert.study.runner import Runner
-from mabert.study.work import BUSY, serve
+from mabert.study.work import BUSY, STOPPED, serve
 from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -34,6 +39,14 @@ def run(plan, root):
 def command(arguments, root, **options):
     line = [sys.executable, "-m", "mabert", "study", *arguments, "-o", str(root)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def begun(cell, root, processes=1):
+    """The process of a cell, begun."""
+    arguments = (str(root), cell.name, cell.order, cell.seeds, processes)
+    process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+    process.start()
+    return process
 
 
 def waits_for(condition, seconds=120.0):
@@ -65,6 +78,9 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert {status.state for status in states.values()} == {"done"}
     assert all(status.seconds > 0 for status in states.values())
     result = json.loads(results_file(plan, folder / "root").read_text())
+    read = read_study(result, "test-small.json")
+    assert read.row("cls", 1.0).scores["cola"].keys() == {"accuracy", "matthews_correlation"}
+    assert len(result["environments"]) == 1
     assert (result["kind"], result["study"], result["scale"], result["reference"]) == ("study", "test", "small", "map")
     assert [row["arm"] for row in result["rows"]] == ["map", "cls"]
     for row in result["rows"]:
@@ -98,18 +114,18 @@ def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, 
     root = tmp_path / "root"
     broken = planned(folder, root, ARMS, fields)
     (name,) = (name for name, cell in broken.cells.items() if cell.kind == "pretraining")
-    Runner(broken, root).write_orders()
     files = CellFiles(root, name)
+    files.run.parent.mkdir(parents=True)
     for checkpoint in ("checkpoint-4", "checkpoint-8"):
-        process = multiprocessing.get_context("forkserver").Process(target=serve, args=(str(root), name, (), 1))
-        process.start()
+        process = begun(broken.cells[name], root)
         waits_for((files.run / checkpoint).is_dir)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert not files.done(broken.cells[name])
     states = run(broken, root)
     assert {status.state for status in states.values()} == {"done"}
-    assert "checkpoint-8" in files.log.read_text() or files.result()["outcome"]["steps"] == 12
+    first = [int(step) for step in re.findall(r"pretraining  (\d+)/12", files.log.read_text())]
+    assert first == [1, 5, 9], "each attempt began where the one before had saved"
     assert same(weights(root, name), weights(folder / "root", name))
     ours, theirs = (json.loads(results_file(plan, at).read_text())["rows"] for at in (root, folder / "root"))
     for mine, other in zip(ours, theirs, strict=True):
@@ -117,19 +133,66 @@ def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, 
             assert mine["scores"]["cola"]["accuracy"][seed] == other["scores"]["cola"]["accuracy"][seed]
 
 
+def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = tmp_path / "root"
+    broken = planned(folder, root, ARMS, fields)
+    cell = next(iter(broken.cells.values()))
+    files = CellFiles(root, cell.name)
+    files.run.parent.mkdir(parents=True)
+    process = begun(cell, root)
+    waits_for((files.run / "checkpoint-4").is_dir)
+    process.kill()
+    process.join()
+    moved = tmp_path / "elsewhere"
+    root.rename(moved)
+    (tmp_path / "texts").mkdir()
+    own = json.loads(json.dumps(fields))
+    text = Path(own["pretrain"]["data"]["sources"][0])
+    own["pretrain"]["data"]["sources"] = [str(shutil.copy(text, tmp_path / "texts"))]
+    own["pretrain"]["training"]["micro_batch_size"] = 8
+    again = planned(folder, moved, ARMS, own)
+    assert list(again.cells) == list(plan.cells)
+    assert {status.state for status in run(again, moved).values()} == {"done"}
+    order = json.loads(CellFiles(moved, cell.name).order.read_text())
+    assert order["recipe"]["training"]["micro_batch_size"] == 8
+    assert CellFiles(moved, cell.name).log.read_text().count("pretraining  1/12") == 1
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroken, tmp_path, times):
+    folder, fields, _, _ = unbroken
+    own = json.loads(json.dumps(fields))
+    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
+    plan = planned(folder, tmp_path / "root", ARMS, own)
+    cell = next(iter(plan.cells.values()))
+    files = CellFiles(tmp_path / "root", cell.name)
+    files.run.parent.mkdir(parents=True)
+    process = begun(cell, tmp_path / "root")
+    waits_for(files.progress.is_file)
+    for _ in range(times):
+        process.terminate()
+    process.join()
+    assert process.exitcode == STOPPED
+    assert list(files.run.glob("checkpoint-*"))
+    assert files.why_failed() is None
+    assert not files.progress.exists()
+
+
 def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
-    own = {**fields, "pretrain": {**fields["pretrain"], "training": {**fields["pretrain"]["training"], "steps": 3000}}}
+    own = json.loads(json.dumps(fields))
+    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
     arguments = written(tmp_path, own, ARMS)
     (tmp_path / "glue").symlink_to(folder / "glue")
     root = tmp_path / "root"
     first = command(arguments, root)
-    waits_for(lambda: list(root.glob("cells/*/checkpoint-*")))
+    waits_for(lambda: any(json.loads(note.read_text())["step"] > 9 for note in root.glob("cells/*.progress.json")))
     first.kill()
     first.communicate(timeout=120)
     waits_for(lambda: not list(root.glob("cells/*.progress.json")))
     saved = max(int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*"))
-    assert saved % 4 != 0 or saved < 3000, "a checkpoint at the step it was stopped at"
+    assert saved % 700 != 0, "a checkpoint at the step it was stopped at"
     assert not list(root.glob("cells/*/result.json"))
     again = command(arguments, root)
     waits_for(lambda: list(root.glob("cells/*.progress.json")))
@@ -162,9 +225,7 @@ def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_i
     assert "longer than 4 tokens" in odd["failed"][0]["reason"]
     (failed,) = [name for name, cell in plan.cells.items() if cell.title == "CoLA, odd"]
     files = CellFiles(tmp_path / "root", failed)
-    order = json.loads(files.order.read_text())
-    order["recipe"]["max_length"] = None
-    files.order.write_text(json.dumps(order))
+    plan.cells[failed].order["recipe"]["max_length"] = None
     assert run(plan, tmp_path / "root")["CoLA, odd"].state == "done"
     assert not files.failure.exists()
 
@@ -187,14 +248,11 @@ def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
     plan = planned(folder, tmp_path / "root", ARMS, fields)
     runner = Runner(plan, tmp_path / "root")
-    runner.write_orders()
     name = next(iter(plan.cells))
     files = CellFiles(tmp_path / "root", name)
+    files.run.parent.mkdir(parents=True)
     with runners.FileLock(files.lock):
-        process = multiprocessing.get_context("forkserver").Process(
-            target=serve, args=(str(tmp_path / "root"), name, (), 1)
-        )
-        process.start()
+        process = begun(plan.cells[name], tmp_path / "root")
         process.join()
         assert process.exitcode == BUSY
         assert not files.run.exists()
@@ -246,6 +304,25 @@ def test_cells_run_in_several_processes(unbroken, tmp_path):
     assert [result["request"]["resolved"]["processes"] for result in results] == [2, 2, 2]
 
 
+def test_several_processes_end_with_the_one_that_began_them(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    own = json.loads(json.dumps(fields))
+    own["pretrain"]["training"]["steps"] = 100_000
+    plan = planned(folder, tmp_path / "root", ARMS, own)
+    cell = next(iter(plan.cells.values()))
+    files = CellFiles(tmp_path / "root", cell.name)
+    files.run.parent.mkdir(parents=True)
+    process = begun(cell, tmp_path / "root", processes=2)
+    waits_for(files.progress.is_file)
+    worker = json.loads(files.progress.read_text())["pid"]
+    assert worker != process.pid
+    process.kill()
+    process.join()
+    with files.group.open("w") as group:
+        fcntl.flock(group, fcntl.LOCK_EX)
+    waits_for(lambda: not os.path.exists(f"/proc/{worker}"))
+
+
 def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
     pytest.importorskip("submitit")
     folder, fields, _, _ = unbroken
@@ -257,7 +334,7 @@ def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
     out, _ = sent.communicate(timeout=240)
     assert sent.returncode == 0, out
     assert "sent 2 runners" in out
-    (result,) = (tmp_path / "root").glob("test-small.json")
+    (result,) = (tmp_path / "root").glob("test-*-small-*.json")
     assert all(row["scores"]["cola"]["accuracy"] for row in json.loads(result.read_text())["rows"])
     refused = command([*arguments, "--cluster", "local", "--job-options", "gpus=3"], tmp_path / "root")
     out, _ = refused.communicate(timeout=120)

@@ -22,7 +22,8 @@ class Protocol:
     """How a cell is timed (Table A2, cut short where a machine is too slow for it).
 
     Attributes:
-        warm: Calls that are not counted; fewer after `warm_seconds`, none for a model whose first call takes longer.
+        warm: Calls that are not counted; fewer after `warm_seconds`. A call longer than `budget` counts: it warmed
+            itself.
         least: Samples of a model, whatever they cost.
         most: Samples that are never exceeded.
         warm_seconds: Seconds of warm-up at most.

@@ -8,7 +8,7 @@ from typing import Any
 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
     """A subcommand with what all of them have."""
-    added = commands.add_parser(name, help=text, description=text)
+    added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     added.add_argument("--debug", action="store_true", help="show the traceback of an error")
     added.set_defaults(run=run)
     return added

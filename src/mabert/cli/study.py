@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, complain, say
-from mabert.cli.train import seed_list
-
-GLUE = "hub:nyu-mll/glue"
+from mabert.cli.train import GLUE, seed_list
 
 GRIDS = {
     "pattern": "schedules of Mamba and Transformer layers",
@@ -73,7 +71,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
     from mabert.study.cells import Planner
-    from mabert.study.grid import load_scale, load_study
+    from mabert.study.grid import SCALES, STUDIES, label_of, load_scale, load_study
 
     if options.processes < 1:
         raise ValueError(f"--processes is {options.processes}; it must be at least 1")
@@ -86,9 +84,12 @@ def run_grid(options: argparse.Namespace) -> None:
         fields.append("from_mnli=true")
     root, study, scale = Path(options.output), load_study(options.study), load_scale(options.scale, fields)
     if options.cluster and not options.dry_run:
-        send_runners(options, root)
+        send_runners(options, fields, root)
         return
-    plan = Planner(root, scale, options.data).plan(Path(options.study).stem, Path(options.scale).stem, study)
+    # Where things lie and how many seeds there are change nothing of a cell; what else is changed, the name must show.
+    changes = [each for each in fields if not each.startswith(("pretrain.data.", "tokenizers.", "seeds="))]
+    name = label_of(options.study, "studies", STUDIES)
+    plan = Planner(root, scale, options.data).plan(name, label_of(options.scale, "scales", SCALES, changes), study)
     if options.dry_run:
         from rich.console import Console
 
@@ -126,26 +127,25 @@ def run_plan(plan: Any, root: Path, processes: int) -> None:
         raise ValueError(f"{len(failed)} cells gave no result; the same command tries them again")
 
 
-def send_runners(options: argparse.Namespace, root: Path) -> None:
-    """Sends the same command to a cluster; waits for it where the cluster is this machine."""
+def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> None:
+    """Sends runners of the same study to a cluster; waits for them where the cluster is this machine."""
     import yaml
 
     from mabert.study.cluster import send
 
-    given, words, skip = sys.argv[1:], [], False
-    for word in given:
-        if word.startswith("-"):
-            skip = word.split("=")[0] in ("--cluster", "--jobs", "--job-options")
-        if not skip:
-            words.append(word)
+    study = ["grid", options.study] if options.study not in GRIDS else [options.study]
+    words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
+    words += ["--processes", str(options.processes), *fields]
     extra = dict(word.partition("=")[::2] for word in options.job_options)
     chosen = {name: yaml.safe_load(value) for name, value in extra.items()}
     root.mkdir(parents=True, exist_ok=True)
-    jobs = send([sys.executable, "-m", "mabert", *words], root, options.cluster, options.jobs, chosen)
+    jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, options.jobs, chosen)
     say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")
     if options.cluster == "local":
-        for job in jobs:
-            job.wait()
+        ended = [job.exception() for job in jobs]
+        failed = [f"runner {job.job_id}" for job, error in zip(jobs, ended, strict=True) if error is not None]
+        if failed:
+            raise ValueError(f"{', '.join(failed)} failed; see {root / 'cluster'}")
 
 
 def run_drift(options: argparse.Namespace) -> None:
@@ -167,7 +167,9 @@ def run_drift(options: argparse.Namespace) -> None:
     else:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
-    result = drift(loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
+    result = {"kind": "drift"} | drift(
+        loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id
+    )
     result["source"] = {"texts": options.texts or f"cola validation of {options.data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")

@@ -6,6 +6,8 @@ from typing import Any
 
 from mabert.cli.command import command, say
 
+GLUE = "hub:nyu-mll/glue"
+
 
 def add_pretrain(commands: Any) -> None:
     """Pretraining."""
@@ -61,7 +63,7 @@ def add_finetune(commands: Any) -> None:
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
-    glue.add_argument("--data", default="hub:nyu-mll/glue", help="folder in the official layout [%(default)s]")
+    glue.add_argument("--data", default=GLUE, help="folder in the official layout [%(default)s]")
     table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")

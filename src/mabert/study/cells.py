@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.load import build as build_model
 from mabert.baselines.registry import family_named
@@ -18,7 +19,7 @@ from mabert.data.corpus import parse_sources
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.study.grid import Arm, Scale, Study
 from mabert.study.tasks import FROM_MNLI, LoadedTask
-from mabert.train.classifier import epochs_of
+from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import PretrainRecipe, as_mapping
 from mabert.train.run import REQUEST, RESULT, write_text
@@ -27,6 +28,12 @@ from mabert.train.vocabulary import find_tokenizer
 
 FORMAT = 1
 """Raised when the same cell would give another result."""
+
+CUT = tuple(name for name in FREE if name != "training.eval_windows")
+"""How the work is cut, which does not change what comes out."""
+
+UNLEARNT = ("transformers_version", "unpad")
+"""Of a model's configuration, what has no say in its weights."""
 
 MNLI = "mnli"
 
@@ -100,6 +107,11 @@ class CellFiles:
     def lock(self) -> Path:
         """Held by the process that runs it."""
         return self._beside(".lock")
+
+    @property
+    def group(self) -> Path:
+        """Held by the processes that run it where they are several."""
+        return self._beside(".group")
 
     @property
     def log(self) -> Path:
@@ -209,7 +221,9 @@ class Planner:
         recipe.data.cache = recipe.data.cache or str(self.root.resolve() / "cache")
         folder, tokenizer = self.tokenizer(recipe)
         recipe = dataclasses.replace(recipe, tokenizer=str(folder.resolve()))
-        content = without(as_mapping(recipe), (*FREE, "data.sources", "data.cache", "tokenizer"))
+        config = model_config(recipe, tokenizer)
+        content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
+        content["model"] = without(config.to_dict(), UNLEARNT)
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
         about = {"text": self.text(recipe.data.sources), "vocabulary": fingerprint(tokenizer)}
         lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
@@ -219,7 +233,7 @@ class Planner:
             f"pretrain {title}",
             steps=recipe.training.steps,
             tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
-            parameters=parameters_of(recipe, tokenizer),
+            parameters=parameters_of(config),
         )
 
     def finetunings(self, title: str, arm: Arm, pretraining: Cell) -> dict[str, Cell]:
@@ -232,10 +246,15 @@ class Planner:
             start: Cell = pretraining
             if self.scale.from_mnli and name in FROM_MNLI:
                 start = cells[MNLI]
-            cells[name] = self.finetuning(title, arm, self.tasks[name], start)
+            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining)
         return cells
 
-    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell) -> Cell:
+    def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
+        """Pooling and masking, those of the pretrained model where the recipe leaves them."""
+        model = pretraining.content["recipe"]["model"]
+        return {name: getattr(recipe, name) or model.get(name) for name in ("pooling", "padding_safe_masking")}
+
+    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell) -> Cell:
         """The fine-tuning of a model on a task, under all seeds."""
         recipe = self.scale.finetuning(arm, task.asked)
         place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
@@ -250,8 +269,11 @@ class Planner:
                 **dataclasses.asdict(recipe),
                 "epochs": epochs,
                 "precision": resolve_precision(recipe.precision),
+                **self.own(pretraining, recipe),
             },
         }
+        if len(recipe.learning_rates) > 1:
+            content["chosen_under"] = self.scale.seeds[0]
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
             content["keeps"] = True
@@ -277,7 +299,9 @@ class Planner:
         """The tokenizer of a family, found once for all studies of the folder and kept there."""
         family = family_named(recipe.architecture)
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
-        key = hashlib.sha256(json.dumps([family.name, asked, self.text(recipe.data.sources)]).encode()).hexdigest()[:8]
+        # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
+        what = self.text(recipe.data.sources) if asked is None else fingerprint(load_tokenizer(asked))
+        key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / "tokenizers" / f"{family.name}-{key}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
@@ -285,6 +309,7 @@ class Planner:
                 cache = Path(str(recipe.data.cache))
                 tokenizer, origin = find_tokenizer(family, asked, recipe.data.sources, cache)
                 building = folder.with_name(f".{folder.name}.building")
+                shutil.rmtree(building, ignore_errors=True)
                 tokenizer.save_pretrained(building)
                 write_text(building / "origin.json", json.dumps({"tokenizer": origin}) + "\n")
                 building.rename(folder)
@@ -302,10 +327,10 @@ class Planner:
         return self.texts[key]
 
 
-def parameters_of(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Parameters of a recipe's model."""
+def parameters_of(config: PreTrainedConfig) -> int:
+    """Parameters of a masked language model."""
     with torch.device("meta"):
-        return build_model("masked_lm", model_config(recipe, tokenizer)).num_parameters()
+        return build_model("masked_lm", config).num_parameters()
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:

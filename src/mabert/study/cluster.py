@@ -13,6 +13,10 @@ ENGINES = ("slurm", "local")
 """`local` runs the jobs as processes of this machine."""
 
 
+DAY = 24 * 60
+"""Minutes after which a job is ended; the same command goes on with what it left."""
+
+
 def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: Mapping[str, Any]) -> list[Any]:
     """Submits runners.
 
@@ -21,7 +25,8 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         folder: Of the study; scripts and logs of the jobs go to `cluster` in it.
         engine: One of `ENGINES`.
         jobs: How many runners.
-        options: submitit's parameters, such as `timeout_min`, `slurm_partition` or `gpus_per_node`.
+        options: submitit's parameters, such as `timeout_min` (a day unless it is given), `slurm_partition` or
+            `gpus_per_node`.
 
     Returns:
         submitit's jobs, each with its `job_id`.
@@ -37,7 +42,7 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     try:
         executor = submitit.AutoExecutor(folder=folder / "cluster", cluster=engine)
-        executor.update_parameters(**{"name": "mabert", **options})
+        executor.update_parameters(**{"name": "mabert", "timeout_min": DAY, **options})
     except (RuntimeError, NameError) as error:
         raise ValueError(f"submitit: {' '.join(str(error).split())}") from error
     return [executor.submit(submitit.helpers.CommandFunction(list(command))) for _ in range(jobs)]

@@ -50,15 +50,18 @@ def estimates(plan: Plan, root: Path) -> list[Estimate]:
     Models that differ in nothing a step's time depends on are probed once. A token of fine-tuning is taken to cost what
     one of its model's pretraining costs at the first stage's length.
     """
-    probed: dict[str, dict[int, float]] = {}
+    probed: dict[str, float] = {}
     found = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
-            key = repr((recipe.architecture, sorted(recipe.model.items()), recipe.training.precision))
-            if key not in probed:
-                probed[key] = {stage.length: probe(recipe, stage.length) for stage in recipe.stages}
-            rates = probed[key]
+            rates = {}
+            for length in {stage.length for stage in recipe.stages}:
+                model = (cell.content["recipe"]["model"], cell.content["recipe"]["training"]["precision"])
+                key = repr((recipe.architecture, model, length))
+                if key not in probed:
+                    probed[key] = probe(recipe, length)
+                rates[length] = probed[key]
             per_stage = zip(recipe.stages, recipe.stage_steps(), strict=True)
             tokens = [(stage.length, stage.length * steps * recipe.training.batch_size) for stage, steps in per_stage]
             seconds = sum(count * rates[length] for length, count in tokens)

@@ -4,6 +4,9 @@ A study is a YAML file of the fields of `Study`, a scale one of those of `Scale`
 in `recipes/studies` and `recipes/scales`.
 """
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,8 @@ class Arm:
 
     Attributes:
         paper: Its row in the paper's table, see `mabert.report.paper`; None where the paper has none.
-        pretrain: Fields of the pretraining recipe by dotted name, `model.layer_pattern`, in place of the scale's.
+        pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), in place of the
+            scale's.
         finetune: Fields of the fine-tuning recipe, in place of scale's and task's.
     """
 
@@ -104,13 +108,17 @@ class Scale:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds are {self.seeds}; one at least, and none twice, is needed")
         for study, budgets in self.budgets.items():
+            if study not in STUDIES:
+                raise ValueError(f"budgets names {study!r}; there are {', '.join(STUDIES)}")
             self.budgets[study] = [share_of(budget, f"budgets.{study}") for budget in convert(list, budgets, study)]
 
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
         """The pretraining of an arm at a share of the steps."""
         content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
         for name, value in arm.pretrain.items():
-            set_field(content, name.split("."), value)
+            changes: dict[str, Any] = {}
+            set_field(changes, name.split("."), value)
+            content = merged(content, changes)
         return build(PretrainRecipe, content, "").at_budget(budget)
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
@@ -143,6 +151,15 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
         ValueError: For a field that does not exist or a value of another type.
     """
     return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
+
+
+def label_of(name: str | Path, folder: str, known: tuple[str, ...], fields: Sequence[str] = ()) -> str:
+    """What tables and files call a study or scale: its name; with a few digits more where it is a file or changed."""
+    path = find(name, folder, known)
+    if str(name) in known and path != Path(name) and not fields:
+        return str(name)
+    what = json.dumps([path.read_text(encoding="utf-8"), sorted(fields)])
+    return f"{path.stem}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:

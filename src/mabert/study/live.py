@@ -31,7 +31,7 @@ class LiveView:
         self.console = console or Console(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
         self.told: dict[str, str] = {}
-        self.took: dict[str, float] = {}
+        self.took: dict[str, tuple[float, float]] = {}
 
     def __enter__(self) -> "LiveView":
         if self.console.is_terminal:
@@ -124,11 +124,12 @@ class LiveView:
         seconds: defaultdict[str, float] = defaultdict(float)
         for cell in self.plan.cells.values():
             if cell.name not in self.took and (result := CellFiles(self.root, cell.name).result()) is not None:
-                self.took[cell.name] = result["seconds"]
-            if self.took.get(cell.name):
-                work[cell.kind] += cell.work
-                seconds[cell.kind] += self.took[cell.name]
-        return {kind: work[kind] / seconds[kind] for kind in work}
+                share = len(result["seeds"]) / len(cell.seeds) if cell.seeds else 1.0
+                self.took[cell.name] = (share, result["seconds"])
+            share, spent = self.took.get(cell.name, (0.0, 0.0))
+            work[cell.kind] += share * cell.work
+            seconds[cell.kind] += spent
+        return {kind: work[kind] / seconds[kind] for kind in work if seconds[kind]}
 
 
 def duration(seconds: float) -> str:

@@ -31,10 +31,11 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     """The results of a plan, with what is missing and what failed.
 
     Returns:
-        ``kind``, ``version``, ``study``, ``title``, ``label``, ``reference``, ``scale``, ``environment``, ``settings``,
-        ``columns`` and ``rows``; each row an ``arm`` at a ``budget`` with its ``pretraining`` and its ``scores``: by
-        column, metric and seed.
+        ``kind``, ``version``, ``study``, ``title``, ``label``, ``reference``, ``scale``, ``environment`` of the cell
+        that ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
+        ``budget`` with its ``pretraining`` and its ``scores``: by column, metric and seed.
     """
+    environments = where_run(plan, root)
     columns = [column for task in plan.tasks.values() for column in task.columns(epochs_of_task(plan, task.task.name))]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
     return {
@@ -45,7 +46,8 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "label": plan.study.label,
         "reference": plan.study.reference,
         "scale": plan.scale_name,
-        "environment": measured_on(),
+        "environment": environments[-1] if environments else measured_on(),
+        "environments": environments,
         "settings": {
             "pretraining": plan.scale.pretrain,
             "finetuning": plan.scale.finetune,
@@ -55,6 +57,19 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "columns": shown,
         "rows": [found(plan, root, row, columns, states) for row in plan.rows],
     }
+
+
+def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
+    """The machines and versions that the finished cells ran on, each once with the time its last cell ended, the last
+    one last."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in plan.cells:
+        if (result := CellFiles(root, name).result()) is not None:
+            about = {key: value for key, value in result["environment"].items() if key != "load_average"}
+            key = json.dumps(about, sort_keys=True)
+            date = max(result["finished"].replace("Z", "+00:00"), found.get(key, {"date": ""})["date"])
+            found[key] = {"date": date, **about}
+    return sorted(found.values(), key=lambda about: about["date"])
 
 
 def epochs_of_task(plan: Plan, name: str) -> int:

@@ -4,12 +4,10 @@ Finished cells are skipped, begun ones go on from where they were left, a failed
 number of runners may share a folder: a cell's lock is held by the process that runs it, so none is run twice at once.
 """
 
-import json
-import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,7 +18,6 @@ from filelock import FileLock, Timeout
 from mabert.processes import context
 from mabert.study.cells import Cell, CellFiles, Plan, cells_of
 from mabert.study.work import BUSY, STOPPED, record_failure, serve
-from mabert.train.run import write_text
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
@@ -79,7 +76,7 @@ class Runner:
             KeyboardInterrupt: After Ctrl-C or SIGTERM, when the running cell has saved what it can.
         """
         self.began = time.time()
-        self.write_orders()
+        (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context(WORK)
         with terminating():
             while (name := self.next()) is not None:
@@ -88,17 +85,11 @@ class Runner:
                     time.sleep(4 * POLL)
                     continue
                 self.one(self.plan.cells[name])
-                self.finished()
+                with suppress(OSError):  # a disk that is full now may have room at the end
+                    self.finished()
         self.watch(self.states, None)
         self.finished()
         return self.states
-
-    def write_orders(self) -> None:
-        """Leaves in the folder what every cell is, for its process and for readers."""
-        (self.root / "cells").mkdir(parents=True, exist_ok=True)
-        for cell, files in cells_of(self.plan, self.root):
-            if not files.order.is_file():
-                write_text(files.order, json.dumps({**cell.order, "determined_by": cell.content}, indent=1) + "\n")
 
     def next(self) -> str | None:
         """The first cell that can be run; where all that are left are run elsewhere, one of those; None at the end."""
@@ -138,7 +129,9 @@ class Runner:
         status, files = self.states[cell.name], CellFiles(self.root, cell.name)
         status.state, began = "running", time.monotonic()
         process = self.context.Process(
-            target=serve, args=(str(self.root), cell.name, cell.seeds, self.processes), name=cell.name
+            target=serve,
+            args=(str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds, self.processes),
+            name=cell.name,
         )
         process.start()
         try:
@@ -183,10 +176,13 @@ def locked(files: CellFiles) -> bool:
 
 
 def stop(process: Any) -> None:
-    """Lets a cell's process save what it has and end."""
-    if process.pid is not None and process.is_alive():
-        os.kill(process.pid, signal.SIGINT)
-    process.join()
+    """Lets a cell's process save what it has and end; a second Ctrl-C ends it at once."""
+    process.terminate()
+    try:
+        process.join()
+    except KeyboardInterrupt:
+        process.kill()
+        raise
 
 
 class terminating(AbstractContextManager["terminating"]):  # noqa: N801

@@ -6,6 +6,9 @@ end; when the runner that began it ends, it saves what it has and stops.
 `python -m mabert.study.work ROOT CELL begun|new [SEED ...]` does the work of a cell as one of torchrun's processes.
 """
 
+import contextlib
+import ctypes
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +21,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -26,7 +30,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
-from mabert.train.finetune import finetune
+from mabert.train.finetune import finetune, grid_file
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import PretrainRecipe, build
 from mabert.train.run import write_text
@@ -71,7 +75,8 @@ class Beat(TrainerCallback):
         step = self.before + state.global_step
         rate = (step - first) / max(now - since, 1e-9)
         note = {"step": step, "steps": self.runs * state.max_steps, "rate": rate, "time": now, "pid": os.getpid()}
-        write_text(self.file, json.dumps(note) + "\n")
+        with contextlib.suppress(OSError):  # a full disk is a matter for what must be written
+            write_text(self.file, json.dumps(note) + "\n")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -85,7 +90,9 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     order = json.loads(files.order.read_text(encoding="utf-8"))
     if "task" not in order:
         recipe = build(PretrainRecipe, order["recipe"], "")
-        pretrain(recipe, files.run, resume=begun, callbacks=[Beat(files.progress)])
+        training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
+        training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
+        pretrain(recipe, files.run, resume=begun, moved=True, callbacks=[Beat(files.progress)])
         if int(os.environ.get("RANK", "0")) == 0:
             for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
                 shutil.rmtree(checkpoint)
@@ -93,7 +100,9 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     recipe = build(FinetuneRecipe, order["recipe"], "")
     start, place = order["start"]
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
-    waiting = [seed for seed in seeds if files.result(seed) is None]
+    runs = sum(files.result(seed) is None for seed in seeds)
+    if len(recipe.learning_rates) > 1:
+        runs += sum(not grid_file(files.run, rate).is_file() for rate in recipe.learning_rates)
     finetune(
         CellFiles(files.root, start).run / place,
         loaded.task,
@@ -103,21 +112,27 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
         seeds,
         source={"data": order["data"]},
         resume=begun,
+        moved=True,
         keep_models=order["keeps"],
-        callbacks=[Beat(files.progress, len(waiting))],
+        callbacks=[Beat(files.progress, runs)],
     )
 
 
-def serve(root: str, name: str, seeds: tuple[int, ...], processes: int) -> None:
+def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], processes: int) -> None:
     """A cell's process: takes the lock, does the work, says why where it cannot; ends with an exit code."""
     files = CellFiles(Path(root), name)
-    os.setpgrp()  # Ctrl-C is for the runner, which passes it on once
+    os.setpgrp()  # Ctrl-C is for the runner, which passes it on as SIGTERM
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, Once(signal.SIGINT))
     lock = FileLock(files.lock)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         os._exit(BUSY)
     stop_with(multiprocessing.parent_process())
+    for stale in (files.failure, files.progress):
+        stale.unlink(missing_ok=True)
+    write_text(files.order, json.dumps(order, indent=1) + "\n")
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -127,6 +142,25 @@ def serve(root: str, name: str, seeds: tuple[int, ...], processes: int) -> None:
     lock.release()
     # Threads of a data loader or a watcher must not keep the process.
     os._exit(code)
+
+
+class Once:
+    """Handles a signal by raising another, the first time that it comes.
+
+    Whatever ends a job may signal each of its processes, and the runner passes the signal on as well; what is saving
+    must not be interrupted again.
+
+    Args:
+        signal: The other.
+    """
+
+    def __init__(self, signal: int) -> None:
+        self.signal: int | None = signal
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        wanted, self.signal = self.signal, None
+        if wanted is not None:
+            signal.raise_signal(wanted)
 
 
 def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
@@ -140,14 +174,19 @@ def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
         return STOPPED
     except Exception as error:
         traceback.print_exc()
-        record_failure(files, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        if not files.failure.is_file():  # one of torchrun's processes may have said why already
+            record_failure(files, reason_of(error))
         return 1
-    files.failure.unlink(missing_ok=True)
     return 0
 
 
+def reason_of(error: Exception) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
-    """Does the work of a cell in several processes, one a GPU.
+    """Does the work of a cell in several processes, one a GPU, which end with this one.
 
     Raises:
         RuntimeError: One of them failed.
@@ -155,15 +194,24 @@ def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     work = ["-m", __name__, str(files.root), files.name, "begun" if files.begun else "new", *map(str, seeds)]
-    started = subprocess.Popen([*launcher, *work])
-    try:
-        code = started.wait()
-    except KeyboardInterrupt:
-        started.send_signal(signal.SIGINT)
-        started.wait()
-        raise
+    with files.group.open("w", encoding="utf-8") as group:
+        # Held by torchrun too: those of an attempt that was killed have ended before this one begins.
+        fcntl.flock(group, fcntl.LOCK_EX)
+        started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
+        try:
+            code = started.wait()
+        except KeyboardInterrupt:
+            started.send_signal(signal.SIGINT)
+            started.wait()
+            raise
     if code:
         raise RuntimeError(f"torchrun ended with exit code {code}; see {files.log.name}")
+
+
+def end_with_parent() -> None:
+    """Lets a process get SIGTERM when its parent ends, however it does; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def record_failure(files: CellFiles, reason: str) -> None:
@@ -181,11 +229,21 @@ def stop_with(parent: Any) -> None:
 
     def watch() -> None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
+def main(root: str, name: str, state: str, *seeds: str) -> None:
+    """One of torchrun's processes; the first says why it fails."""
+    files = CellFiles(Path(root), name)
+    try:
+        do(files, [int(seed) for seed in seeds], state == "begun")
+    except Exception as error:
+        if os.environ["RANK"] == "0":
+            record_failure(files, reason_of(error))
+        raise
+
+
 if __name__ == "__main__":
-    root, name, state, *seeds = sys.argv[1:]
-    do(CellFiles(Path(root), name), [int(seed) for seed in seeds], state == "begun")
+    main(*sys.argv[1:])

@@ -22,6 +22,12 @@ from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, 
 from mabert.train.run import RESULT, RunFolder, write_text
 from mabert.train.trainer import joined, resolve_precision
 
+FREE = ("resolved.processes",)
+"""What a resumed run may change."""
+
+PLACES = ("model", "source")
+"""Where things lie; what they hold is known by digests, which a resumed run may not change."""
+
 
 def finetune(
     model: str | Path,
@@ -33,6 +39,7 @@ def finetune(
     *,
     source: dict[str, Any] | None = None,
     resume: bool = False,
+    moved: bool = False,
     progress: bool = True,
     keep_models: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
@@ -49,6 +56,7 @@ def finetune(
         seeds: Of initialisation of the head, order and dropout.
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished.
+        moved: Whether model and examples may lie elsewhere than when the run began, being the same.
         progress: Whether to show progress.
         keep_models: Whether the classifiers are saved; their results and predictions always are.
         callbacks: transformers callbacks beside ours.
@@ -73,7 +81,7 @@ def finetune(
         raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
     if limit is not None:
         tokenizer.model_max_length = limit
-    folder = RunFolder(output, free=("resolved.processes",))
+    folder = RunFolder(output, FREE + PLACES if moved else FREE)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
         folder.check(request, resume)

@@ -290,7 +290,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
     """Sets a nested field, making the sections on the way."""
     for key in keys[:-1]:
-        content = content.setdefault(key, {})
+        if content.get(key) is None:
+            content[key] = {}
+        content = content[key]
         if not isinstance(content, dict):
             raise ValueError(f"{'.'.join(keys)} cannot be set: {key} is not a section")
     content[keys[-1]] = value

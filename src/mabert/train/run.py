@@ -1,6 +1,7 @@
 """One folder a run: what was asked, what came out, and nothing of another run."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from mabert.environment import environment
 REQUEST = "request.yaml"
 RESULT = "result.json"
 LOGS = "tensorboard"
+WRITING = ".writing"
 
 
 class RunFolder:
@@ -57,7 +59,9 @@ class RunFolder:
 
     def _holds_results(self) -> bool:
         # A run that failed before its first result leaves these; nothing is lost by starting again.
-        return any(entry.name not in (REQUEST, LOGS) for entry in self.path.iterdir())
+        return any(
+            entry.name not in (REQUEST, LOGS) and not entry.name.endswith(WRITING) for entry in self.path.iterdir()
+        )
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
         """Takes the folder for a run, or takes it up again; raises as `check` does."""
@@ -110,7 +114,8 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all: a full disk or a kill leaves the old one."""
-    beside = path.with_name(f".{path.name}.writing")
+    # Several processes may write the same file; each has a name of its own until it is whole.
+    beside = path.with_name(f".{path.name}.{os.getpid()}{WRITING}")
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)

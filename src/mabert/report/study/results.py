@@ -147,10 +147,12 @@ class Study:
     def variant(self, row: Row) -> str:
         """What sets a row apart from one that the paper has: of ``full, both directions`` the second part.
 
-        Empty for a row of the paper's own, and for one whose first part names none of these.
+        Empty for a row of the paper's own, and for one whose first part names none of these where its variant has no
+        reference either.
         """
         base, _, variant = row.arm.partition(", ")
-        return variant if row.paper is None and any(own.arm == base and own.paper for own in self.rows) else ""
+        known = any(own.arm in (base, f"{self.reference}, {variant}") and own is not row for own in self.rows)
+        return variant if row.paper is None and known else ""
 
     def rows_by_paper(self, budget: float, variant: str = "") -> dict[str, Row]:
         """Rows of one budget by their keys in the paper's table, or the same of a variant."""
