@@ -242,6 +242,7 @@ def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
     finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
     assert len(finished) == len(set(finished)) == 6
     assert all("6 of 6 cells" in out for out in told), "each waits for the other's last cell"
+    assert not any("leaked" in out for out in told)
 
 
 def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):

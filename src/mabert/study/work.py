@@ -128,7 +128,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        os._exit(BUSY)
+        sys.exit(BUSY)
     stop_with(multiprocessing.parent_process())
     for stale in (files.failure, files.progress):
         stale.unlink(missing_ok=True)
@@ -138,10 +138,8 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
         os.dup2(log.fileno(), 2)
     code = attempt(files, seeds, processes)
     files.progress.unlink(missing_ok=True)
-    sys.stdout.flush()
     lock.release()
-    # Threads of a data loader or a watcher must not keep the process.
-    os._exit(code)
+    sys.exit(code)
 
 
 class Once:
