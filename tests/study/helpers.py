@@ -5,8 +5,8 @@ import json
 import numpy as np
 import yaml
 
-from mabert.study.cells import Planner
 from mabert.study.grid import Scale, Study
+from mabert.study.plan import Planner
 from mabert.train.recipe import build
 from tests.train.helpers import WORDS, corpus, tokenizer
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from mabert.study import cells
-from mabert.study.cells import CellFiles, cells_of
+from mabert.study import plan as plans
+from mabert.study.cells import CellFiles
+from mabert.study.plan import cells_of
 from tests.study.helpers import inference, planned, world
 from tests.train.helpers import tokenizer
 
@@ -107,7 +108,7 @@ def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path, monkeypatc
         found.append(asked)
         return tokenizer(), "trained on data.sources"
 
-    monkeypatch.setattr(cells, "find_tokenizer", find)
+    monkeypatch.setattr(plans, "find_tokenizer", find)
     first = planned(tmp_path, tmp_path / "root", fields=fields)
     origin = next((tmp_path / "root/tokenizers").glob("mabert-*/origin.json"))
     assert json.loads(origin.read_text())["tokenizer"] == "trained on data.sources"

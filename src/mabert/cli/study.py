@@ -70,8 +70,8 @@ def run_grid(options: argparse.Namespace) -> None:
 
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
-    from mabert.study.cells import Planner
     from mabert.study.grid import SCALES, STUDIES, label_of, load_scale, load_study
+    from mabert.study.plan import Planner
 
     if options.processes < 1:
         raise ValueError(f"--processes is {options.processes}; it must be at least 1")

@@ -13,8 +13,9 @@ from rich.table import Table
 from mabert.baselines.registry import family_named
 from mabert.bench.rounds import timed
 from mabert.data.tokenizer import load_tokenizer
-from mabert.study.cells import Cell, CellFiles, Plan
+from mabert.study.cells import Cell, CellFiles
 from mabert.study.live import duration
+from mabert.study.plan import Plan
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import model_config, new_model
 from mabert.train.recipe import PretrainRecipe, build

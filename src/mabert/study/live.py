@@ -10,7 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mabert.study.cells import CellFiles, Plan
+from mabert.study.cells import CellFiles
+from mabert.study.plan import Plan
 from mabert.study.runner import Status
 
 SHOWN = 6

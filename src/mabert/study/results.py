@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mabert.bench.results import measured_on
-from mabert.study.cells import CellFiles, Plan, Row
+from mabert.study.cells import CellFiles
+from mabert.study.plan import Plan, Row
 from mabert.study.runner import Status
 from mabert.train.classifier import epochs_of
 from mabert.train.run import write_text

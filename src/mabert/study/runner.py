@@ -16,7 +16,8 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from mabert.processes import context
-from mabert.study.cells import Cell, CellFiles, Plan, cells_of
+from mabert.study.cells import Cell, CellFiles
+from mabert.study.plan import Plan, cells_of
 from mabert.study.work import BUSY, STOPPED, record_failure, serve
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]

@@ -1,0 +1,251 @@
+"""Lays a study out as cells, which arms and studies share where they are the same."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+from mabert.baselines.load import build as build_model
+from mabert.baselines.registry import family_named
+from mabert.data.corpus import parse_sources
+from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.study.cells import Cell, CellFiles
+from mabert.study.grid import Arm, Scale, Study
+from mabert.study.tasks import FROM_MNLI, LoadedTask
+from mabert.train.classifier import FinetuneRecipe, epochs_of
+from mabert.train.pretrain import FREE, model_config
+from mabert.train.recipe import PretrainRecipe, as_mapping
+from mabert.train.run import write_text
+from mabert.train.trainer import resolve_precision
+from mabert.train.vocabulary import find_tokenizer
+
+FORMAT = 1
+"""Raised when the same cell would give another result."""
+
+CUT = tuple(name for name in FREE if name != "training.eval_windows")
+"""How the work is cut, which does not change what comes out."""
+
+UNLEARNT = ("transformers_version", "unpad")
+"""Of a model's configuration, what has no say in its weights."""
+
+MNLI = "mnli"
+
+
+@dataclass
+class Row:
+    """An arm at a budget: its pretraining, and its fine-tunings by task."""
+
+    arm: str
+    budget: float
+    pretraining: str
+    finetunings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """A study, laid out.
+
+    Attributes:
+        name: The study's.
+        scale_name: The scale's.
+        study: What is compared.
+        scale: How large everything is.
+        tasks: By name, with their examples.
+        rows: In the order of the tables.
+        cells: By name, each before those that start from it.
+    """
+
+    name: str
+    scale_name: str
+    study: Study
+    scale: Scale
+    tasks: dict[str, LoadedTask]
+    rows: list[Row] = field(default_factory=list)
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+
+class Planner:
+    """Lays a study out as cells.
+
+    Args:
+        root: Folder that all studies and runners share.
+        scale: How large everything is.
+        data: Folder of the tasks' data, or `hub:NAME`.
+    """
+
+    def __init__(self, root: Path, scale: Scale, data: str) -> None:
+        self.root = root
+        self.scale = scale
+        self.tasks = {name: task.load(data) for name, task in scale.tasks.items()}
+        self.digests = {name: task.digest() for name, task in self.tasks.items()}
+        self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+
+    def plan(self, name: str, scale_name: str, study: Study) -> Plan:
+        """The cells of a study."""
+        plan = Plan(name, scale_name, study, self.scale, self.tasks)
+        for budget in self.scale.budgets.get(name, study.budgets):
+            for title, arm in study.arms.items():
+                pretraining = self.pretraining(f"{title}, {budget:.0%}", arm, budget)
+                plan.cells.setdefault(pretraining.name, pretraining)
+                row = Row(title, budget, pretraining.name)
+                plan.rows.append(row)
+                for task, cell in self.finetunings(title, arm, pretraining).items():
+                    plan.cells.setdefault(cell.name, cell)
+                    row.finetunings[task] = cell.name
+        return plan
+
+    def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
+        """The pretraining of an arm."""
+        recipe = self.scale.pretraining(arm, budget)
+        if not recipe.data.sources:
+            raise ValueError("the study names no text; give --text files, folders or hub data sets")
+        recipe.data.cache = recipe.data.cache or str(self.root.resolve() / "cache")
+        folder, tokenizer = self.tokenizer(recipe)
+        recipe = dataclasses.replace(recipe, tokenizer=str(folder.resolve()))
+        config = model_config(recipe, tokenizer)
+        content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
+        content["model"] = without(config.to_dict(), UNLEARNT)
+        content["training"]["precision"] = resolve_precision(recipe.training.precision)
+        about = {"text": self.text(recipe.data.sources), "vocabulary": fingerprint(tokenizer)}
+        lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
+        return Cell(
+            {"format": FORMAT, "kind": "pretraining", "recipe": content, **about},
+            {"recipe": placed(as_mapping(recipe))},
+            f"pretrain {title}",
+            steps=recipe.training.steps,
+            tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
+            parameters=parameters_of(config),
+        )
+
+    def finetunings(self, title: str, arm: Arm, pretraining: Cell) -> dict[str, Cell]:
+        """The fine-tunings of an arm, by task; MNLI first where others start from it."""
+        names = sorted(self.tasks, key=lambda name: name != MNLI) if self.scale.from_mnli else list(self.tasks)
+        if self.scale.from_mnli and MNLI not in names:
+            raise ValueError("from_mnli is set, and mnli is not among the tasks")
+        cells: dict[str, Cell] = {}
+        for name in names:
+            start: Cell = pretraining
+            if self.scale.from_mnli and name in FROM_MNLI:
+                start = cells[MNLI]
+            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining)
+        return cells
+
+    def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
+        """Pooling and masking, those of the pretrained model where the recipe leaves them."""
+        model = pretraining.content["recipe"]["model"]
+        return {name: getattr(recipe, name) or model.get(name) for name in ("pooling", "padding_safe_masking")}
+
+    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell) -> Cell:
+        """The fine-tuning of a model on a task, under all seeds."""
+        recipe = self.scale.finetuning(arm, task.asked)
+        place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
+        epochs, examples = epochs_of(recipe, task.task), len(task.splits["train"])
+        content = {
+            "format": FORMAT,
+            "kind": "finetuning",
+            "start": [start.name, place],
+            "task": task.task.name,
+            "data": self.digests[task.task.name],
+            "recipe": {
+                **dataclasses.asdict(recipe),
+                "epochs": epochs,
+                "precision": resolve_precision(recipe.precision),
+                **self.own(pretraining, recipe),
+            },
+        }
+        if len(recipe.learning_rates) > 1:
+            content["chosen_under"] = self.scale.seeds[0]
+        keeps = self.scale.from_mnli and task.task.name == MNLI
+        if keeps:
+            content["keeps"] = True
+        runs = len(self.scale.seeds) + (len(recipe.learning_rates) if len(recipe.learning_rates) > 1 else 0)
+        return Cell(
+            content,
+            {
+                "start": [start.name, place],
+                "task": dataclasses.asdict(task.asked),
+                "data": absolute(task.data),
+                "recipe": dataclasses.asdict(recipe),
+                "keeps": keeps,
+            },
+            f"{task.title}, {title}",
+            needs=start.name,
+            seeds=tuple(self.scale.seeds),
+            steps=runs * epochs * -(-examples // recipe.batch_size),
+            tokens=runs * epochs * task.tokens(),
+            parameters=start.parameters,
+        )
+
+    def tokenizer(self, recipe: PretrainRecipe) -> tuple[Path, PreTrainedTokenizerFast]:
+        """The tokenizer of a family, found once for all studies of the folder and kept there."""
+        family = family_named(recipe.architecture)
+        asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
+        # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
+        what = self.text(recipe.data.sources) if asked is None else fingerprint(load_tokenizer(asked))
+        key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
+        folder = self.root / "tokenizers" / f"{family.name}-{key}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                cache = Path(str(recipe.data.cache))
+                tokenizer, origin = find_tokenizer(family, asked, recipe.data.sources, cache)
+                building = folder.with_name(f".{folder.name}.building")
+                shutil.rmtree(building, ignore_errors=True)
+                tokenizer.save_pretrained(building)
+                write_text(building / "origin.json", json.dumps({"tokenizer": origin}) + "\n")
+                building.rename(folder)
+        return folder, load_tokenizer(str(folder))
+
+    def text(self, sources: Sequence[str]) -> list[dict[str, Any]]:
+        """What the text is known by, wherever its files lie."""
+        key = tuple(sources)
+        if key not in self.texts:
+            local = ("path", "mtime_ns")
+            self.texts[key] = [
+                {name: value for name, value in source.identity().items() if name not in local}
+                for source in parse_sources(sources)
+            ]
+        return self.texts[key]
+
+
+def parameters_of(config: PreTrainedConfig) -> int:
+    """Parameters of a masked language model."""
+    with torch.device("meta"):
+        return build_model("masked_lm", config).num_parameters()
+
+
+def placed(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe that reads the same text whatever folder it is run from."""
+    recipe["data"]["sources"] = [absolute(source) for source in recipe["data"]["sources"]]
+    return recipe
+
+
+def absolute(source: str) -> str:
+    """A file's or folder's absolute path; a name on the hub as it is."""
+    return source if source.startswith("hub:") else str(Path(source).expanduser().resolve())
+
+
+def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values without those of some dotted names."""
+    copy = json.loads(json.dumps(content))
+    for name in names:
+        *path, last = name.split(".")
+        place = copy
+        for key in path:
+            place = place.get(key, {})
+        place.pop(last, None)
+    return copy
+
+
+def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
+    """The cells with their files, each before those that start from it."""
+    for cell in plan.cells.values():
+        yield cell, CellFiles(root, cell.name)
