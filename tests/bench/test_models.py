@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import models, parts, tasks, turns
+from mabert.bench import models, parts, tasks
 from mabert.bench.models import Plan
 from mabert.bench.rounds import interleave
 from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
@@ -103,27 +103,20 @@ def test_a_slow_model_takes_part_in_fewer_turns_and_its_long_first_call_counts()
     assert log.count("quick") == 2 + 6, "warmed up until its calls have taken more than a second"
 
 
-@pytest.mark.parametrize("rivals_at_once", [1, 2])
-def test_training_states_that_do_not_fit_together_are_measured_in_groups(monkeypatch, rivals_at_once):
-    # 16 MB a model, of which MaBERT's is in every group.
-    monkeypatch.setattr(turns, "free_memory", lambda: (1 + rivals_at_once) * 16e6 / turns.TOGETHER + 1)
+def test_in_training_each_rival_takes_turns_with_mabert():
     protocol = Protocol(warm=0, least=2, most=2)
     training = cell("training", small=False)
     _, workers, rows, log = measure(protocol, training, a=[], b=[], mabert=[1, 2, 5, 7])
-    if rivals_at_once == 1:
-        assert log == ["a", "mabert"] * 2 + ["b", "mabert"] * 2
-        assert (rows["mabert"].samples, rows["mabert"].median_ms) == (4, 1000 * (4 * (2 + 5) / 2 + 0.5))
-    else:
-        assert log == ["a", "b", "mabert"] * 2
-        assert rows["mabert"].samples == 2
+    assert log == ["a", "mabert"] * 2 + ["b", "mabert"] * 2
+    assert (rows["mabert"].samples, rows["mabert"].median_ms) == (4, 1000 * (4 * (2 + 5) / 2 + 0.5))
     assert {row.samples for name, row in rows.items() if name != "mabert"} == {2}
-    forward = measure(protocol, cell(small=False), a=[], b=[], mabert=[])
-    assert forward[3] == ["a", "b", "mabert"] * 2, "a forward holds little"
     assert list(rows) == list(workers), "rows come in the order of the models"
+    assert measure(protocol, cell(small=False), a=[], b=[], mabert=[])[3] == ["a", "b", "mabert"] * 2
+    assert measure(protocol, training, a=[], b=[])[3] == ["a", "a", "b", "b"]
+    assert measure(protocol, training, mabert=[])[3] == ["mabert"] * 2
 
 
-def test_a_model_that_fails_in_one_group_has_no_number(monkeypatch):
-    monkeypatch.setattr(turns, "free_memory", lambda: 0)
+def test_a_model_that_fails_in_one_group_has_no_number():
     too_slow = CellError("too slow", "one call took more than 5 s")
     *_, rows, log = measure(
         Protocol(warm=0, least=1, most=1), cell("training", small=False), a=[], mabert=[1, too_slow], b=[]

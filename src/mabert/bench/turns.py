@@ -10,12 +10,6 @@ from mabert.bench.worker import CellError, Ready, Worker, free_memory
 ANCHOR = "mabert"
 """The model that all others are compared with."""
 
-TRAINING_BYTES = 16
-"""Of a parameter in training: the parameter, its gradient and AdamW's two moments, in float32."""
-
-TOGETHER = 0.35
-"""Of the free memory, how much the training states of models measured in turns may fill; activations come on top."""
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -155,25 +149,16 @@ class Bench:
     def groups(self, cell: Cell, workers: dict[str, Worker]) -> list[dict[str, Worker]]:
         """Models that are in memory together.
 
-        On a CPU all of them, but where training states would fill more than `TOGETHER` of the free memory: then as few
-        groups as follow from the order, MaBERT in each, whose samples are those of all groups. On a GPU, which is
-        steady, and where one model lacks what another holds, one after the other.
+        On a CPU all of them; but in training, where a model holds sixteen bytes a parameter and gigabytes of freed
+        activations, each rival with MaBERT, whose samples are those of all pairs. On a GPU, which is steady, and where
+        one model lacks what another holds, one after the other.
         """
         if cell.device == "cuda":
             return [{name: worker} for name, worker in workers.items()]
         if cell.measure != "training" or cell.small:
             return [workers]
-        held = {name: TRAINING_BYTES * self.parameters(worker) for name, worker in workers.items()}
-        everywhere = [name for name in workers if name == ANCHOR]
-        room = TOGETHER * free_memory() - sum(held[name] for name in everywhere)
-        groups: list[list[str]] = [[]]
-        for name in workers:
-            if name in everywhere:
-                continue
-            if groups[-1] and held[name] + sum(held[other] for other in groups[-1]) > room:
-                groups.append([])
-            groups[-1].append(name)
-        return [{name: workers[name] for name in workers if name in {*everywhere, *group}} for group in groups]
+        rivals = [name for name in workers if name != ANCHOR] or [ANCHOR]
+        return [{name: workers[name] for name in workers if name in (ANCHOR, rival)} for rival in rivals]
 
     def parameters(self, worker: Worker) -> int:
         """Parameters of a worker's model, asked once."""

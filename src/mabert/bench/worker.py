@@ -217,6 +217,7 @@ class Answers:
     def release(self) -> None:
         self.task = None
         gc.collect()
+        trim()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -244,11 +245,16 @@ def field_of(file: str, name: str) -> int:
     return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
 
 
+def trim() -> None:
+    """Gives free memory back to the system, where its C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def forget_peak() -> bool:
     """Gives free memory back to the system and lets it count this process's greatest size anew; False where that is not
     to be had."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    trim()
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
