@@ -8,28 +8,7 @@ import yaml
 from mabert.study.grid import Scale, Study
 from mabert.study.plan import Planner
 from mabert.train.recipe import build
-from tests.train.helpers import WORDS, corpus, tokenizer
-
-MODEL = {
-    "layer_pattern": "MT",
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "ssm_state_size": 4,
-    "max_position_embeddings": 24,
-    "hidden_dropout_prob": 0.1,
-}
-
-TRAINING = {
-    "steps": 12,
-    "batch_size": 8,
-    "micro_batch_size": 4,
-    "learning_rate": 1e-2,
-    "warmup_steps": 2,
-    "eval_windows": 4,
-    "save_steps": 4,
-    "precision": "fp32",
-}
+from tests.train.helpers import MODEL, TRAINING, WORDS, corpus, tokenizer
 
 FINETUNE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
 

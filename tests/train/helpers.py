@@ -53,32 +53,32 @@ def tokenizer():
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 120)
 
 
+MODEL = {
+    "layer_pattern": "MT",
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "ssm_state_size": 4,
+    "max_position_embeddings": 24,
+}
+
+TRAINING = {
+    "steps": 12,
+    "batch_size": 8,
+    "micro_batch_size": 4,
+    "learning_rate": 1e-2,
+    "warmup_steps": 2,
+    "eval_windows": 4,
+    "save_steps": 4,
+    "precision": "fp32",
+}
+
+
 def recipe(folder, **training):
     """Twelve steps through two lengths, with dropout, so that the state of the generators matters."""
     return PretrainRecipe(
-        model={
-            "layer_pattern": "MT",
-            "hidden_size": 16,
-            "num_attention_heads": 2,
-            "intermediate_size": 24,
-            "ssm_state_size": 4,
-            "max_position_embeddings": 24,
-        },
+        model=dict(MODEL),
         data=DataRecipe(sources=[str(corpus(folder / "text.txt"))], cache=str(folder / "cache"), held_out=0.1),
         stages=[Stage(12, 0.75), Stage(24, 0.25)],
-        training=TrainingRecipe(
-            **{
-                "steps": 12,
-                "batch_size": 8,
-                "micro_batch_size": 4,
-                "learning_rate": 1e-2,
-                "warmup_steps": 2,
-                "log_steps": 2,
-                "eval_windows": 4,
-                "eval_steps": 6,
-                "save_steps": 4,
-                "precision": "fp32",
-                **training,
-            }
-        ),
+        training=TrainingRecipe(**{**TRAINING, "log_steps": 2, "eval_steps": 6, **training}),
     )
