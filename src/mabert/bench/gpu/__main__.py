@@ -24,7 +24,7 @@ from mabert.bench.results import measured_on, write
 from mabert.environment import installed
 
 LIMIT = 580.0
-"""Seconds of a step: steps fit where a single command may take ten minutes."""
+"""Seconds of a step, so that one that hangs costs little."""
 
 _OPERATOR_TESTS, _MODEL_TESTS = "tests/ops/test_triton.py", "tests/model/test_gpu.py"
 
