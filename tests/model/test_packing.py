@@ -19,8 +19,9 @@ from mabert import (
     MaBertForTokenClassification,
     MaBertModel,
 )
+from mabert.model import attention as attentions
 from mabert.model import encoder
-from mabert.model.attention import attend_in_rows, attend_packed
+from mabert.model.attention import attend_packed, eager_attention, rows_pay
 from mabert.model.packing import Packing
 from mabert.ops import use_backend
 from tests.model.helpers import build, config, ids
@@ -220,14 +221,33 @@ def test_boundaries_under_capture_are_an_error(whole):
 
 
 @pytest.mark.parametrize("lengths", [[3, 5, 1], [4], [2, 0, 3]])
-def test_attention_over_rows_and_over_texts_agree(lengths):
+@pytest.mark.parametrize(("worth", "at_once"), [(-1, False), (1e15, True)])
+def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(lengths, worth, at_once, monkeypatch):
+    monkeypatch.setattr(attentions, "CALL_WORTH", worth)
     attention = build(MaBertModel, config(attn_implementation="sdpa")).layers[1].attention
-    heads = torch.randn(3, 1, 2, sum(lengths), 4, dtype=torch.float64)
+    sdpa, calls = attention._implementation(False), []
+
+    def counted(*given, **options):
+        calls.append(given)
+        return sdpa(*given, **options)
+
+    heads = torch.randn(3, 1, 2, sum(lengths), 4, dtype=torch.float64, requires_grad=True)
     packing = Packing.of_lengths(torch.tensor(lengths))
-    how = {"implementation": attention._implementation(False), "packing": packing, "dropout": 0.0, "scaling": 0.5}
-    by_text = attend_packed(attention, query=heads[0], key=heads[1], value=heads[2], **how)
-    in_rows = attend_in_rows(attention, query=heads[0], key=heads[1], value=heads[2], **how)
-    same(in_rows, by_text)
+    mixed = attend_packed(attention, counted, *heads, packing, dropout=0.0, scaling=0.5)
+    alone = [eager_attention(attention, *part, None, scaling=0.5)[0] for part in heads.split(lengths, dim=3)]
+    same(mixed, torch.cat(alone, dim=1))
+    (gradient,) = torch.autograd.grad(mixed.sin().sum(), heads)
+    (expected,) = torch.autograd.grad(torch.cat(alone, dim=1).sin().sum(), heads)
+    same(gradient, expected)
+    assert len(calls) == (1 if at_once else sum(length > 0 for length in lengths))
+
+
+def test_one_call_serves_short_texts_and_texts_of_like_length():
+    assert rows_pay([12] * 32, 768)
+    assert rows_pay([4000] * 2, 768), "nothing stands beside them"
+    assert rows_pay([10, 40] * 8, 64)
+    assert not rows_pay([100, 4000], 768)
+    assert not rows_pay([], 768)
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,7 +1,7 @@
 """Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,10 @@ from mabert.model.embeddings import rotate
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
+
+CALL_WORTH = 500_000
+"""Scores times channels that take one thread of a CPU as long as another call of SDPA, forward and backward; with two
+threads it is more."""
 
 
 def eager_attention(
@@ -76,9 +80,9 @@ def attend_packed(
 ) -> Tensor:
     """Attends within each sequence of a packed row, without a matrix over the row.
 
-    On a GPU in half precision, without dropout, torch's variable-length attention serves SDPA, which otherwise is given
-    there a padded batch again, as one call is worth more than the padding. Everything else, and SDPA on a CPU, is asked
-    for one sequence after the other.
+    On a GPU in half precision, without dropout, torch's variable-length attention serves SDPA. Otherwise SDPA is given
+    a padded batch again where one call is worth more than the padding: always on a GPU, on a CPU where `rows_pay`.
+    Everything else is asked for one sequence after the other.
 
     Args:
         module: The attention layer.
@@ -103,11 +107,24 @@ def attend_packed(
         mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest)
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
-    if name == "sdpa" and query.is_cuda:
+    if name == "sdpa" and (query.is_cuda or rows_pay(packing.lengths, query.shape[1] * query.shape[3])):
         return attend_in_rows(module, implementation, query, key, value, packing, **options)
     lengths = [length for length in packing.lengths if length]
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
     return torch.cat([implementation(module, *part, None, **options)[0] for part in parts], dim=1)
+
+
+def rows_pay(lengths: Sequence[int], width: int) -> bool:
+    """Whether one call on the padded batch costs a CPU less than a call for each sequence.
+
+    Args:
+        lengths: Tokens of each sequence.
+        width: Channels of all heads.
+    """
+    if not lengths:
+        return False
+    beside = len(lengths) * max(lengths) ** 2 - sum(length**2 for length in lengths)
+    return beside * width <= (len(lengths) - 1) * CALL_WORTH
 
 
 def attend_in_rows(
