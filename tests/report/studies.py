@@ -65,6 +65,8 @@ def row(arm, scores, in_paper=None, budget=0.1, pretraining=None, failed=()):
         "held_out_accuracy": 0.1,
         "parameters": 4_100_000,
         "seconds": 90.0,
+        "tokenizer": "vocab.txt",
+        "commit": "abc",
         "history": [{"step": 10, "loss": 9.1}, {"step": 20, "eval_loss": 8.8}, {"step": 40, "eval_loss": 8.1}],
     }
     return {

@@ -6,9 +6,11 @@ from mabert.report import paper
 from mabert.report.claims import efficiency
 from mabert.report.claims.drift import drift_verdicts
 from mabert.report.claims.efficiency import efficiency_verdicts
-from mabert.report.claims.scores import score_verdicts
+from mabert.report.claims.scores import CLAIMS, score_verdicts
 from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, claims_table, judge
 from mabert.report.sources import find
+from mabert.report.study.statistics import difference
+from mabert.study.grid import load_study
 from tests.report.rows import CPU, GPU, SLOW, raw, whole
 from tests.report.studies import like_the_paper, read, row
 
@@ -55,9 +57,15 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
     found = {each.claim: each for each in score_verdicts(studies)}
     five_of_eight = found.pop("MaBERT is best on five of eight tasks at all steps: CoLA, MRPC, QQP, QNLI and RTE")
     alone = found.pop("Masking alone is above neither, on average")
+    on_every_task = [found.pop(claim) for claim in list(found) if "every task" in claim]
     assert {each.verdict for each in [*found.values(), alone]} == {HOLDS}
     assert len(found) == 11
-    # The made-up columns are CoLA and RTE; the three others are missing.
+    # The made-up columns are CoLA and RTE; the others are missing.
+    assert {each.verdict for each in on_every_task} == {UNMEASURED}
+    assert [each.place[6:] for each in on_every_task] == [
+        *(f"{share} of the steps" for share in ("10%", "25%", "50%")),
+        *["100% of the steps"] * 2,
+    ]
     assert (five_of_eight.verdict, five_of_eight.place) == (UNMEASURED, "tiny, 100% of the steps")
     assert "10 above, 15 missing" in five_of_eight.numbers
 
@@ -65,7 +73,7 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
 def test_without_any_study_every_claim_is_named_once_and_not_measured():
     found = score_verdicts([])
     assert {each.verdict for each in found} == {UNMEASURED}
-    assert len({each.claim for each in found}) == len(found) == 10
+    assert len({each.claim for each in found}) == len(found) == 13
 
 
 BELOW = dict.fromkeys(paper.PATTERNS.rows, 0.5)
@@ -84,6 +92,19 @@ BELOW = dict.fromkeys(paper.PATTERNS.rows, 0.5)
 def test_patterns(heights, best, single, worst):
     found = [each.verdict for each in score_verdicts([patterns(heights)])[:3]]
     assert found == [best, single, worst]
+
+
+def test_one_of_many_comparisons_must_say_more_against_a_claim_than_chance_would():
+    clear, unclear = (0.0, 0.001, -0.001, 0.002, -0.002), (0.06, 0.01, 0.05, 0.01, 0.04)
+    base = {key: [0.5 + e for e in clear] for key in paper.PATTERNS.rows}
+    rival = "TTMTTMTTMTTM"
+    gaps = difference(dict(enumerate(unclear)), dict.fromkeys(range(5), 0.0))
+    assert 0.05 / 7 < gaps.chance < 0.05
+    assert gaps.sign() == 1
+    for noise, verdict in ((unclear, OPEN), ([0.05 + each for each in unclear], FAILS)):
+        heights = {**base, rival: [score + more for score, more in zip(base[MMT], noise, strict=True)]}
+        (found,) = verdicts([read([row(key, {"cola": each}, key) for key, each in heights.items()])], MMT)
+        assert found.verdict == verdict, found
 
 
 def test_the_numbers_behind_a_verdict_name_the_weakest_comparison_and_the_tasks():
@@ -122,7 +143,8 @@ def test_each_scale_and_each_budget_is_judged():
     assert [each.place for each in found] == [
         f"{scale}, {budget} of the steps" for scale in ("tiny", "mini") for budget in ("10%", "100%")
     ]
-    assert [each.claim[-17:] for each in found[:2]] == [" 10% of the steps", "100% of the steps"]
+    for each, share in zip(found, ("10%", "100%"), strict=False):
+        assert each.claim.startswith(f"MaBERT has the highest average at {share} of the steps")
 
 
 @pytest.mark.parametrize(("later", "verdict"), [(0.6, HOLDS), (0.5, OPEN), (0.4, FAILS)])
@@ -154,12 +176,32 @@ def test_a_task_is_compared_by_its_own_column_and_never_by_a_sample():
     assert sample.verdict == UNMEASURED
 
 
+@pytest.mark.parametrize("name", ["pattern", "components", "pooling", "budget", "baselines"])
+def test_the_arms_of_the_packages_studies_are_those_that_the_claims_speak_of(name):
+    packaged = load_study(name)
+    rows = [
+        row(arm, {"cola": [0.5] * 5}, each.paper, budget)
+        for budget in packaged.budgets
+        for arm, each in packaged.arms.items()
+    ]
+    found = score_verdicts([read(rows, name, reference=packaged.reference)])
+    about = [claim for claim in CLAIMS if name in claim.studies and not claim.tasks]
+    assert about
+    for claim in about:
+        begin = claim.text.partition("{")[0]
+        judged = [each for each in found if each.claim.startswith(begin)]
+        variants = {each.place.partition("steps, ")[2] for each in judged}
+        assert variants == ({"", "both directions"} if name == "components" else {""})
+        assert {each.verdict for each in judged} == {OPEN}
+        assert len(judged) == len(packaged.budgets) * len(variants)
+
+
 def test_variants_of_the_arms_are_judged_apart():
     heights = {"full": 0.5, "psm_only": 0.5, "map_only": 0.5, "none": 0.5}
     rows = [row(arm, {"cola": [height] * 5}, arm, 1.0) for arm, height in heights.items()]
     variant = {**heights, "full": 0.9}
     rows += [row(f"{arm}, both directions", {"cola": [height] * 5}, None, 1.0) for arm, height in variant.items()]
-    own, both = verdicts([read(rows, "components")], "Masking and MAP together")
+    own, both = verdicts([read(rows, "components")], "Masking and MAP together are above")
     assert (own.verdict, own.place) == (OPEN, "tiny, 100% of the steps")
     assert (both.verdict, both.place) == (HOLDS, "tiny, 100% of the steps, both directions")
 
@@ -248,7 +290,7 @@ def drifts(**by_masking):
         }
         for masking, distance in by_masking.items()
     ]
-    return drift_verdicts([("drift.json", {"rows": rows})])[::3]
+    return drift_verdicts([("drift.json", {"rows": rows})])[::4]
 
 
 @pytest.mark.parametrize(
@@ -268,14 +310,14 @@ def test_drift(distances, expected):
 def test_either_kind_of_vector_that_drifts_counts(vector):
     still = {"weights": "trained", "side": "right", "attention": "masked", "cls": [0.0], "mean": [0.0]}
     rows = [{**still, "masking": "pre+post", vector: [0.1]}]
-    assert drift_verdicts([("a.json", {"rows": rows})])[3].verdict == FAILS
+    assert drift_verdicts([("a.json", {"rows": rows})])[4].verdict == FAILS
 
 
 def test_drift_is_judged_in_every_situation_and_not_measured_without_results():
     assert len(drift_verdicts([])) == 3
     assert {each.verdict for each in drift_verdicts([])} == {UNMEASURED}
     one = ("a.json", {"rows": []})
-    assert len(drift_verdicts([one])) == 9
+    assert len(drift_verdicts([one])) == 12
     assert {each.place[-6:] for each in drift_verdicts([one, ("b.json", {"rows": []})])} == {"a.json", "b.json"}
 
 

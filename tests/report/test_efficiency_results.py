@@ -25,6 +25,17 @@ def test_of_two_rows_for_the_same_thing_the_later_stays(load):
     assert ["`1.json`" in gpu, "`2.json`" in gpu] == [True, False]
 
 
+def test_a_model_that_is_measured_again_alone_does_not_part_those_that_took_turns(load):
+    turns = [raw("latency", model, 128, number) for model, number in (("bert", 1.0), ("mabert", 2.0))]
+    results = load(
+        turns, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0), raw("latency", "bert", 512, 4.0)]
+    )
+    both = {model: curve(rows) for model, rows in results.table(CPU, "latency").items()}
+    assert both == {"bert": {128: 9.0, 512: 4.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}}, "of as many, the later"
+    results = load(turns, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)])
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 1.0, 512: 4.0}
+
+
 @pytest.mark.parametrize(
     ("reason", "limit"),
     [

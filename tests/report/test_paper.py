@@ -1,5 +1,7 @@
 """The paper's numbers: its headlines follow from its tables, and nothing changes them."""
 
+import hashlib
+
 import pytest
 
 from mabert.report import paper
@@ -27,6 +29,29 @@ def test_a_headline_is_of_the_length_asked_for():
     assert paper.headline(paper.LATENCY, 128, ("albert",)) == pytest.approx(6.140 / 9.160)
     with pytest.raises(KeyError):
         paper.headline(paper.LATENCY, 256)
+
+
+@pytest.mark.parametrize(
+    ("table", "digest"),
+    [
+        (paper.PATTERNS, "58798d94bedf"),
+        (paper.GLUE[0.1], "b4cdd9ca886b"),
+        (paper.GLUE[0.25], "7b7b50fe307a"),
+        (paper.GLUE[0.5], "75a94aed2ae8"),
+        (paper.GLUE[1.0], "7f072c4f9d87"),
+        (paper.INTEGRATION, "e959950d1cbb"),
+        (paper.POOLING, "09d36b4358af"),
+        (paper.MEMORY, "e6dc7ec52281"),
+        (paper.TRAINING, "23b0192d37ac"),
+        (paper.LATENCY, "f4944c4e8757"),
+        (paper.PARAMETERS, "7ba489d4d5cd"),
+    ],
+    ids=lambda value: getattr(value, "title", ""),
+)
+def test_no_digit_changes_from_those_that_were_compared_with_the_papers_source(table, digest):
+    cells = [cell for row in table.rows.values() for cell in row.values()]
+    printed = " ".join(f"{number:.3f}" for cell in cells for number in (cell if isinstance(cell, tuple) else (cell,)))
+    assert hashlib.sha256(printed.encode()).hexdigest()[:12] == digest
 
 
 @pytest.mark.parametrize("table", [*TABLES, paper.PARAMETERS], ids=lambda table: table.title)

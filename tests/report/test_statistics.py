@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 from mabert.report.study.statistics import (
     LEAST_PAIRS,
     Difference,
     average_difference,
     averages,
+    chance,
     difference,
     interval,
     summary,
@@ -77,7 +79,8 @@ def test_swapping_the_arms_flips_the_sign(arms):
     ours, theirs = map(by_seed, arms)
     forth, back = difference(ours, theirs), difference(theirs, ours)
     assert forth.mean == pytest.approx(-back.mean, abs=1e-12)
-    assert forth.sign == -back.sign
+    assert forth.sign() == -back.sign()
+    assert forth.chance == back.chance or forth.chance == pytest.approx(back.chance, rel=1e-6)
     if forth.low is not None:
         assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low), abs=1e-12)
         assert forth.low <= forth.mean + 1e-12
@@ -91,22 +94,41 @@ def test_only_seeds_of_both_are_paired():
 
 
 def test_one_pair_has_a_mean_and_decides_nothing():
-    assert difference({0: 2.0}, {0: 1.0}) == Difference(1.0, None, None, 1)
-    assert difference({0: 2.0}, {0: 1.0}).sign == 0
+    assert difference({0: 2.0}, {0: 1.0}) == Difference(1.0, None, None, None, 1)
+    assert difference({0: 2.0}, {0: 1.0}).sign() == 0
 
 
 @pytest.mark.parametrize(("pairs", "sign"), [(LEAST_PAIRS - 1, 0), (LEAST_PAIRS, 1)])
 def test_too_few_pairs_decide_nothing(pairs, sign):
     found = difference(by_seed([1.0] * pairs), by_seed([0.5] * pairs))
-    assert (found.low, found.sign) == (0.5, sign)
+    assert (found.low, found.sign()) == (0.5, sign)
 
 
 @pytest.mark.parametrize(
     ("gaps", "sign"),
     [([0.1] * 5, 1), ([-0.1] * 5, -1), ([0.0] * 5, 0), ([1e-17] * 5, 0), ([0.1, -0.1, 0.1, -0.1, 0], 0)],
 )
-def test_the_sign_is_told_where_the_interval_excludes_zero(gaps, sign):
-    assert difference(by_seed(gaps), by_seed([0.0] * 5)).sign == sign
+def test_the_sign_is_told_where_the_gaps_agree(gaps, sign):
+    assert difference(by_seed(gaps), by_seed([0.0] * 5)).sign() == sign
+
+
+@given(
+    st.lists(st.floats(-1, 1, allow_nan=False, width=16), min_size=2, max_size=8).filter(
+        lambda gaps: np.std(gaps) > 1e-3
+    )
+)
+def test_chance_is_that_of_the_paired_t_test(gaps):
+    assert chance(gaps) == pytest.approx(ttest_1samp(gaps, 0.0).pvalue, rel=1e-9)
+
+
+def test_arms_that_are_alike_are_seldom_told_apart():
+    draws = np.random.default_rng(0).normal(size=(4000, 2, 5))
+    found = [difference(by_seed(ours), by_seed(theirs)) for ours, theirs in draws]
+    told = [each.sign() for each in found]
+    assert np.mean(np.abs(told)) == pytest.approx(0.05, abs=0.012)
+    assert np.mean([each.sign(25) != 0 for each in found]) == pytest.approx(0.002, abs=0.002)
+    excluded = np.mean([each.low > 0 or each.high < 0 for each in found])
+    assert 0.11 < excluded < 0.19, "the interval is too narrow, as the module says"
 
 
 def test_averages_are_of_seeds_that_have_every_task():

@@ -131,9 +131,9 @@ def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
     assert "both directions" in table.notes[0]
 
 
-def test_a_difference_is_bold_where_its_interval_excludes_zero():
+def test_a_difference_is_bold_where_the_test_tells_it():
     rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT)]
-    rows.append(row(MAMBA, {"cola": [0.4] * 5, "rte": [0.4, 0.6, 0.4, 0.6, 0.5]}, MAMBA))
+    rows.append(row(MAMBA, {"cola": [0.4] * 5, "rte": [0.4, 0.6, 0.5, 0.5, 0.5]}, MAMBA))
     (cells,) = difference_table(read(rows)).rows
     assert [cell.bold for cell in cells] == [False, True, False, False, True]
     assert cells[3].plain == MISSING
@@ -146,8 +146,12 @@ def test_an_average_over_fewer_tasks_says_so():
 
 def test_pretraining_is_in_millions_and_minutes(odd):
     table = pretraining_table(odd)
-    assert texts(table, MMT)[1:] == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5"]
-    assert texts(table, "T" * 12)[1:] == ["failed", *[MISSING] * 6]
+    assert texts(table, MMT)[1:] == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt", "abc"]
+    assert texts(table, "T" * 12)[1:] == ["failed", *[MISSING] * 8]
+    assert not any("vocabularies" in note for note in table.notes)
+    own = row(MMT, {}, MMT)
+    own["pretraining"]["tokenizer_trained"] = True
+    assert any(note.startswith(FLAG) and "vocabularies" in note for note in pretraining_table(read([own])).notes)
 
 
 def test_every_score_goes_to_the_file_of_seeds(odd):
@@ -163,6 +167,15 @@ def test_the_summary_says_what_was_run(odd):
     assert "5 seeds, learning rate 0.0002, 5 epochs, scored after the last epoch." in told
     best = read([], settings={**SETTINGS, "finetuning": {"select": "best"}, "from_mnli": True})
     assert "the best epoch on the data it is scored on; small tasks start from the model tuned on MNLI" in summary(best)
+
+
+def test_a_choice_on_the_scored_data_is_said_with_its_tasks():
+    grid = {"learning_rates": [1e-5, 2e-5]}
+    tasks = {"cola": grid, "rte": {**grid, "select": "best"}}
+    told = summary(read([], settings={**SETTINGS, "tasks": tasks, "from_mnli": True}))
+    assert "the learning rate chosen from 1e-05, 2e-05 under seed 0 on the data it is scored on" in told
+    assert "scored after the last epoch (cola) and the best epoch on the data it is scored on (rte)" in told
+    assert "tuned on MNLI under seed 0" in told
 
 
 def test_nested_settings_become_dotted_names():

@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from mabert import cli
-from mabert.report.document import Fold, Grid, Heading, Text, as_html, as_markdown, from_markdown, unfolded
-from mabert.report.sources import find
+from mabert.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, from_markdown, unfolded
+from mabert.report.sources import Found, find
 from mabert.report.whole import parts, write_report
 from tests.report.rows import whole
-from tests.report.studies import ENVIRONMENT, whole_experiment
+from tests.report.studies import ENVIRONMENT, read, row, whole_experiment
 from tests.report.test_grid import cells_of_csv, cells_of_latex, cells_of_markdown
 
 FETCHED = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""")
@@ -138,6 +138,16 @@ def test_the_same_results_make_the_same_files(one_study, tmp_path):
     first, again = (write_report(find([one_study]), tmp_path / name / "report.html") for name in "ab")
     for ours, theirs in zip(first, again, strict=True):
         assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_every_machine_and_commit_that_cells_ran_on_is_named():
+    ran = [ENVIRONMENT, {**ENVIRONMENT, "commit": "def"}, {**ENVIRONMENT, "processor": "another"}]
+    (told, *_) = (
+        part
+        for part in parts(Found((read([row("MaBERT", {})], environments=ran),), None, (), (), ()))
+        if isinstance(part, Items)
+    )
+    assert all(text in told.lines[0] for text in ("commit abc", "commit def", "another"))
 
 
 def test_the_output_must_be_a_page(found, tmp_path):

@@ -70,7 +70,7 @@ def run_grid(options: argparse.Namespace) -> None:
 
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
-    from mabert.study.grid import SCALES, STUDIES, label_of, load_scale, load_study
+    from mabert.study.grid import label_of, load_scale, load_study
     from mabert.study.plan import Planner
 
     if options.processes < 1:
@@ -86,10 +86,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.cluster and not options.dry_run:
         send_runners(options, fields, root)
         return
-    # Where things lie and how many seeds there are change nothing of a cell; what else is changed, the name must show.
-    changes = [each for each in fields if not each.startswith(("pretrain.data.", "tokenizers.", "seeds="))]
-    name = label_of(options.study, "studies", STUDIES)
-    plan = Planner(root, scale, options.data).plan(name, label_of(options.scale, "scales", SCALES, changes), study)
+    plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
     if options.dry_run:
         from rich.console import Console
 
@@ -155,9 +152,10 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.infer.load import check_at_least_one, load_for_use
     from mabert.infer.texts import read_texts
     from mabert.model.load import load_config
-    from mabert.report.drift import drift_chart, drift_table
+    from mabert.report.drift import drift_chart, drift_grids
     from mabert.report.figures import on_paper
-    from mabert.study.drift import NOISE, cures, drift
+    from mabert.report.grid import to_markdown
+    from mabert.study.drift import drift
 
     check_at_least_one(limit=options.limit)
     load_config(options.model)  # the masks that are compared are MaBERT's
@@ -174,5 +172,6 @@ def run_drift(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     written = write(result, folder, "drift")
     path_of(result, folder, "drift", ".svg").write_text(on_paper(drift_chart(result)), encoding="utf-8")
-    path_of(result, folder, "drift", ".md").write_text(drift_table(cures(result), NOISE), encoding="utf-8")
+    tables = "\n".join(map(to_markdown, drift_grids(result, "drift")))
+    path_of(result, folder, "drift", ".md").write_text(tables, encoding="utf-8")
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

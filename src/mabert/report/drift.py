@@ -1,10 +1,12 @@
-"""What padding does to a text's vector: the paper's figure, and the table of regimes."""
+"""What padding does to a text's vector: the paper's figure, and the tables of regimes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from mabert.report.figures import INK, svg
+from mabert.report.grid import Cell, Grid, missing, words
 
 MASKINGS = {
     "none": ("no mask", "#a33b3b", "-"),
@@ -15,13 +17,17 @@ MASKINGS = {
     "unpadded": ("unpadded", "#1b2a38", "--"),
 }
 VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
-SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"))
+SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
 """Side of the padding, and whether attention is masked; the first is what the paper's words say."""
 
+STABLE = 1e-9
+"""Cosine distance that rounding in float32 stays far below; what lies above is drift."""
+
+_SITUATION = ("weights", "direction", "conv", "side", "attention")
 _FLOOR = 1e-16
 
 
-def drift_chart(result: dict[str, Any]) -> str:
+def drift_chart(result: Mapping[str, Any]) -> str:
     """Cosine distance against padding, trained weights, a row of panels a situation, as SVG.
 
     Args:
@@ -51,17 +57,29 @@ def drift_chart(result: dict[str, Any]) -> str:
     return svg(figure)
 
 
-def drift_table(rows: list[dict[str, Any]], noise: float) -> str:
-    """The truth table as Markdown: the largest distance of each regime; what stays below ``noise`` is a dash.
+def drift_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
+    """The largest distance in every situation by masking, a table for each kind of vector.
 
     Args:
-        rows: What `mabert.study.drift.cures` returned.
-        noise: Distance that is rounding.
+        result: What `mabert study drift` wrote.
+        name: What the names of the tables begin with.
     """
-    head = ["weights", "scan", "convolution", "padding", "attention", *MASKINGS]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows:
-        cells = [row[name] for name in ("weights", "direction", "conv", "side", "attention")]
-        cells += ["-" if row[masking] < noise else f"{row[masking]:.1e}" for masking in MASKINGS]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    head = ("weights", "scan", "convolution", "padding", "attention", *MASKINGS)
+    note = f"Largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding."
+    grids = []
+    for vector, title in VECTORS.items():
+        found: dict[tuple[str, ...], dict[str, float]] = {}
+        for row in result["rows"]:
+            found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
+        rows = [
+            (*words(*situation), *(_distance(far.get(masking)) for masking in MASKINGS))
+            for situation, far in found.items()
+        ]
+        grids.append(Grid(f"{name}-{vector}", f"Largest cosine distance, {title}", head, tuple(rows), (note,)))
+    return grids
+
+
+def _distance(value: float | None) -> Cell:
+    if value is None:
+        return missing()
+    return Cell("0" if value < STABLE else f"{value:.1e}", value=value)

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mabert.report.claims.drift import STABLE
 from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, from_markdown
-from mabert.report.drift import MASKINGS, drift_chart
+from mabert.report.drift import drift_chart, drift_grids
 from mabert.report.efficiency.chart import scaling_chart
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import NAMES, Results
-from mabert.report.grid import Cell, Grid, missing, with_best, words
-
-_SITUATION = ("weights", "direction", "conv", "side", "attention")
+from mabert.report.grid import Cell, Grid, missing, with_best
 
 
 def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
@@ -22,21 +19,8 @@ def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[
         texts = f"{result['texts']} texts ({source.get('texts', 'unknown')}), model `{source.get('model', 'unknown')}`"
         yield Text(f"Cosine distance between a text's vector alone and with padding beside it; {texts}, from `{file}`.")
         described = "Cosine distance against padded positions for each masking, side of the padding and attention"
-        yield Drawing(f"drift-{number}", drift_chart(dict(result)), described)
-        yield Fold("The largest distance in every regime", (drift_grid(result, f"drift-{number}-regimes"),))
-
-
-def drift_grid(result: Mapping[str, Any], name: str) -> Grid:
-    """The largest distance of the [CLS] vector by situation and masking; a dot stands for rounding."""
-    found: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in result["rows"]:
-        found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row["cls"])
-    rows = [
-        (*words(*situation), *(_distance(far.get(masking)) for masking in MASKINGS)) for situation, far in found.items()
-    ]
-    head = ("weights", "scan", "convolution", "padding", "attention", *(label for label, _, _ in MASKINGS.values()))
-    notes = (f"Largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding.",)
-    return Grid(name, "Drift of the [CLS] vector by masking", head, tuple(rows), notes)
+        yield Drawing(f"drift-{number}", drift_chart(result), described)
+        yield Fold("The largest distance in every regime", tuple(drift_grids(result, f"drift-{number}")))
 
 
 def efficiency_section(results: Results) -> Iterator[Part]:
@@ -73,12 +57,6 @@ def throughput_grid(result: Mapping[str, Any], name: str) -> Grid:
         rows = with_best(rows, column)
     title = f"Tokens a second, {result.get('dtype', 'unknown precision')}"
     return Grid(name, title, ("model", *collections), tuple(rows), ("In brackets the texts of a batch.",))
-
-
-def _distance(value: float | None) -> Cell:
-    if value is None:
-        return missing()
-    return Cell("0" if value < STABLE else f"{value:.1e}", value=value)
 
 
 def _rate(row: Mapping[str, Any]) -> Cell:

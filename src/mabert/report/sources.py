@@ -141,4 +141,4 @@ def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study,
 
 
 def _date(study: Study) -> str:
-    return str(study.environment.get("date", ""))
+    return str(study.environments[-1].get("date", ""))

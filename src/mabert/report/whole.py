@@ -28,14 +28,15 @@ LIMITS = (
     "**The seeds vary fine-tuning only.** All seeds of an arm share one pretrained model, so neither deviations nor "
     "intervals cover how another pretraining would have come out.",
     f"**Intervals are {LEVEL:.0%} percentile bootstrap intervals over paired seeds; with five pairs they are too "
-    "narrow**, and one that just excludes 0 is weak evidence. Claims of many comparisons are judged by each of them, "
-    "without correction.",
+    f"narrow**, so verdicts rest on the paired t test at {1 - LEVEL:.0%}, which five hardly normal scores strain "
+    "as well.",
     f"A comparison of fewer than {LEAST_PAIRS} pairs decides nothing.",
     "**Models, text and steps are those named with each study**, far below the paper's unless the scale is `paper`: "
     "the order of arms can be compared with the paper's, the scores cannot.",
     "A task named a sample was trained on part of its rows; its scores are not those of the official task, though the "
     "paper's averages beside them are over the official one.",
-    "Scores are on validation data; where fine-tuning keeps the best epoch, it was chosen on the same data.",
+    "Scores are on validation data; where fine-tuning keeps the best epoch, or has several learning rates to choose "
+    "from, the choice was made on the same data, the rate's by the first seed.",
 )
 
 
@@ -84,7 +85,10 @@ def verdicts(found: Found) -> list[Verdict]:
 def _head(found: Found) -> Iterator[Part]:
     yield Heading(1, TITLE)
     yield Text("What was measured here, set beside the tables of the paper, claim by claim.", "lead")
-    runs = [f"{study.title} at scale `{study.scale}`: {_machine(study.environment)}" for study in found.studies]
+    runs = [
+        f"{study.title} at scale `{study.scale}`: {'; '.join(dict.fromkeys(map(_machine, study.environments)))}"
+        for study in found.studies
+    ]
     sources = [] if found.efficiency is None else found.efficiency.sources
     runs += [f"Memory and time: {_machine(source.environment)}" for source in sources]
     runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
@@ -114,9 +118,10 @@ def _claims(found: Found) -> Iterator[Part]:
 
 def _rules() -> tuple[str, ...]:
     return (
-        f"A claim on scores {HOLDS} where every interval it needs excludes 0 in the claimed direction, {FAILS} where "
-        f"one does in the other, and {OPEN} otherwise; where a needed arm is missing it is {UNMEASURED}, unless "
-        "another already speaks against it.",
+        f"A claim on scores {HOLDS} where every comparison it needs is in the claimed direction by a paired t test at "
+        f"{1 - LEVEL:.0%}; it {FAILS} where one is in the other direction at that level divided by the number of "
+        f"comparisons; it {OPEN} otherwise. Where a needed arm is missing it is {UNMEASURED}, unless another already "
+        "speaks against it.",
         "A claim on time is judged in the same way by what the fastest and the slowest call allow; one of a factor "
         "needs the paper's factor at least. Only tasks that both sides have are compared, and each row names them.",
     )

@@ -28,8 +28,6 @@ DIRECTIONS = ("forward", "backward", "bidirectional")
 CONV_MODES = ("causal", "centered")
 LENGTHS = (0, 8, 32, 128, 512, 1024)
 VECTORS = {"cls": first_token, "mean": mean_of_tokens}
-NOISE = 1e-9
-"""Cosine distance that float32 rounding stays below by far; what lies above is drift."""
 
 _OPEN = "sdpa_without_mask"
 _TOKENS = 16384  # of a batch, padding included
@@ -197,22 +195,3 @@ def _no_mask(*_: Any, **__: Any) -> None:
 
 ALL_ATTENTION_FUNCTIONS.register(_OPEN, _attend_without_mask)
 AttentionMaskInterface.register(_OPEN, _no_mask)
-
-
-def cures(result: dict[str, Any], vector: str = "cls") -> list[dict[str, Any]]:
-    """Tell for each situation how far each masking lets the vectors drift; below `NOISE`, it keeps them.
-
-    Args:
-        result: What `drift` returned.
-        vector: ``cls`` or ``mean``.
-
-    Returns:
-        A row for each weights, direction, conv, side and attention: these, and by masking the largest distance.
-    """
-    table: dict[tuple[str, ...], dict[str, Any]] = {}
-    names = ("weights", "direction", "conv", "side", "attention")
-    for row in result["rows"]:
-        key = tuple(row[name] for name in names)
-        entry = table.setdefault(key, dict(zip(names, key, strict=True)))
-        entry[row["masking"]] = max(row[vector])
-    return list(table.values())

@@ -1,5 +1,6 @@
 """What a study has found so far, as one JSON file that `mabert report` reads."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from mabert.study.plan import Plan, Row
 from mabert.study.runner import Status
 from mabert.train.classifier import epochs_of
 from mabert.train.run import write_text
+from mabert.train.vocabulary import TRAINED
 
 VERSION = 1
 
@@ -17,7 +19,7 @@ OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters"
 
 
 def results_file(plan: Plan, root: Path) -> Path:
-    """Where the results of a plan are written."""
+    """Where the results of a plan are written; each plan has a file of its own."""
     return root / f"{plan.name}-{plan.scale_name}.json"
 
 
@@ -34,10 +36,11 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     Returns:
         ``kind``, ``version``, ``study``, ``title``, ``label``, ``reference``, ``scale``, ``environment`` of the cell
         that ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
-        ``budget`` with its ``pretraining`` and its ``scores``: by column, metric and seed.
+        ``budget`` with its ``pretraining``, its ``scores`` by column, metric and seed, of all seeds that are finished,
+        and the ``rates`` by column that fine-tuning chose.
     """
     environments = where_run(plan, root)
-    columns = [column for task in plan.tasks.values() for column in task.columns(epochs_of_task(plan, task.task.name))]
+    columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
     return {
         "kind": "study",
@@ -52,6 +55,10 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "settings": {
             "pretraining": plan.scale.pretrain,
             "finetuning": plan.scale.finetune,
+            "arms": {
+                name: {"pretrain": arm.pretrain, "finetune": arm.finetune} for name, arm in plan.study.arms.items()
+            },
+            "tasks": {name: tuning(plan, name) for name in plan.tasks},
             "seeds": plan.scale.seeds,
             "from_mnli": plan.scale.from_mnli,
         },
@@ -73,23 +80,25 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda about: about["date"])
 
 
-def epochs_of_task(plan: Plan, name: str) -> int:
-    """Epochs of the reference arm on a task."""
+def tuning(plan: Plan, name: str) -> dict[str, Any]:
+    """How the reference arm is fine-tuned on a task."""
     task = plan.tasks[name]
-    return epochs_of(plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked), task.task)
+    recipe = plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked)
+    return {**dataclasses.asdict(recipe), "epochs": epochs_of(recipe, task.task)}
 
 
 def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], states: dict[str, Status]) -> dict[str, Any]:
     """One row of the results."""
-    seeds = plan.scale.seeds
     scores: dict[str, dict[str, dict[str, float]]] = {}
-    failed = []
+    rates, failed = {}, []
     for column in columns:
         name = row.finetunings[column["task"]]
         files = CellFiles(root, name)
-        for seed in seeds:
+        for seed in files.seeds():
             result = files.result(seed)
-            for metric, value in ({} if result is None else result["metrics"][column["split"]]).items():
+            assert result is not None
+            rates[column["key"]] = result["learning_rate"]
+            for metric, value in result["metrics"][column["split"]].items():
                 scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value
         status = states.get(name, Status())
         if status.state in ("failed", "blocked"):
@@ -101,6 +110,7 @@ def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], state
         "budget": row.budget,
         "pretraining": pretrained(plan, root, row.pretraining, states),
         "scores": scores,
+        "rates": rates,
         "failed": failed,
     }
 
@@ -123,5 +133,6 @@ def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> 
         **outcome,
         "seconds": result["seconds"],
         "tokenizer": origin,
+        "tokenizer_trained": (origin or "").startswith(TRAINED),
         "commit": result["environment"]["commit"],
     }

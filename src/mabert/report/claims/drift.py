@@ -8,10 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mabert.report.claims.verdict import UNMEASURED, Verdict, judge
-from mabert.report.drift import SITUATIONS, VECTORS
-
-STABLE = 1e-9
-"""Cosine distance that rounding in float32 stays far below."""
+from mabert.report.drift import SITUATIONS, STABLE, VECTORS
 
 _PAPERS = "fig:cola_cosdist_padlen"
 _PARTS = "fig:cola_cosdist_decomp"

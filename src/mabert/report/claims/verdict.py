@@ -38,7 +38,7 @@ def judge(signs: Iterable[int | None]) -> str:
     """The verdict on a claim that needs every one of some comparisons.
 
     Args:
-        signs: Of each comparison: 1 where its interval lies in the claimed direction, -1 where in the other, 0 where it
+        signs: Of each comparison: 1 where it is told to be in the claimed direction, -1 where in the other, 0 where it
             cannot be told, None where it was not measured.
     """
     found = list(signs)

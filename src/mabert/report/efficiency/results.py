@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -137,7 +138,10 @@ def curve(rows: Mapping[int, Row]) -> Curve:
 
 
 def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Results:
-    """Read results and merge them: of two rows for the same thing the one measured later stays.
+    """Read results and merge them.
+
+    Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
+    alone does not part a comparison whose sides took turns; of two such, the later.
 
     Args:
         paths: JSON files that `mabert bench models` wrote.
@@ -151,13 +155,13 @@ def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Resu
     read = sorted((_read(Path(path), allow_quick) for path in paths), key=lambda pair: pair[0].date)
     if not read:
         raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
-    rows: dict[tuple[Any, ...], Row] = {}
     parameters: dict[str, int] = {}
-    for source, content in read:
+    for _, content in read:
         parameters |= content["parameters"]
-        for raw in content["rows"]:
-            row = _row(raw, source)
-            rows[row.measure, row.condition, row.model, row.length] = row
+    found = [(file, _row(raw, source)) for file, (source, content) in enumerate(read) for raw in content["rows"]]
+    beside = Counter((file, row.measure, row.condition, row.length) for file, row in found)
+    found.sort(key=lambda each: (beside[each[0], each[1].measure, each[1].condition, each[1].length], each[0]))
+    rows = {(row.measure, row.condition, row.model, row.length): row for _, row in found}
     check_machines(rows.values())
     return Results(tuple(rows.values()), parameters, tuple(source for source, _ in read))
 

@@ -82,6 +82,7 @@ class Row:
             ``parameters``, ``seconds``, ``history`` and so on; any of them may be missing.
         scores: By task, metric and seed.
         failed: Fine-tuning runs that broke off.
+        rates: Learning rates of fine-tuning, by task; empty where not told.
     """
 
     arm: str
@@ -90,6 +91,7 @@ class Row:
     pretraining: Mapping[str, Any]
     scores: Mapping[str, Mapping[str, Seeds]]
     failed: tuple[Failure, ...]
+    rates: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class Study:
         label: Of the paper's table; None where it has none.
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
-        environment: Machine, versions and commit.
-        settings: ``pretraining``, ``finetuning``, ``seeds`` and ``from_mnli``.
+        environments: Machines, versions and commits of its cells, the last one last.
+        settings: ``pretraining``, ``finetuning``, ``arms``, ``tasks`` with the fine-tuning of each, ``seeds`` and
+            ``from_mnli``; any of them may be missing.
         columns: Its tasks.
         rows: Its models.
         file: Name of the file that it stood in.
@@ -114,7 +117,7 @@ class Study:
     label: str | None
     reference: str
     scale: str
-    environment: Mapping[str, Any]
+    environments: tuple[Mapping[str, Any], ...]
     settings: Mapping[str, Any]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -201,7 +204,7 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
         label=content.get("label"),
         reference=content["reference"],
         scale=content["scale"],
-        environment=content["environment"],
+        environments=tuple(content.get("environments") or [content["environment"]]),
         settings=content["settings"],
         columns=columns,
         rows=tuple(_row(raw, known, file) for raw in content["rows"]),
@@ -231,6 +234,7 @@ def _row(raw: Mapping[str, Any], columns: set[str], file: str) -> Row:
             for column, metrics in raw["scores"].items()
         },
         failed=tuple(map(_failure, raw.get("failed") or ())),
+        rates=raw.get("rates") or {},
     )
 
 

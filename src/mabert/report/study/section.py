@@ -105,16 +105,40 @@ def _training(study: Study) -> Mapping[str, Any]:
 
 
 def _tuning(study: Study) -> str:
-    tuned = study.settings.get("finetuning") or {}
-    rates = ", ".join(map(str, tuned.get("learning_rates") or ["the default"]))
+    seeds = study.settings.get("seeds") or []
+    first = f"seed {seeds[0]}" if seeds else "the first seed"
     epochs = " or ".join(map(str, sorted({each.epochs for each in study.columns if each.epochs is not None})))
-    rule = {"last": "the last epoch", "best": "the best epoch on the data it is scored on"}
-    after = rule.get(tuned.get("select", "last"), str(tuned.get("select")))
-    mnli = "; small tasks start from the model tuned on MNLI" if study.settings.get("from_mnli") else ""
+    mnli = f"; small tasks start from the model tuned on MNLI under {first}" if study.settings.get("from_mnli") else ""
     return (
-        f"Fine-tuned under {len(study.settings.get('seeds') or [])} seeds, learning rate {rates}, "
-        f"{epochs or 'unknown'} epochs, scored after {after}{mnli}."
+        f"Fine-tuned under {len(seeds)} seeds, {_rates(study, first)}, {epochs or 'unknown'} epochs, "
+        f"scored after {_rule(study)}{mnli}."
     )
+
+
+def _tasks_told(study: Study) -> Mapping[str, Mapping[str, Any]]:
+    """The fine-tuning of each task; where the file does not tell, that of the scale for all."""
+    return study.settings.get("tasks") or {"every task": study.settings.get("finetuning") or {}}
+
+
+def _rates(study: Study, first: str) -> str:
+    """The learning rate, or how it was chosen."""
+    grids = dict.fromkeys(tuple(told.get("learning_rates") or ["the default"]) for told in _tasks_told(study).values())
+    told = " or ".join(", ".join(map(str, rates)) for rates in grids)
+    if all(len(rates) == 1 for rates in grids):
+        return f"learning rate {told}"
+    return f"the learning rate chosen from {told} under {first} on the data it is scored on"
+
+
+def _rule(study: Study) -> str:
+    """Which weights are scored, by task where they differ."""
+    words = {"last": "the last epoch", "best": "the best epoch on the data it is scored on"}
+    rules: dict[str, list[str]] = {}
+    for name, told in _tasks_told(study).items():
+        rule = str(told.get("select", "last"))
+        rules.setdefault(words.get(rule, rule), []).append(name)
+    if len(rules) == 1:
+        return next(iter(rules))
+    return " and ".join(f"{rule} ({', '.join(names)})" for rule, names in rules.items())
 
 
 def _lengths(told: Mapping[str, Any]) -> str:

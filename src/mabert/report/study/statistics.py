@@ -1,8 +1,9 @@
 """Scores over seeds: mean and deviation, and the difference of two arms, paired by seed, with its interval.
 
 The interval is the bootstrap's percentile interval (Efron 1979, "Bootstrap methods: another look at the jackknife") of
-the mean difference. The seeds of an arm vary fine-tuning and share one pretrained model, so it does not cover how
-pretraining itself would spread; and of few pairs a percentile interval is too narrow.
+the mean difference. Of five pairs it is too narrow: where nothing differs it excludes 0 about once in seven. So what is
+called a difference rests on the paired t test (Student 1908) instead. Neither covers how pretraining itself would
+spread: the seeds of an arm vary fine-tuning and share one pretrained model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtr
 
 LEVEL = 0.95
 LEAST_PAIRS = 5
@@ -45,6 +47,7 @@ class Difference(NamedTuple):
         mean: Over the pairs.
         low: Lower end of the interval; None for one pair.
         high: Upper end; None for one pair.
+        chance: Of a mean as far from 0 where the arms are alike, by the paired t test, two-sided; None for one pair.
         pairs: Seeds that both arms have.
         columns: Tasks that the scores are averaged over.
     """
@@ -52,15 +55,19 @@ class Difference(NamedTuple):
     mean: float
     low: float | None
     high: float | None
+    chance: float | None
     pairs: int
     columns: tuple[str, ...] = ()
 
-    @property
-    def sign(self) -> int:
-        """1 where the interval lies above 0, -1 where below, 0 where that cannot be told."""
-        if self.low is None or self.high is None or self.pairs < LEAST_PAIRS:
+    def sign(self, comparisons: int = 1) -> int:
+        """1 where the arm is above the other, -1 where below, 0 where that cannot be told.
+
+        Args:
+            comparisons: Among which the most telling one is looked for; the level is divided by them (Bonferroni).
+        """
+        if self.chance is None or self.pairs < LEAST_PAIRS or self.chance > (1 - LEVEL) / comparisons:
             return 0
-        return int(self.low > _ROUNDING) - int(self.high < -_ROUNDING)
+        return 1 if self.mean > 0 else -1
 
 
 def summary(scores: Iterable[float]) -> Summary | None:
@@ -96,6 +103,16 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
     return float(low), float(high)
 
 
+def chance(gaps: Sequence[float]) -> float | None:
+    """How likely a mean as far from 0 is where the true one is 0: Student's t test, two-sided; None for one value."""
+    if len(gaps) < 2:
+        return None
+    mean, spread = abs(float(np.mean(gaps))), float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5
+    if spread <= _ROUNDING:
+        return 0.0 if mean > _ROUNDING else 1.0
+    return float(2 * stdtr(len(gaps) - 1, -mean / spread))
+
+
 def difference(ours: Seeds, theirs: Seeds, columns: tuple[str, ...] = ()) -> Difference | None:
     """One arm less another over the seeds that both have; None where they share none."""
     shared = sorted(ours.keys() & theirs.keys())
@@ -103,7 +120,7 @@ def difference(ours: Seeds, theirs: Seeds, columns: tuple[str, ...] = ()) -> Dif
         return None
     gaps = [ours[seed] - theirs[seed] for seed in shared]
     low, high = interval(gaps) or (None, None)
-    return Difference(float(np.mean(gaps)), low, high, len(gaps), columns)
+    return Difference(float(np.mean(gaps)), low, high, chance(gaps), len(gaps), columns)
 
 
 def averages(scores: Mapping[str, Seeds], columns: Sequence[str]) -> dict[int, float]:

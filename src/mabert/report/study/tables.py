@@ -122,7 +122,8 @@ def difference_table(study: Study) -> Grid:
     told = f", with {' and '.join(variants)} the same with {' and '.join(variants)}" if variants else ""
     notes = (
         f"The arm less {study.label_of(study.reference)}{told}; in brackets the {LEVEL:.0%} percentile bootstrap "
-        f"interval over paired seeds and how many pairs. Bold where it excludes 0 and there are {LEAST_PAIRS} pairs.",
+        f"interval over paired seeds and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them "
+        f"apart and there are {LEAST_PAIRS} pairs; each difference is tested by itself.",
     )
     head = (*_head(study), *(column.heading for column in study.columns), AVERAGE)
     title = f"{study.title}: differences from {study.label_of(study.reference)}"
@@ -134,14 +135,22 @@ def pretraining_table(study: Study) -> Grid:
     head = (
         *_head(study),
         *("state", "steps", "tokens (M)", "held-out loss (nats)", "held-out accuracy", "parameters (M)", "minutes"),
+        *("tokenizer", "commit"),
     )
     rows = [
-        (*_arm(study, row), *words(row.pretraining.get("status", "missing")), *_pretraining(row))
+        (
+            *_arm(study, row),
+            *words(row.pretraining.get("status", "missing")),
+            *_pretraining(row),
+            *words(*(row.pretraining.get(name) or MISSING for name in ("tokenizer", "commit"))),
+        )
         for row in ordered(study)
     ]
     rows = with_best(rows, head.index("held-out loss (nats)"), lowest=True) if len(study.budgets) == 1 else rows
-    notes = ("Loss and accuracy are of masked tokens of held-out text.",)
-    return Grid(f"{study.slug}-pretraining", f"{study.title}: pretraining", head, tuple(rows), notes)
+    notes = ["Loss and accuracy are of masked tokens of held-out text."]
+    if any(row.pretraining.get("tokenizer_trained") for row in study.rows):
+        notes.append(f"{FLAG}some vocabularies were trained on the run's text; the paper's models have their own.")
+    return Grid(f"{study.slug}-pretraining", f"{study.title}: pretraining", head, tuple(rows), tuple(notes))
 
 
 def failures(study: Study) -> list[str]:
@@ -217,7 +226,7 @@ def _difference(found: Difference | None) -> Cell:
     if found is None:
         return missing()
     ends = "" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}] "
-    return Cell(f"{found.mean:+.3f}", f"{ends}({found.pairs})", found.mean, bold=found.sign != 0)
+    return Cell(f"{found.mean:+.3f}", f"{ends}({found.pairs})", found.mean, bold=found.sign() != 0)
 
 
 def _averaged(found: Difference | None, whole: int) -> Cell:
