@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,6 +67,26 @@ def test_identity_follows_options_and_files(hub):
     before = identity()
     os.utime(hub / "en" / "train.parquet", (1, 1))
     assert identity() != before
+    assert identity()["sha256"] == before["sha256"]
+    shutil.copy(hub / "de" / "train.parquet", hub / "en" / "train.parquet")
+    assert identity()["sha256"] != before["sha256"]
+
+
+def test_a_set_of_the_hub_is_known_by_its_commit(hub, monkeypatch):
+    import datasets
+
+    load, commit = datasets.load_dataset_builder, ["abc"]
+
+    def from_the_hub(name, config=None, revision=None):
+        builder = load(str(hub), config)
+        builder.hash = commit[0]
+        return builder
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", from_the_hub)
+    before = HubSource.parse("hub:other/set:en").identity()
+    assert HubSource.parse("hub:other/set:en").identity() == before
+    commit[0] = "def"
+    assert HubSource.parse("hub:other/set:en").identity() != before
 
 
 def test_written_form():

@@ -89,10 +89,10 @@ def study(arms=None, **fields):
     return build(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields}, "")
 
 
-def planned(folder, root, arms=None, fields=None, budgets=("100%",), **changes):
+def planned(folder, root, arms=None, fields=None, budgets=("100%",), glue=None, **changes):
     """A plan in the world of a folder."""
     given = world(folder) if fields is None else fields
-    planner = Planner(root, scale(given, **changes), str(folder / "glue"))
+    planner = Planner(root, scale(given, **changes), str(glue or folder / "glue"))
     return planner.plan("test", "small", study(arms, budgets=list(budgets)))
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from mabert.report import paper
-from mabert.study.grid import SCALES, STUDIES, Arm, Scale, label_of, load_scale, load_study
+from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, StudyTask
 from mabert.train.recipe import build, load_recipe
-from tests.study.helpers import scale, study, world
+from tests.study.helpers import pairs, scale, study, world
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,27 @@ def test_a_field_of_a_task_that_has_none_yet_can_be_set():
     assert load_scale("paper", ["tasks.rte.finetune.epochs=1"]).tasks["rte"].finetune == {"epochs": 1}
 
 
-def test_what_is_changed_is_called_otherwise(tmp_path):
-    assert label_of("tiny", "scales", SCALES) == "tiny"
-    one, other = (label_of("tiny", "scales", SCALES, [field]) for field in ("finetune.epochs=1", "finetune.epochs=2"))
-    assert one.startswith("tiny-")
-    assert len({"tiny", one, other}) == 3
-    (tmp_path / "tiny.yaml").write_text("tasks: {rte: }\n")
-    assert label_of(tmp_path / "tiny.yaml", "scales", SCALES) not in ("tiny", one, other)
+def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
+    assert label_of("pattern") == "pattern"
+    names = set()
+    for title in ("one", "other"):
+        (tmp_path / "pattern.yaml").write_text(f"title: {title}\n")
+        names.add(label_of(tmp_path / "pattern.yaml"))
+    assert len(names | {"pattern"}) == 3
+    assert all(name.startswith("pattern-") for name in names)
+
+
+def test_what_all_arms_share_stands_once_and_gives_way_to_an_arms_own():
+    arms = {"one": {}, "other": {"finetune": {"packing": "pack"}}}
+    made = build(Study, {"title": "A", "arms": arms, "reference": "one", "finetune": {"packing": "none"}}, "")
+    assert [arm.finetune["packing"] for arm in made.arms.values()] == ["none", "pack"]
+
+
+@pytest.mark.parametrize("study", ["components", "pooling"])
+def test_what_padding_could_do_is_measured_on_padded_batches(study):
+    for arm in load_study(study).arms.values():
+        recipe = load_scale("tiny").finetuning(arm, load_scale("tiny").tasks["cola"])
+        assert (recipe.packing, recipe.batches) == ("none", "random")
 
 
 def test_a_scale_may_stand_on_a_recipe():
@@ -134,9 +148,29 @@ def test_a_name_that_is_none_is_refused():
         load_scale("huge")
 
 
-def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
-    from tests.study.helpers import pairs
+@pytest.mark.parametrize(
+    ("column", "metric"), [("cola", "matthews_correlation"), ("mrpc", "f1"), ("qqp", "f1"), ("mnli_mm", "accuracy")]
+)
+def test_a_table_is_scored_as_the_column_that_it_stands_beside(tmp_path, column, metric):
+    (tmp_path / "glue").mkdir()
+    content = {**pairs(tmp_path / "glue"), "paper": column}
+    (found,) = StudyTask.of("pairs", content).load(str(tmp_path / "glue")).columns(1)
+    assert found["metric"] == metric
 
+
+def test_a_table_that_cannot_be_scored_as_its_column_is_refused(tmp_path):
+    (tmp_path / "glue").mkdir()
+    content = {**pairs(tmp_path / "glue"), "paper": "mrpc"}
+    table = tmp_path / "glue/pairs.tsv"
+    table.write_text(table.read_text() + "a\tb\tthird\n")
+    message = "beside the paper's mrpc, which is scored by f1; a table of 3 classes has accuracy, f1_macro, matthews"
+    with pytest.raises(ValueError, match=message):
+        StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+    with pytest.raises(ValueError, match=r"tasks.pairs.paper is 'wnli'; the paper's columns are cola, sst2"):
+        StudyTask.of("pairs", {**content, "paper": "wnli"})
+
+
+def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
     world(tmp_path)
     table = StudyTask.of("pairs", {**pairs(tmp_path / "glue"), "paper": "mnli_m"}).load(str(tmp_path / "glue"))
     (column,) = table.columns(epochs=2)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from mabert.report.study.results import read_study
 from mabert.study import runner as runners
 from mabert.study.cells import CellFiles
+from mabert.study.cluster import send
 from mabert.study.results import results_file, write_results
 from mabert.study.runner import Runner
 from mabert.study.work import BUSY, STOPPED, serve
@@ -81,7 +82,11 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     read = read_study(result, "test-small.json")
     assert read.row("cls", 1.0).scores["cola"].keys() == {"accuracy", "matthews_correlation"}
     assert len(result["environments"]) == 1
-    assert (result["kind"], result["study"], result["scale"], result["reference"]) == ("study", "test", "small", "map")
+    assert (result["kind"], result["study"], result["scale"]) == ("study", "test", plan.scale_name)
+    assert result["reference"] == "map"
+    assert result["rows"][0]["rates"] == {"cola": FINETUNE["learning_rates"][0]}
+    assert result["settings"]["arms"]["cls"]["finetune"] == ARMS["cls"]["finetune"]
+    assert result["settings"]["tasks"]["cola"].items() >= FINETUNE.items()
     assert [row["arm"] for row in result["rows"]] == ["map", "cls"]
     for row in result["rows"]:
         scores = row["scores"]["cola"]["matthews_correlation"]
@@ -151,12 +156,50 @@ def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
     text = Path(own["pretrain"]["data"]["sources"][0])
     own["pretrain"]["data"]["sources"] = [str(shutil.copy(text, tmp_path / "texts"))]
     own["pretrain"]["training"]["micro_batch_size"] = 8
+    own["pretrain"]["model"]["ssm_direction"] = "forward"  # the default, spelt out
     again = planned(folder, moved, ARMS, own)
     assert list(again.cells) == list(plan.cells)
     assert {status.state for status in run(again, moved).values()} == {"done"}
     order = json.loads(CellFiles(moved, cell.name).order.read_text())
     assert order["recipe"]["training"]["micro_batch_size"] == 8
     assert CellFiles(moved, cell.name).log.read_text().count("pretraining  1/12") == 1
+
+
+def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_examples_lie(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root, glue = shutil.copytree(folder / "root", tmp_path / "root"), shutil.copytree(folder / "glue", tmp_path / "g")
+    own = json.loads(json.dumps(fields))
+    own["finetune"]["padding_safe_masking"] = "exact"  # the model's own, spelt out
+    more = planned(folder, root, ARMS, own, glue=glue, seeds=[0, 1, 2])
+    assert list(more.cells) == list(plan.cells)
+    assert {status.state for status in run(more, root).values()} == {"done"}
+    row = json.loads(results_file(more, root).read_text())["rows"][0]
+    assert set(row["scores"]["cola"]["accuracy"]) == {"0", "1", "2"}
+    files = CellFiles(root, more.rows[0].finetunings["cola"])
+    assert files.result()["seconds"] == pytest.approx(sum(files.result(seed)["seconds"] for seed in (0, 1, 2)))
+    fewer = planned(folder, root, ARMS, fields, seeds=[1])
+    assert results_file(fewer, root) == results_file(more, root)
+    row = json.loads(write_results(fewer, root, {}).read_text())["rows"][0]
+    assert set(row["scores"]["cola"]["accuracy"]) == {"0", "1", "2"}, "what is there is not lost"
+
+
+def test_each_plan_has_results_of_its_own(unbroken):
+    folder, fields, plan, _ = unbroken
+    root = folder / "root"
+    other = json.loads(json.dumps(fields))
+    other["pretrain"]["data"]["held_out"] = 0.2
+    plans = [plan, planned(folder, root, ARMS, other), planned(folder, root, ARMS, fields, budgets=("50%", "100%"))]
+    assert len({results_file(each, root) for each in plans}) == 3
+
+
+def test_a_cell_whose_record_is_missing_writes_it(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].finetunings["cola"]
+    (CellFiles(root, name).run / "result.json").unlink()
+    assert not CellFiles(root, name).done(plan.cells[name])
+    assert {status.state for status in run(planned(folder, root, ARMS, fields), root).values()} == {"done"}
+    assert CellFiles(root, name).result()["seeds"] == [0, 1]
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -341,6 +384,35 @@ def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
     out, _ = refused.communicate(timeout=120)
     assert refused.returncode == 2
     assert "submitit: " in out
+
+
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+
+place = Path(sys.argv[1])
+if (place / "saved").exists():
+    (place / "gone-on").touch()
+    sys.exit()
+
+def save(*_):
+    (place / "saved").touch()
+    sys.exit(130)
+
+signal.signal(signal.SIGTERM, save)
+(place / "begun").touch()
+time.sleep(120)
+"""
+
+
+def test_a_runner_whose_job_must_make_room_saves_and_is_sent_again(tmp_path):
+    pytest.importorskip("submitit")
+    (tmp_path / "saves.py").write_text(SAVES)
+    (job,) = send([sys.executable, str(tmp_path / "saves.py"), str(tmp_path)], tmp_path, "local", 1, {"timeout_min": 5})
+    waits_for((tmp_path / "begun").is_file)
+    job._interrupt()
+    assert job.result() is None
+    assert (tmp_path / "gone-on").is_file()
 
 
 def test_epochs_and_recipes_reach_the_run(unbroken):

@@ -7,8 +7,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
+
+from mabert.data.files import digest
 
 logger = logging.getLogger(__name__)
 
@@ -83,16 +86,23 @@ class HubSource:
         return information.num_bytes if information else None
 
     def identity(self) -> dict[str, Any]:
-        """Name, options, and the commit (hub) or modification times (folder) of the split's data files."""
-        data_files = (self._builder.config.data_files or {}).get(self._split_name)
-        return {
-            "hub": self.name,
+        """Options, and name and commit of a data set of the hub, or the content of a folder's files."""
+        options = {
             "config": self._builder.config.name,
             "split": self.split,
             "text_column": self.text,
             "rows": self.rows,
-            "files": [str(file) for file in data_files or []],
-            "origin": [list(origin) for origin in getattr(data_files, "origin_metadata", [])],
+        }
+        folder = Path(self.name)
+        if not folder.is_dir():
+            # The commit that was found on the hub, or, without network, that of what was fetched before.
+            return {"hub": self.name, "commit": self._builder.hash, **options}
+        files = [Path(file) for file in (self._builder.config.data_files or {}).get(self._split_name, [])]
+        return {
+            "path": str(folder.resolve()),
+            "mtime_ns": [file.stat().st_mtime_ns for file in files],
+            **options,
+            "sha256": [digest(file) for file in files],
         }
 
     @property

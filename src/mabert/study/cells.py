@@ -1,5 +1,6 @@
 """A cell: one run of a study, named by the hash of all that determines what comes out of it; and where it lies."""
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -110,12 +111,17 @@ class CellFiles:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     def done(self, cell: Cell) -> bool:
-        """Whether nothing is left to do."""
-        places = [self.run / f"seed-{seed}" for seed in cell.seeds] or [self.run]
-        return all((place / RESULT).is_file() for place in places)
+        """Whether nothing is left to do: the run's record is there, and that of every seed."""
+        return (self.run / RESULT).is_file() and set(cell.seeds) <= set(self.seeds())
 
-    def why_failed(self) -> str | None:
-        """Why it failed last, in a line; None where it did not."""
-        if not self.failure.is_file():
-            return None
-        return json.loads(self.failure.read_text(encoding="utf-8"))["reason"]
+    def seeds(self) -> list[int]:
+        """Seeds that are finished, those of other plans too."""
+        found = self.run.glob(f"seed-*/{RESULT}")
+        return sorted(int(file.parent.name.removeprefix("seed-")) for file in found)
+
+    def why_failed(self, since: float = 0.0) -> str | None:
+        """Why it failed last, in a line; None where it did not, or only before some time in seconds."""
+        with contextlib.suppress(FileNotFoundError):  # who tries it again removes it
+            if self.failure.stat().st_mtime > since:
+                return json.loads(self.failure.read_text(encoding="utf-8"))["reason"]
+        return None

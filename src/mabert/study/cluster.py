@@ -5,6 +5,9 @@ The folder must lie on a file system that all nodes share and that has POSIX loc
 `flock`).
 """
 
+import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,53 @@ ENGINES = ("slurm", "local")
 
 
 DAY = 24 * 60
-"""Minutes after which a job is ended; the same command goes on with what it left."""
+"""Minutes after which a job has to make room; it is sent again and goes on with what it left."""
+
+RETURNS = 1000
+"""Times that a job is sent again."""
+
+POLL = 0.5
+"""Seconds between two looks at a runner."""
+
+
+class Sent:
+    """A runner as submitit calls it: when the time of its job ends it saves, and is sent again.
+
+    Args:
+        command: What the job runs.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+
+    def __call__(self) -> None:
+        """Runs to the end.
+
+        Raises:
+            RuntimeError: The runner failed.
+        """
+        self.code: int | None = None
+        self.process = subprocess.Popen(self.command)
+        threading.Thread(target=self._watch, daemon=True).start()
+        if code := self._wait():
+            raise RuntimeError(f"the runner ended with exit code {code}")
+
+    def checkpoint(self) -> Any:
+        """Lets the runner save and end, in a signal handler; returns what is to be sent in its place."""
+        from submitit.helpers import DelayedSubmission
+
+        self.process.terminate()
+        self._wait()
+        return DelayedSubmission(type(self)(self.command))
+
+    def _watch(self) -> None:
+        self.code = self.process.wait()
+
+    def _wait(self) -> int:
+        # Without a lock, which the call that a signal interrupts might hold.
+        while self.code is None:
+            time.sleep(POLL)
+        return self.code
 
 
 def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: Mapping[str, Any]) -> list[Any]:
@@ -41,8 +90,10 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     try:
-        executor = submitit.AutoExecutor(folder=folder / "cluster", cluster=engine)
+        executor = submitit.AutoExecutor(
+            folder=folder / "cluster", cluster=engine, slurm_max_num_timeout=RETURNS, local_max_num_timeout=RETURNS
+        )
         executor.update_parameters(**{"name": "mabert", "timeout_min": DAY, **options})
     except (RuntimeError, NameError) as error:
         raise ValueError(f"submitit: {' '.join(str(error).split())}") from error
-    return [executor.submit(submitit.helpers.CommandFunction(list(command))) for _ in range(jobs)]
+    return [executor.submit(Sent(command)) for _ in range(jobs)]

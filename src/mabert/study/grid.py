@@ -5,8 +5,6 @@ in `recipes/studies` and `recipes/scales`.
 """
 
 import hashlib
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +53,7 @@ class Study:
         reference: The arm that the others are compared with.
         label: Of the paper's table.
         budgets: Shares of the scale's steps, `10%`; each is a pretraining of its own.
+        finetune: Fields of the fine-tuning recipe of all arms, in place of scale's and task's.
     """
 
     title: str
@@ -62,9 +61,12 @@ class Study:
     reference: str
     label: str | None = None
     budgets: list[Any] = field(default_factory=lambda: ["100%"])
+    finetune: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
+        for arm in self.arms.values():
+            arm.finetune = {**self.finetune, **arm.finetune}
         if not self.arms:
             raise ValueError("arms is empty; a study compares at least one")
         if self.reference not in self.arms:
@@ -153,13 +155,12 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
     return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
 
 
-def label_of(name: str | Path, folder: str, known: tuple[str, ...], fields: Sequence[str] = ()) -> str:
-    """What tables and files call a study or scale: its name; with a few digits more where it is a file or changed."""
-    path = find(name, folder, known)
-    if str(name) in known and path != Path(name) and not fields:
-        return str(name)
-    what = json.dumps([path.read_text(encoding="utf-8"), sorted(fields)])
-    return f"{path.stem}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
+def label_of(study: str | Path) -> str:
+    """What tables and files call a study: its name; with a few digits more where it is a file of one's own."""
+    path = find(study, "studies", STUDIES)
+    if path != Path(study):
+        return str(study)
+    return f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:4]}"
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:

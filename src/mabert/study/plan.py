@@ -55,7 +55,8 @@ class Plan:
 
     Attributes:
         name: The study's.
-        scale_name: The scale's.
+        scale_name: The scale's, with digits that stand for all that determines the results, so that a study of other
+            text, tasks or settings is known for another.
         study: What is compared.
         scale: How large everything is.
         tasks: By name, with their examples.
@@ -89,7 +90,7 @@ class Planner:
         self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
-        """The cells of a study."""
+        """The cells of a study, which is at a scale of that name."""
         plan = Plan(name, scale_name, study, self.scale, self.tasks)
         for budget in self.scale.budgets.get(name, study.budgets):
             for title, arm in study.arms.items():
@@ -100,6 +101,8 @@ class Planner:
                 for task, cell in self.finetunings(title, arm, pretraining).items():
                     plan.cells.setdefault(cell.name, cell)
                     row.finetunings[task] = cell.name
+        laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
+        plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
         return plan
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
@@ -163,6 +166,8 @@ class Planner:
         }
         if len(recipe.learning_rates) > 1:
             content["chosen_under"] = self.scale.seeds[0]
+        if task.asked.files and task.task.main_metric != "accuracy":  # by which rates and epochs are chosen
+            content["metric"] = task.task.main_metric
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
             content["keeps"] = True

@@ -114,16 +114,10 @@ class Runner:
                 status.state, status.reason = "blocked", f"{cell.needs}, which it starts from, failed"
             elif locked(files):
                 status.state = "elsewhere"
-            elif (reason := self.failed_since(files)) is not None:
+            elif (reason := files.why_failed(self.began)) is not None:  # what failed before is tried again
                 status.state, status.reason = "failed", reason
             else:
                 status.state = "waiting"
-
-    def failed_since(self, files: CellFiles) -> str | None:
-        """Why a cell failed since this runner began, in another one; what failed before is tried again."""
-        if files.failure.is_file() and files.failure.stat().st_mtime > self.began:
-            return files.why_failed()
-        return None
 
     def one(self, cell: Cell) -> None:
         """Runs one cell to its end."""

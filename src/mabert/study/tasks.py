@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ TITLES = {
 
 KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
 """Columns of the task with two validation splits."""
+
+OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
+"""Tasks of the columns that are not called as their task is."""
 
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
@@ -80,6 +83,8 @@ class StudyTask:
             raise ValueError(f"{where}.files are {', '.join(self.files)}; train and validation are needed")
         if bool(self.files) != bool(self.sample):
             raise ValueError(f"{where}: files and sample belong together; sample says what the rows are")
+        if self.paper is not None and self.paper not in IN_PAPER:
+            raise ValueError(f"{where}.paper is {self.paper!r}; the paper's columns are {', '.join(IN_PAPER)}")
         if not self.files:
             glue_task(self.name)
         elif self.name in TASKS:
@@ -108,7 +113,17 @@ class StudyTask:
 
     def _tables(self, folder: Path) -> tuple[Task, dict[str, Rows]]:
         columns = {split: Columns(file.text_a, file.text_b, file.label) for split, file in self.files.items()}
-        return load_tables({split: folder / file.path for split, file in self.files.items()}, columns, name=self.name)
+        files = {split: folder / file.path for split, file in self.files.items()}
+        task, splits = load_tables(files, columns, name=self.name)
+        if self.paper is None:
+            return task, splits
+        metric = glue_task(OF_COLUMN.get(self.paper, self.paper)).main_metric
+        if metric not in task.metrics:
+            raise ValueError(
+                f"tasks.{self.name} is to stand beside the paper's {self.paper}, which is scored by {metric}; "
+                f"a table of {task.num_labels} classes has {', '.join(task.metrics)}"
+            )
+        return replace(task, main_metric=metric), splits
 
 
 @dataclass

@@ -92,7 +92,7 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
         recipe = build(PretrainRecipe, order["recipe"], "")
         training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
         training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
-        pretrain(recipe, files.run, resume=begun, moved=True, callbacks=[Beat(files.progress)])
+        pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
         if int(os.environ.get("RANK", "0")) == 0:
             for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
                 shutil.rmtree(checkpoint)
@@ -112,7 +112,7 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
         seeds,
         source={"data": order["data"]},
         resume=begun,
-        moved=True,
+        vouched=True,
         keep_models=order["keeps"],
         callbacks=[Beat(files.progress, runs)],
     )

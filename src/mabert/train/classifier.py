@@ -51,7 +51,8 @@ class FinetuneRecipe:
         batch_size: Examples a step.
         batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
             costs about the same. Counted with padding where `packing` is `none`.
-        batches: `length`, of examples of about the same length, so that little is padded; or `random`.
+        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
+            padding as where nobody sorts, and measured in the order of the examples.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
             other in a row; `none`, padded and masked. The results are the same, up to rounding and
             dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
@@ -185,7 +186,9 @@ class Job:
 
     def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels)."""
-        return logits_of(classifier, self.data.splits[split], self.tokenizer.pad_token_id, self.recipe.precision)
+        examples, recipe = self.data.splits[split], self.recipe
+        rows = recipe.batch_size if recipe.batches == "random" else None
+        return logits_of(classifier, examples, self.tokenizer.pad_token_id, recipe.precision, rows)
 
     def scores(self, classifier: PreTrainedModel) -> dict[str, float]:
         """The task's metrics on its first validation split."""
@@ -347,14 +350,28 @@ class EvaluateAt(TrainerCallback):
 
 
 @torch.no_grad()
-def logits_of(model: PreTrainedModel, examples: EncodedDataset, pad_id: int, precision: str = "fp32") -> np.ndarray:
-    """A classifier's outputs, float32 (examples, labels), in the order of the examples."""
+def logits_of(
+    model: PreTrainedModel, examples: EncodedDataset, pad_id: int, precision: str = "fp32", rows: int | None = None
+) -> np.ndarray:
+    """A classifier's outputs, float32 (examples, labels), in the order of the examples.
+
+    Args:
+        model: The classifier.
+        examples: What to classify.
+        pad_id: Of padding.
+        precision: As in `FinetuneRecipe`.
+        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length.
+    """
     training = model.training
     model.eval()
     device = model.device
     collate = Collator(pad_id)
     out = np.zeros((len(examples), model.config.num_labels), np.float32)
-    for batch in batches_by_length(examples.lengths):
+    order = range(len(examples))
+    batches = (
+        batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
+    )
+    for batch in batches:
         rows = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
         rows = {name: value.to(device) for name, value in rows.items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,6 @@ from mabert.train.trainer import joined, resolve_precision
 FREE = ("resolved.processes",)
 """What a resumed run may change."""
 
-PLACES = ("model", "source")
-"""Where things lie; what they hold is known by digests, which a resumed run may not change."""
-
 
 def finetune(
     model: str | Path,
@@ -39,7 +37,7 @@ def finetune(
     *,
     source: dict[str, Any] | None = None,
     resume: bool = False,
-    moved: bool = False,
+    vouched: bool = False,
     progress: bool = True,
     keep_models: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
@@ -56,7 +54,8 @@ def finetune(
         seeds: Of initialisation of the head, order and dropout.
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished.
-        moved: Whether model and examples may lie elsewhere than when the run began, being the same.
+        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
+            and examples may lie elsewhere then, being the same.
         progress: Whether to show progress.
         keep_models: Whether the classifiers are saved; their results and predictions always are.
         callbacks: transformers callbacks beside ours.
@@ -81,7 +80,7 @@ def finetune(
         raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
     if limit is not None:
         tokenizer.model_max_length = limit
-    folder = RunFolder(output, FREE + PLACES if moved else FREE)
+    folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
         folder.check(request, resume)
@@ -118,7 +117,9 @@ def finetune(
         "main_metric": task.main_metric,
         "scores": spread(job.data, runs),
     }
-    return folder.write_result(outcome, seeds=list(seeds))
+    grid = [read_json(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
+    seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
+    return folder.write_result(outcome, seconds, seeds=list(seeds))
 
 
 def weights_digest(model: str | Path) -> str | None:
@@ -161,8 +162,10 @@ def best_rate(
     for rate, before in tried.items():
         found = before
         if found is None:
+            began = time.time()
             classifier, _ = train_classifier(job, folder, rate, seed)
             found = {"learning_rate": rate, "seed": seed, "score": job.scores(classifier)[job.data.task.main_metric]}
+            found["seconds"] = round(time.time() - began, 1)
             if writes:
                 grid_file(folder, rate).parent.mkdir(exist_ok=True)
                 write_text(grid_file(folder, rate), json.dumps(found) + "\n")
@@ -172,6 +175,7 @@ def best_rate(
 
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:
     """Trains, measures and, if it is to be kept, saves under one seed."""
+    began = time.time()
     classifier, history = train_classifier(job, place, rate, seed)
     if not writes:
         return {}
@@ -191,7 +195,8 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     if keep_model:
         classifier.save_pretrained(place)
         job.tokenizer.save_pretrained(place)
-    result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history}
+    seconds = round(time.time() - began, 1)
+    result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history, "seconds": seconds}
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     return result
 

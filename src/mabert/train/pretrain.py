@@ -63,9 +63,6 @@ FREE = (
 )
 """What a resumed run may change: how the work is cut, not what is learnt (dropout draws follow the cut, though)."""
 
-PLACES = ("data.sources", "tokenizer", "resolved.tokenizer")
-"""Where things lie; what they hold is known by digests, which a resumed run may not change."""
-
 EXPLODED = 3.0
 """A loss of so many times that of a uniform guess, ln(vocabulary), counts as divergence."""
 
@@ -92,7 +89,7 @@ def pretrain(
     output: str | Path,
     *,
     resume: bool = False,
-    moved: bool = False,
+    vouched: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     progress: bool = True,
     callbacks: list[TrainerCallback] | None = None,
@@ -103,7 +100,8 @@ def pretrain(
         recipe: What to do.
         output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
         resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
-        moved: Whether text and tokenizer may lie elsewhere than when the run began, holding the same.
+        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
+            and tokenizer may lie elsewhere then, holding the same.
         tokenizer: In place of `recipe.tokenizer`.
         progress: Whether to show progress bars.
         callbacks: transformers callbacks beside ours.
@@ -124,7 +122,7 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    folder = RunFolder(output, FREE + PLACES if moved else FREE)
+    folder = RunFolder(output, (*FREE, "resolved.tokenizer") if vouched else FREE, vouched)
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:

@@ -1,7 +1,7 @@
 """One folder a run: what was asked, what came out, and nothing of another run."""
 
 import json
-import os
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,9 @@ from mabert.environment import environment
 REQUEST = "request.yaml"
 RESULT = "result.json"
 LOGS = "tensorboard"
+RESOLVED = "resolved"
+"""Where a request says what the run found out when it began."""
+
 WRITING = ".writing"
 
 
@@ -23,11 +26,14 @@ class RunFolder:
     Attributes:
         path: The folder.
         free: Dotted names in the request that a resumed run may change, since they do not change what comes out.
+        vouched: Whether the caller knows that a run in the folder is the one that is asked for, however it was spelt
+            and wherever things lay; then only what it found out (`resolved`) must be the same.
     """
 
-    def __init__(self, path: str | Path, free: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: str | Path, free: tuple[str, ...] = (), vouched: bool = False) -> None:
         self.path = Path(path)
         self.free = free
+        self.vouched = vouched
         self.started = time.time()
 
     def check(self, request: dict[str, Any], resume: bool) -> None:
@@ -49,9 +55,12 @@ class RunFolder:
         if not (self.path / REQUEST).is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
         there = self.request()
+        compared = [key for key in request if key == RESOLVED or not self.vouched]
         changed = [
             text
-            for name, text in differences({key: there.get(key) for key in request}, request)
+            for name, text in differences(
+                {key: there.get(key) for key in compared}, {key: request[key] for key in compared}
+            )
             if name not in self.free
         ]
         if changed:
@@ -76,7 +85,7 @@ class RunFolder:
 
     def resolved(self) -> dict[str, Any]:
         """What the run found out when it began; empty where there is none."""
-        return (self.request().get("resolved") or {}) if (self.path / REQUEST).is_file() else {}
+        return (self.request().get(RESOLVED) or {}) if (self.path / REQUEST).is_file() else {}
 
     def result(self) -> dict[str, Any] | None:
         """The record of a finished run; None before."""
@@ -114,8 +123,8 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all: a full disk or a kill leaves the old one."""
-    # Several processes may write the same file; each has a name of its own until it is whole.
-    beside = path.with_name(f".{path.name}.{os.getpid()}{WRITING}")
+    # Several processes, of several machines too, may write the same file; each has a name of its own until it is whole.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{WRITING}")
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
