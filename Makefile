@@ -1,7 +1,7 @@
 # make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (a few minutes)
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
-# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (half an hour)
+# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (40 minutes)
 PYTHON ?= python3
 VENV := .venv

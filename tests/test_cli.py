@@ -3,12 +3,14 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import mabert
 from mabert import cli
+from mabert.bench import models
 from mabert.cli.train import seed_list
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
@@ -158,6 +160,7 @@ def test_version(capsys):
     [
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
         (["bench", "throughput", "--limit", "3"], "limit is for `bench models`, not for `bench throughput`"),
+        (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
         (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),
@@ -193,3 +196,14 @@ def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811
     assert code == 0
     assert "60 tokens instead of 24" in out
     assert json.loads((tmp_path / "longer/config.json").read_text())["max_position_embeddings"] == 60
+
+
+def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(models, "run", lambda plan, quick, output: asked.append((plan, quick, output)))
+    options = ["--models", "bert", "--measure", "latency", "--lengths", "128", "--budget", "8", "--limit", "90"]
+    assert run(capsys, "bench", "models", *options, "-o", tmp_path)[0] == 0
+    ((plan, quick, output),) = asked
+    assert (plan.models, plan.measures, plan.lengths) == (["bert"], ["latency"], [128])
+    assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
+    assert (quick, output) == (False, tmp_path)

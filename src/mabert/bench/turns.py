@@ -23,6 +23,9 @@ class Protocol:
         warm_seconds: Seconds of warm-up at most.
         budget: Seconds of a model's samples, after which only `least` is still filled up.
         limit: Seconds of one call, after which the model is too slow for this length, and for longer ones.
+
+    Raises:
+        ValueError: A budget or limit is not above 0.
     """
 
     warm: int = 20
@@ -31,6 +34,11 @@ class Protocol:
     warm_seconds: float = 2.0
     budget: float = 20.0
     limit: float = 150.0
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "limit"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
     rivals.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150]")
+    rivals.add_argument("--budget", type=float, help="seconds of a model's calls at a length, three at least [20]")
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
     uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
@@ -82,6 +83,7 @@ def check_bench(options: argparse.Namespace) -> None:
         "dtype": ("models", "throughput"),
         "lengths": ("models",),
         "limit": ("models",),
+        "budget": ("models",),
         "texts": ("lengths",),
     }
     for name, commands in takers.items():
@@ -96,13 +98,14 @@ def plan_of(options: argparse.Namespace) -> Any:
     from mabert.bench.models import GPU_LENGTHS, LENGTHS, Plan
     from mabert.bench.turns import Protocol
 
+    protocol = {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
     asked = {
         "models": options.models,
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
-        "protocol": None if options.limit is None else Protocol(limit=options.limit),
+        "protocol": Protocol(**protocol),
     }
     return Plan(device=options.device, **{name: value for name, value in asked.items() if value is not None})
 
