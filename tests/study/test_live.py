@@ -96,18 +96,21 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     fields = world(tmp_path)
     probed = []
 
-    def probe(recipe, length):
-        probed.append((recipe.model["hidden_size"], length))
-        return 1e-3 * length
+    def probe(recipe, rows, length):
+        probed.append((recipe.model["hidden_size"], rows, length))
+        return 0.5 + 1e-3 * rows * length
 
     monkeypatch.setattr(estimate, "probe", probe)
     arms = {**ARMS, "again": {"finetune": {"pooling": "cls"}}}
     plan = planned(tmp_path, tmp_path / "root", arms, fields, budgets=("50%", "100%"))
     costs = {cost.cell.title: cost for cost in estimate.estimates(plan, tmp_path / "root")}
-    assert sorted(probed) == [(16, 12), (16, 24), (32, 12), (32, 24)]
-    assert costs["pretrain map, 100%"].seconds == pytest.approx(8 * (9 * 12 * 0.012 + 3 * 24 * 0.024))
+    windows = [(4, 12), (4, 24), (1024 // 12, 12), (32, 4)]
+    assert sorted(probed) == sorted((width, *each) for width in (16, 32) for each in windows)
+    micro_batches = 8 / 4
+    expected = micro_batches * (9 * (0.5 + 0.048) + 3 * (0.5 + 0.096))
+    assert costs["pretrain map, 100%"].seconds == pytest.approx(expected)
     tuning = costs["CoLA, map"]
-    assert tuning.seconds == pytest.approx(tuning.cell.tokens * 0.012)
+    assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.5 + tuning.cell.tokens * 1e-3)
     assert not any(cost.done for cost in costs.values())
     (tmp_path / "root/cells").mkdir()
     finish(tmp_path / "root", costs["pretrain map, 100%"].cell.name, 1.0)
@@ -116,6 +119,13 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     out = console.export_text()
     assert "3 pretrainings and 6 fine-tunings to run" in out
     assert out.count(" done") == 1
+
+
+def test_the_line_through_two_steps_never_falls():
+    assert estimate.Line.through((10, 1.0), (110, 3.0)) == pytest.approx((0.8, 0.02))
+    assert estimate.Line.through((10, 1.0), (110, 0.5)) == (1.0, 0.0)
+    assert estimate.Line.through((10, 0.1), (110, 3.0)) == pytest.approx((0.0, 0.029))
+    assert estimate.Line.through((10, 1.0), (10, 1.0)) == pytest.approx((0.0, 0.1))
 
 
 @pytest.mark.parametrize("architecture", ["mabert", "bert"])

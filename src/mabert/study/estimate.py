@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from rich import box
@@ -23,6 +24,9 @@ from mabert.train.trainer import resolve_precision
 
 PROBE_TOKENS = 1024
 """Tokens of a probe's batch, or one row where that is longer."""
+
+SHORT = (32, 4)
+"""Rows and tokens of the probe of a fine-tuning step on short texts."""
 
 PROBES = 3
 """Calls of a probe after the first."""
@@ -48,54 +52,81 @@ class Estimate:
 def estimates(plan: Plan, root: Path) -> list[Estimate]:
     """The cost of every cell of a plan.
 
-    Models that differ in nothing a step's time depends on are probed once. A token of fine-tuning is taken to cost what
-    one of its model's pretraining costs at the first stage's length.
+    Models that differ in nothing a step's time depends on are probed once. A step of fine-tuning is taken to cost what
+    one of its model's pretraining costs with as many tokens, between a batch of short texts and one of windows of the
+    first stage.
     """
     probed: dict[str, float] = {}
-    found = {}
+    found: dict[str, float] = {}
+    tuning: dict[str, Line] = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
-            rates = {}
-            for length in {stage.length for stage in recipe.stages}:
-                model = (cell.content["recipe"]["model"], cell.content["recipe"]["training"]["precision"])
-                key = repr((recipe.architecture, model, length))
+            model = (cell.content["recipe"]["model"], cell.content["recipe"]["training"]["precision"])
+
+            def seconds(rows: int, length: int, recipe: PretrainRecipe = recipe, model: Any = model) -> float:
+                key = repr((recipe.architecture, model, rows, length))
                 if key not in probed:
-                    probed[key] = probe(recipe, length)
-                rates[length] = probed[key]
-            per_stage = zip(recipe.stages, recipe.stage_steps(), strict=True)
-            tokens = [(stage.length, stage.length * steps * recipe.training.batch_size) for stage, steps in per_stage]
-            seconds = sum(count * rates[length] for length, count in tokens)
-            found[name] = (seconds, rates[recipe.stages[0].length])
+                    probed[key] = probe(recipe, rows, length)
+                return probed[key]
+
+            found[name] = 0.0
+            for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True):
+                rows = max(1, min(recipe.training.micro_batch_size, PROBE_TOKENS // stage.length))
+                found[name] += steps * recipe.training.batch_size / rows * seconds(rows, stage.length)
+            first = recipe.stages[0].length
+            rows = max(1, PROBE_TOKENS // first)
+            short, long = (SHORT[0] * SHORT[1], seconds(*SHORT)), (rows * first, seconds(rows, first))
+            tuning[name] = Line.through(short, long)
         else:
             assert cell.needs is not None
-            rate = found[cell.needs][1]
-            found[name] = (cell.tokens * rate, rate)
-    return [Estimate(cell, CellFiles(root, name).done(cell), found[name][0]) for name, cell in plan.cells.items()]
+            tuning[name] = line = tuning[cell.needs]
+            found[name] = cell.steps * line.step + cell.tokens * line.token
+    return [Estimate(cell, CellFiles(root, name).done(cell), found[name]) for name, cell in plan.cells.items()]
 
 
-def probe(recipe: PretrainRecipe, length: int) -> float:
-    """Seconds a token of training takes at a length."""
+class Line(NamedTuple):
+    """Seconds of a step as a line over its tokens.
+
+    Attributes:
+        step: Of a step, however few tokens it has.
+        token: Of every token more.
+    """
+
+    step: float
+    token: float
+
+    @classmethod
+    def through(cls, short: tuple[int, float], long: tuple[int, float]) -> "Line":
+        """The line through two steps, of tokens and seconds each, that falls nowhere."""
+        token = max(0.0, (long[1] - short[1]) / (long[0] - short[0])) if long[0] > short[0] else short[1] / short[0]
+        return cls(max(0.0, short[1] - token * short[0]), token)
+
+
+def probe(recipe: PretrainRecipe, rows: int, length: int) -> float:
+    """Seconds of a training step on windows of a length."""
     assert recipe.tokenizer is not None
     config = model_config(recipe, load_tokenizer(recipe.tokenizer))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = new_model(config).to(device).train()
     head = getattr(model, family_named(recipe.architecture).head)
-    rows = max(1, min(recipe.training.micro_batch_size, PROBE_TOKENS // length))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     ids = torch.randint(5, config.vocab_size, (rows, length), device=device)
     labels = ids.masked_fill(torch.rand(ids.shape, device=device) >= SCORED, -100)
+    labels[0, 0] = ids[0, 0]  # a batch of few tokens may draw none
     bf16 = resolve_precision(recipe.training.precision) == "bf16"
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=bf16), at_scored_positions(head, labels):
             loss = mean_over_scored(model(input_ids=ids), labels)
         loss.backward()
-        model.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad()
         if device == "cuda":
             torch.cuda.synchronize()
 
     step()
-    return statistics.median(timed(step) for _ in range(PROBES)) / ids.numel()
+    return statistics.median(timed(step) for _ in range(PROBES))
 
 
 def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
