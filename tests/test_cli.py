@@ -159,7 +159,7 @@ def test_version(capsys):
     ("arguments", "message"),
     [
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
-        (["bench", "throughput", "--limit", "3"], "limit is for `bench models`, not for `bench throughput`"),
+        (["bench", "throughput", "--lengths", "3"], "lengths is for `bench models`, not for `bench throughput`"),
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),

@@ -117,8 +117,9 @@ def run(
     output: Path | None = None,
     device: str = "cpu",
     times: int = 1,
+    protocol: Protocol = PROTOCOL,
 ) -> dict[str, Any]:
-    """Measure every model on every collection, print the table, and return (and write) it.
+    """Measure every model on every collection, print the table, and return (and write, collection by collection) it.
 
     Args:
         models: Names of families.
@@ -127,15 +128,26 @@ def run(
         output: Folder for the dated JSON file; None writes nothing.
         device: ``cpu`` or ``cuda``.
         times: How many times the texts that a CPU gets.
+        protocol: How; a call is all texts of a collection.
 
     Returns:
-        ``kind``, ``environment``, ``quick``, ``share`` of the protocol's texts by collection, and ``rows``.
+        ``kind``, ``environment``, ``quick``, ``protocol``, ``share`` of the protocol's texts by collection, and
+        ``rows``.
     """
     Plan(models=models, dtypes=(dtype,), device=device)
     texts = {"two texts": (9, 30)} if quick else collections(times)
-    bench = ManyTexts(QUICK if quick else PROTOCOL)
+    bench = ManyTexts(QUICK if quick else protocol)
     console = Console()
-    rows: list[Speed] = []
+    result: dict[str, Any] = {
+        "kind": "throughput",
+        "environment": measured_on(),
+        "quick": quick,
+        "dtype": dtype,
+        "protocol": asdict(bench.protocol),
+        "share": {name: len(lengths) / TEXTS for name, lengths in texts.items()},
+        "lengths": {name: list(lengths) for name, lengths in texts.items()},
+        "rows": [],
+    }
     with ExitStack() as stack:
         workers = {name: stack.enter_context(closing(Worker(name))) for name in models}
         bar = stack.enter_context(Progress(console=console, transient=True))
@@ -145,17 +157,10 @@ def run(
             cell = Cell("throughput", "best", dtype, max(lengths), device, quick, lengths)
             bench.batches.clear()
             measured = bench.measure(cell, workers)
-            rows += [speed(name, lengths, bench.batches.get(row.model), row) for row in measured]
+            result["rows"] += [asdict(speed(name, lengths, bench.batches.get(row.model), row)) for row in measured]
+            if output is not None:
+                write(result, output, "throughput")
             bar.advance(task)
-    result = {
-        "kind": "throughput",
-        "environment": measured_on(),
-        "quick": quick,
-        "dtype": dtype,
-        "share": {name: len(lengths) / TEXTS for name, lengths in texts.items()},
-        "lengths": {name: list(lengths) for name, lengths in texts.items()},
-        "rows": [asdict(row) for row in rows],
-    }
     show(console, result)
     if output is not None:
         console.print(f"written to {write(result, output, 'throughput')}")

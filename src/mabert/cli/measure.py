@@ -1,6 +1,7 @@
 """`mabert demo` and `mabert bench`: what comes out on this machine."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ def add_bench(commands: Any) -> None:
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
     added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
-    rivals = added.add_argument_group("models, and the first, dtype and device for throughput")
+    rivals = added.add_argument_group("models; for throughput too models, dtype, device, limit and budget")
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
     rivals.add_argument("--dtype", nargs="+", metavar="NAME", help="bfloat16 float32 [bfloat16]")
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
     rivals.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
-    rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150]")
-    rivals.add_argument("--budget", type=float, help="seconds of a model's calls at a length, three at least [20]")
+    rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
+    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three at least [20, 30]")
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
     uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
@@ -63,8 +64,8 @@ def run_bench(options: argparse.Namespace) -> None:
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
-        plan = plan_of(options)
-        throughput.run(plan.models, plan.dtypes[0], options.quick, output, options.device)
+        plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
+        throughput.run(plan.models, plan.dtypes[0], options.quick, output, options.device, protocol=how)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
 
@@ -82,8 +83,8 @@ def check_bench(options: argparse.Namespace) -> None:
         "profile": ("models",),
         "dtype": ("models", "throughput"),
         "lengths": ("models",),
-        "limit": ("models",),
-        "budget": ("models",),
+        "limit": ("models", "throughput"),
+        "budget": ("models", "throughput"),
         "texts": ("lengths",),
     }
     for name, commands in takers.items():
@@ -98,16 +99,20 @@ def plan_of(options: argparse.Namespace) -> Any:
     from mabert.bench.models import GPU_LENGTHS, LENGTHS, Plan
     from mabert.bench.turns import Protocol
 
-    protocol = {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
     asked = {
         "models": options.models,
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
-        "protocol": Protocol(**protocol),
+        "protocol": Protocol(**protocol_of(options)),
     }
     return Plan(device=options.device, **{name: value for name, value in asked.items() if value is not None})
+
+
+def protocol_of(options: argparse.Namespace) -> dict[str, float]:
+    """What is asked of the times of calls."""
+    return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
 
 
 def report_on(files: list[str], output: Path) -> Path:
