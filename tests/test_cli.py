@@ -160,6 +160,7 @@ def test_version(capsys):
     [
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
         (["bench", "throughput", "--lengths", "3"], "lengths is for `bench models`, not for `bench throughput`"),
+        (["bench", "lengths", "--device", "cuda"], "device is for `bench models`, not for `bench lengths`"),
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),

@@ -10,6 +10,7 @@ from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.baselines.windows import WINDOWED
 from mabert.model.embeddings import stretch
 from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
@@ -47,6 +48,31 @@ def test_base_size_by_way_of_a_recipe_is_the_published_model(name):
     published = family.base_config()
     sizes = family.sizes(Shape(positions=published.max_position_embeddings))
     assert {key: getattr(published, key) for key in sizes} == sizes
+
+
+@pytest.mark.parametrize("length", [5, 30, 200, 256, 257, 384, 700])
+def test_modernberts_windows_without_the_scores_outside_are_its_windows(length):
+    config = small_config("modernbert")
+    config.local_attention = 32
+    models = []
+    for attention in ("sdpa", WINDOWED):
+        config._attn_implementation = attention
+        torch.manual_seed(0)
+        models.append(build("encoder", config).eval())
+    assert "sliding_attention" in config.layer_types
+    ids = tokens(2, length)
+    padding = torch.ones_like(ids)
+    padding[1, length // 2 :] = 0
+    for mask in (None, torch.ones_like(ids), padding):
+        plain, fast = (model(ids, attention_mask=mask).last_hidden_state for model in models)
+        keep = padding.bool() if mask is padding else torch.ones_like(ids).bool()
+        torch.testing.assert_close(fast[keep], plain[keep], atol=1e-5, rtol=1e-5)
+    gradients = []
+    for model in models:
+        model(ids).last_hidden_state.sin().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for fast, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(fast, plain, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,10 +54,10 @@ def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[s
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a function of query, key and value run in float32 where autocast is on.
+    """Gives a function of query, key, value and masks all of them in the dtype of autocast, where that is on.
 
-    transformers gathers the attention's weights in a tensor of the result's dtype, which under autocast is another one
-    than theirs: it stops with an error there.
+    transformers gathers the attention's weights in a tensor of the result's dtype, which the masks, of the embeddings'
+    dtype, make another one than theirs: it stops with an error there.
     """
 
     @functools.wraps(function)
@@ -65,8 +65,13 @@ def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
         device = tensors[0].device.type
         if not torch.is_autocast_enabled(device):
             return function(*tensors, **named)
+        dtype = torch.get_autocast_dtype(device)
+
+        def cast(given: Any) -> Any:
+            return given.to(dtype) if isinstance(given, Tensor) and given.is_floating_point() else given
+
         with torch.autocast(device, enabled=False):
-            return function(*(tensor.float() for tensor in tensors[:3]), *tensors[3:], **named)
+            return function(*map(cast, tensors), **{name: cast(value) for name, value in named.items()})
 
     return call
 

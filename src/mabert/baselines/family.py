@@ -80,6 +80,7 @@ class Family:
         tokenizer: Name of the recipe by which its tokenizer is trained, see `mabert.data.train_tokenizer`.
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
+        fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
         alone: Whether what a text gives depends on the texts beside it, so that each must run by itself.
     """
 
@@ -91,6 +92,7 @@ class Family:
     tokenizer: ClassVar[str] = "wordpiece"
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
+    fast_attention: ClassVar[str] = "sdpa"
     alone: ClassVar[bool] = False
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:

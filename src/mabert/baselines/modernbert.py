@@ -6,6 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family, Shape
+from mabert.baselines.windows import WINDOWED
 
 BASE = Shape()
 LAYERS, INTERMEDIATE = 22, 1152
@@ -17,6 +18,7 @@ class ModernBert(Family):
     name, title, model_type, hub = "modernbert", "ModernBERT", "modernbert", "answerdotai/ModernBERT-base"
     tokenizer = "modernbert"
     head = "head"
+    fast_attention = WINDOWED
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
         """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""

@@ -40,7 +40,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
     rivals.add_argument("--dtype", nargs="+", metavar="NAME", help="bfloat16 float32 [bfloat16]")
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
-    rivals.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
+    rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
     rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three at least [20, 30]")
     uneven = added.add_argument_group("lengths")
@@ -65,7 +65,7 @@ def run_bench(options: argparse.Namespace) -> None:
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
         plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
-        throughput.run(plan.models, plan.dtypes[0], options.quick, output, options.device, protocol=how)
+        throughput.run(plan.models, plan.dtypes[0], options.quick, output, plan.device, protocol=how)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
 
@@ -83,6 +83,7 @@ def check_bench(options: argparse.Namespace) -> None:
         "profile": ("models",),
         "dtype": ("models", "throughput"),
         "lengths": ("models",),
+        "device": ("models", "throughput"),
         "limit": ("models", "throughput"),
         "budget": ("models", "throughput"),
         "texts": ("lengths",),
@@ -107,7 +108,7 @@ def plan_of(options: argparse.Namespace) -> Any:
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
         "protocol": Protocol(**protocol_of(options)),
     }
-    return Plan(device=options.device, **{name: value for name, value in asked.items() if value is not None})
+    return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
 
 
 def protocol_of(options: argparse.Namespace) -> dict[str, float]:
