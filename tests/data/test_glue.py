@@ -138,6 +138,7 @@ def test_the_task_folder_itself_will_do_and_test_files_may_be_missing(glue):
             "line 2: unknown label '-'",
         ),
         ("stsb", "dev.tsv", "sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: the score 'high' is not a number"),
+        ("stsb", "dev.tsv", "sentence1\tsentence2\tscore\na\tb\tnan\n", "the score 'nan' is not a finite number"),
         (
             "rte",
             "dev.tsv",

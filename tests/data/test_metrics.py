@@ -81,6 +81,7 @@ def test_several_classes_of_a_table():
         (np.zeros((2, 3)), np.zeros(2), r"cola: predictions of shape \(2, 3\) for labels"),
         (np.zeros(0), np.zeros(0), "cola: no examples to measure"),
         (np.array([0, np.nan]), np.zeros(2), "cola: 1 predictions are not finite"),
+        (np.zeros(2), np.array([np.inf, np.nan]), "cola: 2 labels are not finite"),
     ],
 )
 def test_bad_predictions_are_named(predictions, labels, message):

@@ -216,6 +216,9 @@ def test_cut_off_weights_are_named(masked_lm, tmp_path, size):
     (broken / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="holds no weights"):
         embed(broken, TEXTS)
+    torch.save(load_file(masked_lm / "model.safetensors"), broken / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match="holds no weights"):  # a pickle is not read
+        embed(broken, TEXTS)
 
 
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):

@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from mabert import MaBertForMaskedLM
+from mabert.baselines.load import build
+from mabert.baselines.registry import family_named
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
-from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe
+from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe, encode_task, epochs_of, logits_of
 from mabert.train.finetune import check_divides, finetune
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
@@ -206,6 +208,75 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
     assert (third.state_dict()[table] == old.state_dict()[table]).all()
 
 
+def test_the_orders_of_seeds_and_epochs_are_all_different(pretrained, tmp_path, monkeypatch):
+    seen = []
+    train_step = ClassifierTrainer.training_step
+
+    def watched(self, model, inputs, *arguments):
+        seen.append(inputs["input_ids"].tolist())
+        return train_step(self, model, inputs, *arguments)
+
+    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    go(pretrained, tmp_path / "run", seeds=(0, 1, 2), epochs=2, batches="random")
+    orders = {str(seen[first : first + 10]) for first in range(0, 60, 10)}
+    assert (len(seen), len(orders)) == (60, 6)
+
+
+def test_a_rate_that_was_tried_under_another_seed_is_tried_anew(pretrained, tmp_path):
+    rates = {"learning_rates": [1e-6, 2e-2], "epochs": 6}
+    go(pretrained, tmp_path / "run", **rates)
+    file = tmp_path / "run/grid/1e-06.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seed": 7, "score": 2.0}))
+    assert go(pretrained, tmp_path / "run", resume=True, **rates)["outcome"]["learning_rate"] == 2e-2
+    assert json.loads(file.read_text())["seed"] == 0
+
+
+def test_only_glues_own_small_tasks_get_more_epochs():
+    assert epochs_of(FinetuneRecipe(), glue_task("rte")) == 10
+    assert epochs_of(FinetuneRecipe(), table_task("rte", ("a", "b"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16'\]"),
+        ({"select": "Best"}, "select is 'Best'"),
+        ({"batches": "rand"}, "batches is 'rand'"),
+        ({"packing": "unpadded"}, "packing is 'unpadded'"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_refused_in_python_too(changes, message):
+    with pytest.raises(ValueError, match=message):
+        FinetuneRecipe(**changes)
+
+
+def test_padded_batches_of_mixed_lengths_are_measured_in_order(pretrained, monkeypatch):
+    words = tokenizer()
+    data = encode_task(TASK, splits(), words, 24, False)
+    model = AutoModelForSequenceClassification.from_pretrained(pretrained)
+    seen = []
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda **given: seen.append(given["input_ids"]) or forward(**given))
+    examples = data.splits["validation"]
+    in_order = logits_of(model, examples, words.pad_token_id, rows=16)
+    assert [len(batch) for batch in seen] == [16, 16, 8]
+    first = [ids[ids != words.pad_token_id].tolist() for ids in seen[0]]
+    assert first == [examples[number]["input_ids"] for number in range(16)]
+    np.testing.assert_allclose(in_order, logits_of(model, examples, words.pad_token_id), atol=1e-5)
+
+
+def bert(folder):
+    """A small BERT that was never trained, with the vocabulary of the tests."""
+    words, family = tokenizer(), family_named("bert")
+    sizes = {"hidden_size": 16, "layer_pattern": "TT", "num_attention_heads": 2, "intermediate_size": 32}
+    special = family.special_ids(words.pad_token_id, words.cls_token_id, words.sep_token_id)
+    fields = family.config_of({**sizes, "max_position_embeddings": 24}, vocab_size=len(words), **special)
+    torch.manual_seed(0)
+    build("masked_lm", fields).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
 PROGRAM = """
 import sys
 from tests.train.test_finetune import go
@@ -214,8 +285,9 @@ go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batches", ["length", "random"])
-def test_several_processes_share_each_batch(pretrained, tmp_path, batches):
+@pytest.mark.parametrize(("family", "batches"), [("mabert", "length"), ("mabert", "random"), ("bert", "length")])
+def test_several_processes_share_each_batch(pretrained, tmp_path, family, batches):
+    pretrained = pretrained if family == "mabert" else bert(tmp_path / "bert")
     (tmp_path / "program.py").write_text(PROGRAM)
     for processes in (1, 2):
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -224,20 +296,20 @@ def test_several_processes_share_each_batch(pretrained, tmp_path, batches):
         done = subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
     one, two = (json.loads((tmp_path / f"{count}/result.json").read_text())["outcome"] for count in (1, 2))
-    assert one["learning_rate"] == two["learning_rate"] == 2e-2
+    assert one["learning_rate"] == two["learning_rate"]
     for seed in (0, 1):
         alone, shared = (load_file(tmp_path / f"{count}/seed-{seed}/model.safetensors") for count in (1, 2))
         for name in alone:
             if not name.endswith("attention.key.bias"):  # its gradient is zero, and AdamW makes steps of its rounding
                 torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
-        steps = [
-            [
-                entry["step"]
-                for entry in json.loads((tmp_path / f"{count}/seed-{seed}/result.json").read_text())["history"]
-            ]
-            for count in (1, 2)
+        histories = [
+            json.loads((tmp_path / f"{count}/seed-{seed}/result.json").read_text())["history"] for count in (1, 2)
         ]
+        steps, losses = (
+            [[entry[what] for entry in history if what in entry] for history in histories] for what in ("step", "loss")
+        )
         assert steps[0] == steps[1]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
 
 def test_batches_that_processes_cannot_share_are_refused():

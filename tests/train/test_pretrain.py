@@ -222,6 +222,28 @@ def test_a_folder_with_another_run_is_left_alone(tmp_path):
     same_weights(before, weights(tmp_path / "run"))
 
 
+def test_a_resumed_run_saves_as_often_as_it_is_now_asked_to(tmp_path):
+    plan = recipe(tmp_path, keep_checkpoints=3)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, tmp_path / "run", callbacks=[StopAt(6)])
+    plan.training.save_steps = 1
+    go(plan, tmp_path / "run", resume=True)
+    assert {path.name for path in (tmp_path / "run").glob("checkpoint-*")} >= {"checkpoint-11", "checkpoint-12"}
+
+
+def test_a_micro_batch_of_many_scored_tokens_is_no_divergence(tmp_path):
+    plan = recipe(tmp_path, micro_batch_size=1, steps=3)
+    plan.data.windows, plan.masking.probability = "document", 0.5
+    documents = [*["bird"] * 7, " ".join(["bird", "house"] * 11)] * 8
+    Path(plan.data.sources[0]).write_text("\n\n".join(documents) + "\n")
+    assert go(plan, tmp_path / "run")["outcome"]["steps"] == 3
+
+
+def test_a_choice_that_does_not_exist_is_refused_in_python_too(tmp_path):
+    with pytest.raises(ValueError, match=r"training.precision is 'fp16'; it must be one of"):
+        recipe(tmp_path, precision="fp16")
+
+
 def test_divergence_names_step_and_batch_and_keeps_checkpoints(tmp_path):
     class Poison(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **kwargs):

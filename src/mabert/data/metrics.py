@@ -27,7 +27,7 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
         all predictions or all labels are the same; it counts as 0.
 
     Raises:
-        ValueError: there are no examples, the shapes do not fit, or a prediction is not a finite number.
+        ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
     """
     task = glue_task(task) if isinstance(task, str) else task
     predictions, labels = np.asarray(predictions), np.asarray(labels)
@@ -37,8 +37,9 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
         raise ValueError(f"{task.name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}")
     if not len(labels):
         raise ValueError(f"{task.name}: no examples to measure")
-    if not np.isfinite(predictions).all():
-        raise ValueError(f"{task.name}: {int((~np.isfinite(predictions)).sum())} predictions are not finite")
+    for what, numbers in (("predictions", predictions), ("labels", labels)):
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{task.name}: {int((~np.isfinite(numbers)).sum())} {what} are not finite")
     return {name: float(METRICS[name](predictions, labels)) for name in task.metrics}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -62,13 +63,16 @@ def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> i
         where: file and line, for the message.
 
     Raises:
-        ValueError: the value is no number (regression) or none of the classes.
+        ValueError: the value is no finite number (regression) or none of the classes.
     """
     if task.is_regression:
         try:
-            return float(value)
+            score = float(value)
         except ValueError:
             raise ValueError(f"{where}: the score {value!r} is not a number") from None
+        if not math.isfinite(score):
+            raise ValueError(f"{where}: the score {value!r} is not a finite number")
+        return score
     if value not in spelled:
         raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}")
     return spelled.index(value)

@@ -121,7 +121,7 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
 
 def _from_pretrained(source: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if Path(source).is_dir():

@@ -116,7 +116,12 @@ def load_model(
     logging.set_verbosity(logging.ERROR)
     try:
         model, about = kind.from_pretrained(
-            path, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
+            path,
+            config=config,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
     except SafetensorError as error:
         raise ValueError(f"the weights in {path} are damaged or cut short ({error}); copy the folder again") from error

@@ -29,11 +29,12 @@ from mabert.baselines.registry import family_of
 from mabert.data.batches import TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
+from mabert.data.glue import GlueTask
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.train.recipe import Packing, at_least, check_packing
+from mabert.train.recipe import Packing, at_least, check_choices, check_packing
 from mabert.train.trainer import MaBertTrainer, device_arguments, joined, one_device, resolve_precision
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
@@ -89,6 +90,7 @@ class FinetuneRecipe:
     def __post_init__(self) -> None:
         at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
         at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
+        check_choices("", self)
         if not self.learning_rates or min(self.learning_rates) < 0:
             raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
         if max(self.warmup_share, self.dropout) >= 1:
@@ -200,7 +202,7 @@ def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
     """Passes over a task's training data."""
     if recipe.epochs is not None:
         return recipe.epochs
-    return 10 if task.name in SMALL_TASKS else 3
+    return 10 if isinstance(task, GlueTask) and task.name in SMALL_TASKS else 3
 
 
 def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
@@ -239,6 +241,8 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
                 report_to=[],
                 remove_unused_columns=False,
                 logging_nan_inf_filter=False,
+                # Seeded by the sum of seed and epoch, the second epoch of a seed would be the first of the next seed.
+                accelerator_config={"use_seedable_sampler": False},
                 **device_arguments(recipe.precision),
             )
         ),
@@ -298,6 +302,9 @@ class ClassifierTrainer(MaBertTrainer):
 
     def __init__(self, *, job: Job, budget: TokenBudgetSampler | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
+        # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
+        # take those whose forward has keyword arguments for sums over the tokens of a step.
+        self.model_accepts_loss_kwargs = False
         self.job, self.budget = job, budget
         if budget is not None:
             self.add_callback(EvaluateAt(budget.epoch_ends()))
@@ -360,7 +367,8 @@ def logits_of(
         examples: What to classify.
         pad_id: Of padding.
         precision: As in `FinetuneRecipe`.
-        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length.
+        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length. Where what
+            a text gives depends on those beside it, each runs alone.
     """
     training = model.training
     model.eval()
@@ -368,6 +376,7 @@ def logits_of(
     collate = Collator(pad_id)
     out = np.zeros((len(examples), model.config.num_labels), np.float32)
     order = range(len(examples))
+    rows = 1 if family_of(model.config).alone else rows
     batches = (
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )

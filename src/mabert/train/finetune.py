@@ -161,7 +161,7 @@ def best_rate(
     scores = {}
     for rate, before in tried.items():
         found = before
-        if found is None:
+        if found is None or found["seed"] != seed:  # rates tried under another seed are not compared with this one's
             began = time.time()
             classifier, _ = train_classifier(job, folder, rate, seed)
             found = {"learning_rate": rate, "seed": seed, "score": job.scores(classifier)[job.data.task.main_metric]}

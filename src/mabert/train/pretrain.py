@@ -32,6 +32,7 @@ from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig
+from mabert.model.heads import IGNORED
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
@@ -39,6 +40,7 @@ from mabert.train.trainer import (
     STAGING,
     MaBertTrainer,
     SaveOnInterrupt,
+    StepsAsAsked,
     Stopwatch,
     device_arguments,
     one_device,
@@ -157,7 +159,7 @@ def pretrain(
         train_dataset=data.stream,
         eval_dataset=data.validation,
         processing_class=tokenizer,
-        callbacks=[interrupt, stopwatch, *(callbacks or [])],
+        callbacks=[StepsAsAsked(), interrupt, stopwatch, *(callbacks or [])],
         title="pretraining" if progress else None,
         decay_exempt=recipe.training.decay_exempt,
         loss_limit=EXPLODED * math.log(len(tokenizer)),
@@ -339,6 +341,17 @@ class PretrainTrainer(MaBertTrainer):
         with at_scored_positions(getattr(self.model, self.family.head), inputs["labels"]):
             return super().compute_loss(model, inputs, *arguments, **options)
 
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
+        if num_items_in_batch is None:
+            return super().share_of_step(inputs, num_items_in_batch)
+        scored = int((inputs["labels"] != IGNORED).sum())
+        return max(1, scored) * self.args.world_size / max(1, int(num_items_in_batch))
+
+    def whereabouts(self) -> str:
+        rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        first = self.state.global_step * rows
+        return f", in the batch of samples {first} to {first + rows - 1}; checkpoints up to here are kept"
+
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
@@ -356,6 +369,8 @@ class PretrainTrainer(MaBertTrainer):
         with self.accelerator.autocast():
             sums = held_out_sums(self.model, self.family, self.get_eval_dataloader())
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
+        if not scored:
+            raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
         metrics = {"eval_loss": loss / scored, "eval_accuracy": right / scored}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

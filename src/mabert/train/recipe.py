@@ -146,9 +146,21 @@ class TrainingRecipe:
         at_least("training", self, 1, ("keep_checkpoints",))
         at_least("training", self, 0, ("warmup_steps", "workers", "seed", "learning_rate", "weight_decay"))
         at_least("training", self, 0, ("adam_epsilon", "max_grad_norm"))
+        check_choices("training", self)
         for name in ("adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+
+
+def check_choices(where: str, recipe: Any) -> None:
+    """Refuses a value that is none of those that a field may have, however the recipe was made.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    for name, hint in typing.get_type_hints(type(recipe)).items():
+        if typing.get_origin(hint) is Literal:
+            convert(hint, getattr(recipe, name), f"{where}.{name}" if where else name)
 
 
 def at_least(where: str, recipe: Any, least: int, names: tuple[str, ...]) -> None:

@@ -35,7 +35,7 @@ class MaBertTrainer(Trainer):
     """Trainer that keeps two promises.
 
     - A checkpoint has its name only when it is complete; a full disk or a kill leaves the one before.
-    - A loss that is not finite, or beyond `loss_limit`, stops the run, naming step and batch.
+    - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step.
 
     Args:
         title: What the progress bar calls the run; None shows none.
@@ -60,17 +60,23 @@ class MaBertTrainer(Trainer):
         return decay_parameter_names(model, self.decay_exempt)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        whole = float(loss) * self.current_gradient_accumulation_steps
-        if not whole <= self.loss_limit:
-            first = self.state.global_step * self.args.train_batch_size * self.args.gradient_accumulation_steps
-            first *= self.args.world_size
-            last = first + self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size - 1
+        own = float(loss) / share
+        if not (math.isfinite(own) and own <= self.loss_limit):
             raise TrainingDivergedError(
-                f"the loss is {whole:g} at step {self.state.global_step + 1}, in the batch of samples {first} to "
-                f"{last}; a lower learning rate or a longer warm-up helps; checkpoints up to here are kept"
+                f"the loss is {own:g} at step {self.state.global_step + 1}{self.whereabouts()}; "
+                "a lower learning rate or a longer warm-up helps"
             )
         return loss
+
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
+        """What a micro-batch's own mean loss is multiplied by in the loss of a step."""
+        return 1 / self.current_gradient_accumulation_steps
+
+    def whereabouts(self) -> str:
+        """Where a step is in the data, and what is kept, in words to go on with."""
+        return ""
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -159,6 +165,16 @@ class SaveOnInterrupt(TrainerCallback):
         return control
 
 
+class StepsAsAsked(TrainerCallback):
+    """Lets a resumed run log, evaluate and save as often as it now is asked to, not as the checkpoint remembers."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Counts anew."""
+        state.compute_steps(args, state.max_steps)
+
+
 class Stopwatch(TrainerCallback, ExportableState):
     """Seconds of training that went into the weights: over all starts of a run, without what a kill threw away."""
 
@@ -200,9 +216,15 @@ def joined(precision: str) -> PartialState:
 
 
 def resolve_precision(precision: str) -> str:
-    """`auto` as `bf16` where this device has instructions for products in it, else as `fp32`."""
-    if precision != "auto":
+    """`auto` as `bf16` where this device has instructions for products in it, else as `fp32`.
+
+    Raises:
+        ValueError: It is neither of the three.
+    """
+    if precision in ("fp32", "bf16"):
         return precision
+    if precision != "auto":
+        raise ValueError(f"precision is {precision!r}; it must be one of ['auto', 'fp32', 'bf16']")
     if torch.cuda.is_available():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     capabilities = torch.cpu.get_capabilities()
