@@ -246,7 +246,13 @@ def test_the_papers_profile_runs_no_flash_kernel(name):
 def test_models_are_made_long_enough(name):
     forward = Forward(FAMILIES[name], cell(length=600))
     assert forward() > 0
-    assert forward.setting == ("sdpa" if name in ("bert", "albert", "modernbert", "mabert") else "eager")
+    named = {"bert": "sdpa", "albert": "sdpa", "modernbert": "sdpa_windowed"}
+    if name != "mabert":
+        assert forward.setting == named.get(name, "eager")
+        return
+    own = any("mabert::softmax_attention" in kernel for kernel in kernels(name, "best"))
+    assert forward.setting == ("mabert::softmax_attention" if own else "sdpa")
+    assert Forward(FAMILIES[name], cell(length=600, profile="paper")).setting == "sdpa_plain"
 
 
 def test_memory_counts_weights_and_what_the_kernels_take():

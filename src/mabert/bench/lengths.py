@@ -2,8 +2,8 @@
 
 Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
 tokens; or they are those of a person's own texts. Random weights of base size, bf16, one batch of texts in random
-order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT also
-runs one text after the other, which is how it does without padding.
+order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT and
+ModernBERT also run one text after the other, which is how they do without padding.
 """
 
 import gc
@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
+from mabert.baselines.windows import WINDOWED
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, interleave
 from mabert.model import MaBertConfig, MaBertModel
@@ -38,6 +39,7 @@ SIDES = {
     "bert": "BERT padded",
     "bert alone": "BERT one by one",
     "modernbert": "ModernBERT padded",
+    "modernbert alone": "ModernBERT one by one",
 }
 _ROUNDS = {"least": 3, "most": 15, "budget": 40.0}
 
@@ -75,11 +77,11 @@ def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
 
 
 def models(longest: int, dtype: torch.dtype) -> dict[str, nn.Module]:
-    """Build MaBERT-base, BERT-base and ModernBERT-base with random weights, both rivals with SDPA."""
+    """Build MaBERT-base, BERT-base and ModernBERT-base with random weights, both rivals with their fastest SDPA."""
     torch.manual_seed(0)
     positions = max(512, longest)
     bert = BertConfig(max_position_embeddings=positions, attn_implementation="sdpa")
-    modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation="sdpa")
+    modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation=WINDOWED)
     built = {
         "mabert": MaBertModel(MaBertConfig(max_position_embeddings=positions)),
         "bert": BertModel(bert, add_pooling_layer=False),
@@ -110,25 +112,25 @@ def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> di
 
         return call
 
-    alone = [forward("bert", row[:length].unsqueeze(0), None) for row, length in zip(ids, lengths, strict=True)]
-
-    def one_by_one() -> object:
-        return [call() for call in alone]
+    def one_by_one(name: str) -> Callable[[], object]:
+        alone = [forward(name, row[:length].unsqueeze(0), None) for row, length in zip(ids, lengths, strict=True)]
+        return lambda: [call() for call in alone]
 
     return {
         "unpadded": forward("mabert", ids, mask, "auto"),
         "even": forward("mabert", even_ids, None),
         "masked": forward("mabert", ids, mask, "never"),
         "bert": forward("bert", ids, mask),
-        "bert alone": one_by_one,
+        "bert alone": one_by_one("bert"),
         "modernbert": forward("modernbert", ids, mask),
+        "modernbert alone": one_by_one("modernbert"),
     }
 
 
 def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
     """Put one side's times beside what it had to do."""
     tokens = sum(lengths)
-    padded = tokens if side in ("unpadded", "even", "bert alone") else len(lengths) * max(lengths)
+    padded = tokens if side in ("unpadded", "even", "bert alone", "modernbert alone") else len(lengths) * max(lengths)
     speed = 1e3 * tokens / spread.median_ms
     return Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread))
 
