@@ -6,6 +6,7 @@ import transformers
 from transformers import AutoModelForMaskedLM
 
 import mabert
+from mabert.baselines.bigbird import outside_autocast
 from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat
@@ -73,6 +74,20 @@ def test_modernberts_windows_without_the_scores_outside_are_its_windows(length):
         gradients.append([parameter.grad for parameter in model.parameters()])
     for fast, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(fast, plain, atol=1e-4, rtol=1e-3)
+
+
+def test_sparse_attention_is_given_all_of_it_in_the_dtype_of_autocast():
+    given = (torch.zeros(2), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.long), 3, None)
+
+    def attention(*tensors, **named):
+        assert not torch.is_autocast_enabled("cpu") or not autocast
+        return [getattr(each, "dtype", each) for each in (*tensors, *named.values())]
+
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = outside_autocast(attention)(*given, mask=torch.zeros(1))
+        first, second, mask = [torch.bfloat16] * 3 if autocast else [torch.float32, torch.float64, torch.float32]
+        assert found == [first, second, torch.int64, 3, None, mask]
 
 
 @pytest.mark.parametrize("name", NAMES)

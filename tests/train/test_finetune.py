@@ -114,6 +114,18 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
     assert model.config.unpad == "auto"
 
 
+def watched_batches(monkeypatch):
+    """A list that every batch that is trained on goes to, as its ids."""
+    seen, train_step = [], ClassifierTrainer.training_step
+
+    def watched(self, model, inputs, *arguments):
+        seen.append(inputs["input_ids"].clone())
+        return train_step(self, model, inputs, *arguments)
+
+    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    return seen
+
+
 class Texts:
     """Examples of which only the lengths are known."""
 
@@ -144,15 +156,9 @@ def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path):
 def test_a_budget_of_tokens_fills_every_step_and_still_evaluates_after_each_epoch(
     pretrained, tmp_path, monkeypatch, packing
 ):
-    steps = []
-    train_step = ClassifierTrainer.training_step
-
-    def watched(self, model, inputs, *arguments):
-        steps.append(inputs["input_ids"].numel())
-        return train_step(self, model, inputs, *arguments)
-
-    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    seen = watched_batches(monkeypatch)
     go(pretrained, tmp_path / "run", epochs=3, batch_tokens=100, packing=packing, select="best")
+    steps = [ids.numel() for ids in seen]
     history = json.loads((tmp_path / "run/seed-0/result.json").read_text())["history"]
     ends = [entry["step"] for entry in history if "eval_accuracy" in entry]
     assert len(ends) == 3
@@ -209,16 +215,9 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
 
 
 def test_the_orders_of_seeds_and_epochs_are_all_different(pretrained, tmp_path, monkeypatch):
-    seen = []
-    train_step = ClassifierTrainer.training_step
-
-    def watched(self, model, inputs, *arguments):
-        seen.append(inputs["input_ids"].tolist())
-        return train_step(self, model, inputs, *arguments)
-
-    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    seen = watched_batches(monkeypatch)
     go(pretrained, tmp_path / "run", seeds=(0, 1, 2), epochs=2, batches="random")
-    orders = {str(seen[first : first + 10]) for first in range(0, 60, 10)}
+    orders = {str([ids.tolist() for ids in seen[first : first + 10]]) for first in range(0, 60, 10)}
     assert (len(seen), len(orders)) == (60, 6)
 
 

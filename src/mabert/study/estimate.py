@@ -3,8 +3,9 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich import box
@@ -56,20 +57,13 @@ def estimates(plan: Plan, root: Path) -> list[Estimate]:
     one of its model's pretraining costs with as many tokens, between a batch of short texts and one of windows of the
     first stage.
     """
-    probed: dict[str, float] = {}
+    probes = Probes()
     found: dict[str, float] = {}
     tuning: dict[str, Line] = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
-            model = (cell.content["recipe"]["model"], cell.content["recipe"]["training"]["precision"])
-
-            def seconds(rows: int, length: int, recipe: PretrainRecipe = recipe, model: Any = model) -> float:
-                key = repr((recipe.architecture, model, rows, length))
-                if key not in probed:
-                    probed[key] = probe(recipe, rows, length)
-                return probed[key]
-
+            seconds = partial(probes.seconds, cell, recipe)
             found[name] = 0.0
             for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True):
                 rows = max(1, min(recipe.training.micro_batch_size, PROBE_TOKENS // stage.length))
@@ -83,6 +77,21 @@ def estimates(plan: Plan, root: Path) -> list[Estimate]:
             tuning[name] = line = tuning[cell.needs]
             found[name] = cell.steps * line.step + cell.tokens * line.token
     return [Estimate(cell, CellFiles(root, name).done(cell), found[name]) for name, cell in plan.cells.items()]
+
+
+class Probes:
+    """Times of steps, each taken once."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, float] = {}
+
+    def seconds(self, cell: Cell, recipe: PretrainRecipe, rows: int, length: int) -> float:
+        """Of a step of a pretraining, or of another one that takes as long."""
+        about = cell.content["recipe"]
+        key = repr((recipe.architecture, about["model"], about["training"]["precision"], rows, length))
+        if key not in self.taken:
+            self.taken[key] = probe(recipe, rows, length)
+        return self.taken[key]
 
 
 class Line(NamedTuple):

@@ -219,7 +219,7 @@ def resolve_precision(precision: str) -> str:
     """`auto` as `bf16` where this device has instructions for products in it, else as `fp32`.
 
     Raises:
-        ValueError: It is neither of the three.
+        ValueError: It is none of the three.
     """
     if precision in ("fp32", "bf16"):
         return precision
