@@ -73,6 +73,13 @@ def test_figure_and_tables_show_every_masking(result):
         *drifting, exact, unpadded = rows["trained", "forward", "causal", "left", "masked"]
         assert (exact.text, unpadded.text) == ("0", "0")
         assert all(cell.value > STABLE for cell in drifting), vector
+        own = [
+            max(row[vector])
+            for row in result["rows"]
+            if tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention"))
+            == ("trained", "forward", "causal", "left", "masked")
+        ]
+        assert [cell.value for cell in (*drifting, exact, unpadded)] == own
         assert [float(cell.text) for cell in drifting] == pytest.approx([cell.value for cell in drifting], rel=0.06)
 
 
