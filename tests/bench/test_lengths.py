@@ -60,6 +60,8 @@ def test_a_run_writes_rows_and_ratios(tmp_path: Path) -> None:
     rows = {row["side"]: row for row in result["rows"]}
     assert set(rows) == set(lengths.SIDES)
     assert (rows["unpadded"]["padded_tokens"], rows["bert"]["padded_tokens"]) == (39, 60)
+    assert rows["even"]["tokens"] == rows["even"]["padded_tokens"] == 40, "two rows of 20 for texts of 9 and 30"
+    assert rows["even"]["tokens_per_second"] == pytest.approx(40_000 / rows["even"]["median_ms"])
     assert rows["bert"]["tokens_per_second"] == pytest.approx(39_000 / rows["bert"]["median_ms"])
     ratio = rows["bert"]["median_ms"] / rows["unpadded"]["median_ms"]
     assert result["speed"]["two texts"]["bert"] == pytest.approx(ratio)

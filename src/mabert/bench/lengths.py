@@ -100,7 +100,7 @@ def batch_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
 def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> dict[str, Callable[[], object]]:
     """Make one call for each side: a forward of the batch."""
     ids, mask = (tensor.to(device) for tensor in batch_of(lengths))
-    even_ids = batch_of([round(sum(lengths) / len(lengths))] * len(lengths))[0].to(device)
+    even_ids = batch_of([even(lengths)] * len(lengths))[0].to(device)
     built = {name: model.to(device) for name, model in models(ids.shape[1], dtype).items()}
 
     def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
@@ -127,9 +127,14 @@ def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> di
     }
 
 
+def even(lengths: Sequence[int]) -> int:
+    """The length of a control's rows, which are as many and in all as long as the texts, up to rounding."""
+    return round(sum(lengths) / len(lengths))
+
+
 def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
     """Put one side's times beside what it had to do."""
-    tokens = sum(lengths)
+    tokens = len(lengths) * even(lengths) if side == "even" else sum(lengths)
     padded = tokens if side in ("unpadded", "even", "bert alone", "modernbert alone") else len(lengths) * max(lengths)
     speed = 1e3 * tokens / spread.median_ms
     return Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread))
