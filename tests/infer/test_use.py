@@ -22,6 +22,7 @@ from mabert.infer.info import info
 from mabert.infer.load import load_for_use
 from mabert.infer.predict import predict
 from mabert.infer.texts import read_pairs, read_texts
+from mabert.model.blocks import MambaBlock
 from mabert.model.heads import PredictionTransform
 from mabert.model.load import load_config, load_model
 from tests.infer.conftest import saved
@@ -51,6 +52,34 @@ def test_a_vector_is_the_same_in_any_company(masked_lm, pooling):
     np.testing.assert_allclose(embed(masked_lm, TEXTS, pooling=pooling, batch_tokens=1), together, rtol=1e-5, atol=2e-6)
     backwards = embed(masked_lm, TEXTS[::-1], pooling=pooling)[::-1]
     np.testing.assert_allclose(backwards, together, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("masking", ["none", "pre", "post", "pre+post", "exact"])
+@pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
+def test_answers_do_not_depend_on_the_size_of_batches_whatever_the_model_does_with_padding(
+    words, tmp_path, pooling, masking
+):
+    kinds = {"num_labels": 2, "pooling": pooling, "padding_safe_masking": masking, "ssm_conv_mode": "centered"}
+    model = saved(MaBertForSequenceClassification, tmp_path, words, **kinds)
+    for alone, together in zip(predict(model, TEXTS, batch_tokens=1), predict(model, TEXTS), strict=True):
+        assert alone["label"] == together["label"]
+        assert alone["probability"] == pytest.approx(together["probability"], rel=1e-5)
+    np.testing.assert_allclose(embed(model, TEXTS, batch_tokens=1), embed(model, TEXTS), rtol=1e-5, atol=2e-6)
+
+
+def test_no_padding_is_computed(masked_lm, classifier, words, monkeypatch):
+    seen = []
+    forward = MambaBlock.forward
+    monkeypatch.setattr(
+        MambaBlock,
+        "forward",
+        lambda self, hidden, *rest, **more: seen.append(hidden) or forward(self, hidden, *rest, **more),
+    )
+    tokens = sum(len(words(text)["input_ids"]) for text in TEXTS)
+    for answers in (lambda: embed(masked_lm, TEXTS), lambda: predict(classifier, TEXTS)):
+        seen.clear()
+        answers()
+        assert [tuple(hidden.shape[:2]) for hidden in seen] == [(1, tokens)]
 
 
 def test_deterministic_answers_have_the_same_bits_in_any_company(masked_lm, classifier):

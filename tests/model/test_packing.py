@@ -100,13 +100,32 @@ def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
             model(tokens, mask)
 
 
-def test_what_is_recorded_layer_by_layer_keeps_the_shape_of_the_batch():
+def test_attentions_have_the_shape_of_the_batch():
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     model = build(MaBertModel, config(attn_implementation="eager"))
     with use_backend("reference"):
         outputs = model(torch.ones(2, 3, dtype=torch.long), mask, output_hidden_states=True, output_attentions=True)
     assert [hidden.shape for hidden in outputs.hidden_states] == [(2, 3, 8)] * 3
     assert [weights.shape for weights in outputs.attentions] == [(2, 2, 3, 3)] * 2
+
+
+@pytest.mark.parametrize("mask", [[[1, 1, 0], [1, 1, 1]], [[1, 0, 1], [0, 1, 1]]])
+def test_recording_hidden_states_leaves_the_answer_as_it_is_and_has_each_text_as_alone(mask):
+    mask = torch.tensor(mask)
+    model = build(MaBertModel, config())
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
+    with use_backend("reference"), torch.no_grad():
+        outputs = model(tokens, mask, output_hidden_states=True)
+        same(outputs.last_hidden_state, model(tokens, mask).last_hidden_state)
+        assert len(model(tokens, mask, output_hidden_states=True, return_dict=False)) == 2
+        assert outputs.hidden_states[-1] is outputs.last_hidden_state or torch.equal(
+            outputs.hidden_states[-1], outputs.last_hidden_state
+        )
+        for row, (text, valid) in enumerate(zip(tokens, mask.bool(), strict=True)):
+            alone = model(text[valid].unsqueeze(0), output_hidden_states=True).hidden_states
+            assert len(alone) == len(outputs.hidden_states) == 3
+            for here, there in zip(outputs.hidden_states, alone, strict=True):
+                same(here[row][valid], there[0])
 
 
 @settings(max_examples=30, deadline=None)
@@ -176,12 +195,74 @@ def offsets(*numbers):
             "position_ids start anew inside a row",
         ),
         ({"cu_seq_lens_q": offsets(0, 3, 6), "output_attentions": True}, "output_attentions is not there"),
+        (
+            {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0]])},
+            "position_ids start anew inside a row",
+        ),
+        ({"position_ids": torch.tensor([[5, 6, 7, 0, 1, 2]])}, "position_ids start anew inside a row"),
+        (
+            {"cu_seq_lens_q": offsets(0, 2, 6), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
+            "position_ids start anew at token 3, where cu_seq_lens_q has no boundary",
+        ),
+        ({"cu_seq_lens_q": torch.tensor([0, 2.9, 6])}, "cu_seq_lens_q is a torch.float32; it must be a tensor of int"),
+        ({"cu_seqlens": offsets(0, 3, 6)}, "cu_seqlens is given; boundaries of packed sequences go by cu_seq_lens_q"),
+        ({"max_seqlen": 3}, "max_seqlen is given"),
+        ({"cumulative_seqlens_q": offsets(0, 3, 6)}, "cumulative_seqlens_q is given"),
     ],
 )
 def test_wrong_or_missing_boundaries_are_errors(given_with, message):
     model = build(MaBertModel, config())
     with pytest.raises(ValueError, match=message):
         model(torch.ones(1, 6, dtype=torch.long), **given_with)
+
+
+@pytest.mark.parametrize(
+    ("positions", "mask"),
+    [
+        ([[1, 0, 1, 2, 3, 4]], [[0, 1, 1, 1, 1, 1]]),
+        ([[0, 1, 2, 3, 0, 0]], [[1, 1, 1, 1, 0, 0]]),
+        ([[0, 1, 5, 2, 3, 4]], [[1, 1, 0, 1, 1, 1]]),
+        ([[5, 4, 3, 2, 1, 0]], None),
+        ([[3, 3, 3, 3, 3, 3]], None),
+    ],
+)
+def test_positions_of_one_text_are_taken_as_they_are(positions, mask):
+    model = build(MaBertModel, config())
+    mask = None if mask is None else torch.tensor(mask)
+    with use_backend("reference"):
+        model(torch.ones(1, 6, dtype=torch.long), mask, position_ids=torch.tensor(positions))
+
+
+def test_choices_are_not_packed():
+    model = build(MaBertForMultipleChoice, config())
+    with pytest.raises(ValueError, match="cu_seq_lens_q is given; choices come as a padded batch"):
+        model(torch.ones(1, 1, 6, dtype=torch.long), cu_seq_lens_q=offsets(0, 3, 6))
+
+
+@pytest.mark.parametrize("how", ["checkpointing", "segments", "autocast", "embedded", "float16"])
+def test_unpadded_training_is_masked_training_whatever_else_is_asked(how):
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape)) * mask
+    kind = {"autocast": torch.float32, "float16": torch.float16}.get(how, torch.float64)
+    results = []
+    for unpad in ("auto", "never"):
+        model = build(MaBertModel, config(unpad=unpad, type_vocab_size=2), dtype=torch.float32).to(kind).train()
+        if how == "checkpointing":
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        given_as = {"token_type_ids": (torch.arange(6) > 2).long().expand(3, 6)} if how == "segments" else {}
+        if how == "embedded":
+            given_as["inputs_embeds"] = model.embeddings.word_embeddings(tokens)
+        else:
+            given_as["input_ids"] = tokens
+        with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"), use_backend("reference"):
+            hidden = model(attention_mask=mask, **given_as).last_hidden_state[mask.bool()]
+        with use_backend("reference"):  # what is checkpointed runs again
+            hidden.float().sin().sum().backward()
+        results.append((hidden.double(), model.embeddings.word_embeddings.weight.grad.double()))
+    bound = {"autocast": 2**-6, "float16": 2**-8}.get(how, 1e-11)
+    for here, there in zip(*results, strict=True):
+        assert (here - there).norm() <= bound * there.norm()
+        assert there.norm() > 0
 
 
 def test_boundaries_beside_several_rows_are_an_error():
@@ -250,33 +331,54 @@ def test_one_call_serves_short_texts_and_texts_of_like_length():
     assert not rows_pay([], 768)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["forward", "backward", "bidirectional"]),
-    st.sampled_from(["causal", "centered"]),
-    st.sampled_from(["auto", "never"]),
+    st.fixed_dictionaries(
+        {
+            "ssm_direction": st.sampled_from(["forward", "backward", "bidirectional"]),
+            "ssm_conv_mode": st.sampled_from(["causal", "centered"]),
+            "ssm_conv_kernel": st.integers(1, 5),
+            "ssm_state_size": st.sampled_from([5, 16]),
+            "position_embedding": st.sampled_from(["learned", "rotary", "none"]),
+            "layer_pattern": st.sampled_from(["MMT", "TTT", "MMM", "TMTM"]),
+            "feed_forward": st.sampled_from(["mlp", "glu"]),
+            "attn_implementation": st.sampled_from(["sdpa", "eager"]),
+            "unpad": st.sampled_from(["auto", "never"]),
+            "pooling": st.sampled_from(["map", "cls", "mean"]),
+        }
+    ),
     st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    st.booleans(),
     st.randoms(use_true_random=False),
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(direction, conv, unpad, lengths, random, dtype):
+def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, lengths, holes, random, dtype):
     # In bfloat16 nothing moved at all where this was measured; one rounding of it is allowed.
     bound = {torch.float32: 2e-6, torch.bfloat16: 2**-8}[dtype]
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 80}
-    fields = {"layer_pattern": "MMT", "ssm_direction": direction, "ssm_conv_mode": conv, "initializer_range": 0.02}
-    model = build(MaBertModel, config(**sizes, **fields, unpad=unpad, ssm_state_size=16), dtype=torch.float32)
-    model = model.to(dtype)
+    classifier = build(
+        MaBertForSequenceClassification, config(**sizes, initializer_range=0.02, **fields), dtype=torch.float32
+    ).to(dtype)
     widest = max(lengths)
     mask = torch.zeros(len(lengths), widest, dtype=torch.long)
     for row, length in zip(mask, lengths, strict=True):
-        left = random.randint(0, widest - length)
-        row[left : left + length] = 1
+        if holes and fields["unpad"] == "auto":
+            row[sorted(random.sample(range(widest), length))] = 1
+        else:
+            left = random.randint(0, widest - length)
+            row[left : left + length] = 1
     tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
     with torch.no_grad():
-        together = model(tokens, mask).last_hidden_state
-        for row, text, valid in zip(together, tokens, mask.bool(), strict=True):
-            alone = model(text[valid].unsqueeze(0)).last_hidden_state[0]
-            assert (row[valid] - alone).float().norm() <= bound * alone.float().norm()
+        together, pooled = vectors_of(classifier, tokens, mask)
+        for row, whole, text, valid in zip(together, pooled, tokens, mask.bool(), strict=True):
+            alone, of_text = vectors_of(classifier, text[valid].unsqueeze(0), None)
+            assert (row[valid] - alone[0]).float().norm() <= bound * alone.float().norm()
+            assert (whole - of_text[0]).float().norm() <= bound * of_text.float().norm()
+
+
+def vectors_of(classifier, tokens, mask):
+    hidden = classifier.mabert(tokens, mask).last_hidden_state
+    return hidden, classifier.pooler(hidden, None if mask is None else mask.bool())
 
 
 def test_on_a_gpu_in_half_precision_one_call_attends_within_all_texts(monkeypatch):

@@ -45,14 +45,15 @@ def answer_in_order(
         answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
             (batch, time)) to one answer a row.
         title: What the progress bar says.
-        tokens: Padded tokens of a batch at most; of a family whose answers depend on the batch each text is alone.
+        tokens: Padded tokens of a batch at most; of a model whose answers depend on padding each text is alone.
         progress: Whether to show a bar.
     """
-    tokens = ALONE if loaded.family.alone else tokens
+    lengths = [len(item["input_ids"]) for item in encoded]
+    tokens = ALONE if loaded.family.depends_on_batch(loaded.model.config, lengths) else tokens
     collate = Collator(loaded.tokenizer.pad_token_id)
     answers: list[Any] = [None] * len(encoded)
     with progress_over(title, len(encoded), progress) as advance:
-        for batch in batches_by_length([len(item["input_ids"]) for item in encoded], tokens):
+        for batch in batches_by_length(lengths, tokens):
             rows = collate([encoded[index] for index in batch])
             rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
             for index, one in zip(batch, answer(rows), strict=True):

@@ -137,7 +137,7 @@ def attend_in_rows(
     **options: Any,
 ) -> Tensor:
     """Attends within each sequence of a packed row by one call on the padded batch, masked; see `attend_packed`."""
-    rows = packing.as_rows()
+    rows = packing.rows
     padded = (rows.restore(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
     # A sequence of no tokens is left open: softmax over nothing is NaN.
     keys = rows.valid | ~rows.valid.any(dim=1, keepdim=True)

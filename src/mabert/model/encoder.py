@@ -9,7 +9,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from mabert.model.attention import SelfAttention, can_fuse
@@ -94,7 +94,7 @@ class MaBertModel(MaBertPreTrainedModel):
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
-    @capture_outputs
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -132,7 +132,8 @@ class MaBertModel(MaBertPreTrainedModel):
         assert given is not None
         shape = given.shape[:2]
         regime = self.config.padding_safe_masking
-        kwargs["output_attentions"] = self._wants("output_attentions", kwargs)
+        asked = kwargs.get("output_attentions")
+        kwargs["output_attentions"] = bool(self.config.output_attentions if asked is None else asked)
         packing = Packing.from_caller(kwargs, given, attention_mask, position_ids)
         mask = PaddingMask.from_attention_mask(attention_mask, shape, regime, packing)
         for name in BOUNDARIES:
@@ -153,36 +154,40 @@ class MaBertModel(MaBertPreTrainedModel):
         if position_ids is None:
             position_ids = mask.positions(shape, given.device)
         hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        hidden = self._through_layers(hidden, mask, position_ids, **kwargs)
-        return BaseModelOutput(last_hidden_state=hidden if unpadding is None else unpadding.restore(hidden))
+        outputs = self._through_layers(hidden, mask, position_ids, **{**kwargs, "return_dict": True})
+        if unpadding is not None:
+            for name, recorded in list(outputs.items()):
+                whole = isinstance(recorded, Tensor)
+                restored = [None if x is None else unpadding.restore(x) for x in ([recorded] if whole else recorded)]
+                outputs[name] = restored[0] if whole else tuple(restored)
+        return outputs
 
-    def _through_layers(self, hidden: Tensor, mask: PaddingMask, position_ids: Tensor, **kwargs: Any) -> Tensor:
-        """The stack and the last LayerNorm."""
+    @capture_outputs
+    def _through_layers(
+        self, hidden: Tensor, mask: PaddingMask, position_ids: Tensor, **kwargs: Any
+    ) -> BaseModelOutput:
+        """The stack and the last LayerNorm; padded or packed, as are the outputs that are recorded on the way."""
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         if can_fuse(self.config, hidden, training=self.training, output_attentions=kwargs["output_attentions"]):
             attention["fused"] = mask
         elif mask.packing is not None:
             attention["packing"] = mask.packing
         else:
-            attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, mask.keys)
+            whole = mask.keys is None  # in a captured graph some versions of transformers make a matrix of that
+            attention["attention_mask"] = None if whole else create_bidirectional_mask(self.config, hidden, mask.keys)
         for layer in self.layers:
             hidden = layer(hidden, mask, **attention, **kwargs)
-        return mask.after_stack(self.norm(hidden))
-
-    def _wants(self, output: str, kwargs: Any) -> bool:
-        asked = kwargs.get(output)
-        return bool(getattr(self.config, output) if asked is None else asked)
+        return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
 
     def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
         """Whether this batch runs without its padding.
 
-        What is recorded layer by layer has the shape of the padded batch, so it needs masked execution; so does a graph
-        that is captured, whose shapes may not depend on the mask's values.
+        Attention's weights are those of the padded batch, so they need masked execution; so does a graph that is
+        captured, whose shapes may not depend on the mask's values.
         """
         if self.config.unpad == "never" or mask.regime != "exact" or is_tracing():
             return False
-        recorded = kwargs["output_attentions"] or self._wants("output_hidden_states", kwargs)
-        return not recorded and mask.valid is not None and bool(mask.valid.any())
+        return not kwargs["output_attentions"] and mask.valid is not None and bool(mask.valid.any())
 
     def _check_length(self, time: int, mask: PaddingMask) -> None:
         limit = self.config.max_position_embeddings

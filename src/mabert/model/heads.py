@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
-from mabert.model.packing import Packing
+from mabert.model.packing import BOUNDARIES, Packing
 from mabert.model.pooling import Pooler
 
 IGNORED = -100
@@ -305,10 +305,16 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
 
         Returns:
             `loss` if labels are given, and `logits` (batch, choices).
+
+        Raises:
+            ValueError: As the encoder's; and if boundaries of a packed row are given, which has no choices.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
+        for name in BOUNDARIES:
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is given; choices come as a padded batch, (batch, choices, time), not packed")
         choices = given.shape[1]
         flat_mask = rows_of_choices(attention_mask)
         outputs = self.mabert(
@@ -345,7 +351,7 @@ def row_a_sequence(
     packing = Packing.from_caller(given, hidden, attention_mask, None)
     if packing is None:
         return hidden, tokens_of(attention_mask), False
-    rows = packing.as_rows()
+    rows = packing.rows
     return rows.restore(hidden), rows.valid, True
 
 

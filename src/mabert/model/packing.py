@@ -4,6 +4,7 @@ Convolution and scan start anew at every boundary, attention looks at its own se
 from each start, so every token's vector is that of its sequence alone.
 """
 
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from torch import Tensor
 
 def is_tracing() -> bool:
     """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or capturing
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True  # before CUDA is asked, which dynamo cannot capture
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 """What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
+
+_LIKE_BOUNDARIES = ("cu_seq", "cumulative_seq", "seq_", "max_length", "max_seq")
+"""How the names begin by which others say the same; a forward takes any name, and would not look at these."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,10 @@ class Packing:
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
         """Packs sequences of these lengths, int64 (sequences,), in this order."""
-        ends = lengths.cumsum(dim=0)
-        return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
+        # Not an inference tensor, of which nobody knows whether it was written to: operators check each layer's anew.
+        with torch.inference_mode(False):
+            ends = lengths.clone().cumsum(dim=0)
+            return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
 
     @classmethod
     def from_caller(
@@ -58,11 +65,14 @@ class Packing:
 
         Raises:
             ValueError: If boundaries are missing although positions start anew inside a row, fall, do not cover the
-                row, contradict each other, stand beside a mask or more than one row, or come while a graph is captured,
-                which cannot depend on their values.
+                row, contradict each other or the positions, stand beside a mask or more than one row, have a name that
+                is not looked at, or come while a graph is captured, which cannot depend on their values.
         """
         shape = input.shape[:2]
         named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
+        for name in given:
+            if name.startswith(_LIKE_BOUNDARIES) and name not in BOUNDARIES and given[name] is not None:
+                raise ValueError(f"{name} is given; boundaries of packed sequences go by {', '.join(BOUNDARIES)}")
         if is_tracing():
             if named:
                 raise ValueError(
@@ -71,7 +81,11 @@ class Packing:
                 )
             return None
         if not named:
-            _refuse_restarts(position_ids, attention_mask)
+            if _restarts(position_ids, attention_mask):
+                raise ValueError(
+                    "position_ids start anew inside a row, which are packed sequences, but cu_seq_lens_q, which tells "
+                    "them apart, is missing (DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives it)"
+                )
             return None
         if attention_mask is not None:
             raise ValueError(
@@ -95,6 +109,9 @@ class Packing:
         for name, other in others:
             if other != offsets:
                 raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
+        within = [place for place in _restarts(position_ids, None) if place not in offsets]
+        if within:
+            raise ValueError(f"position_ids start anew at token {within[0]}, where {first} has no boundary")
         lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
         longest = max(lengths, default=0)
         for bound in ("max_length_q", "max_length_k"):
@@ -108,7 +125,8 @@ class Packing:
         starts = self.cu_seqlens[:-1].long().repeat_interleave(lengths, output_size=sum(self.lengths))
         return (torch.arange(sum(self.lengths), device=starts.device) - starts).unsqueeze(0)
 
-    def as_rows(self) -> "Unpadding":
+    @functools.cached_property
+    def rows(self) -> "Unpadding":
         """The padded batch that this packing is of: a row a sequence, padded on the right."""
         lengths = self.cu_seqlens.diff()
         steps = torch.arange(max(self.lengths, default=0), device=lengths.device)
@@ -147,8 +165,9 @@ class Unpadding:
 
 def _offsets_of(name: str, told: Any, total: int) -> list[int]:
     """Reads one of the three ways to tell boundaries as offsets; `seq_idx` numbers the sequence of each token."""
-    if not isinstance(told, Tensor):
-        raise ValueError(f"{name} is a {type(told).__name__}; it must be a tensor of integers")
+    if not isinstance(told, Tensor) or told.is_floating_point() or told.is_complex():
+        kind = told.dtype if isinstance(told, Tensor) else type(told).__name__
+        raise ValueError(f"{name} is a {kind}; it must be a tensor of integers")
     if name == "seq_idx":
         if told.numel() != total:
             raise ValueError(f"seq_idx has {told.numel()} numbers for {total} tokens")
@@ -167,16 +186,25 @@ def _offsets_of(name: str, told: Any, total: int) -> list[int]:
     return offsets
 
 
-def _refuse_restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
-    """Raises where positions fall back to their first inside a row without padding: packed texts, not told apart."""
+def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:
+    """The places in rows where positions fall back to their first, or to their lowest in a row that otherwise counts on
+    by one: where a packed text begins.
+
+    Positions that never rise in a row count nobody's texts. What stands at padding is not looked at.
+    """
     if position_ids is None or position_ids.shape[-1] < 2:
-        return
-    if attention_mask is not None and not bool(attention_mask.all()):
-        return
-    restarts = (position_ids[..., 1:] <= position_ids[..., :-1]) & (position_ids[..., 1:] == position_ids[..., :1])
-    counts = (position_ids != position_ids[..., :1]).any(dim=-1)  # the same position throughout is nobody's text
-    if bool((restarts.any(dim=-1) & counts).any()):
-        raise ValueError(
-            "position_ids start anew inside a row, which are packed sequences, but cu_seq_lens_q, which tells them "
-            "apart, is missing (DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives it)"
-        )
+        return []
+    valid = torch.ones_like(position_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+    valid, positions = torch.broadcast_tensors(valid.to(position_ids.device), position_ids)
+    places = torch.arange(positions.shape[-1], device=positions.device)
+    # For each place the last token before it, and the first of the row; -1 and the row's length where there is none.
+    before = places.where(valid, -1).cummax(dim=-1).values.roll(1, dims=-1)
+    before[..., 0] = -1
+    told = valid & (before >= 0)
+    last = positions.gather(-1, before.clamp_min(0))
+    first = positions.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
+    lowest = positions.where(valid, torch.iinfo(positions.dtype).max).amin(dim=-1, keepdim=True)
+    back, rises = told & (positions <= last), told & (positions > last)
+    counts_on = (~told | (positions == last + 1) | (back & (positions == lowest))).all(dim=-1, keepdim=True)
+    begins = back & ((positions == first) | (counts_on & (positions == lowest)))
+    return (begins & rises.any(dim=-1, keepdim=True)).any(dim=0).nonzero().flatten().tolist()
