@@ -1,5 +1,6 @@
 """The command line: thin, one line and exit code 2 for bad input, a traceback only by --debug."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -7,11 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 import mabert
 from mabert import cli
 from mabert.bench import models
-from mabert.cli.train import seed_list
+from mabert.cli.train import pretrain_recipe, seed_list
+from mabert.train.recipe import load_recipe
+from mabert.train.run import REQUEST
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
 
@@ -106,6 +110,18 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a table of your own (--train)"),
         (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
         (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),
+        (
+            ["finetune", "MODEL", "-o", "run", "--task", "cola", "--text-column", "sentence"],
+            "--text-column goes with --train, not with --task",
+        ),
+        (
+            ["finetune", "MODEL", "-o", "run", "--task", "cola", "--regression"],
+            "--regression goes with --train, not with --task",
+        ),
+        (
+            ["finetune", "MODEL", "-o", "run", "--train", "none.csv", "--data", "glue"],
+            "--data goes with --task, not with --train",
+        ),
         (["study", "pattern", "-o", "run", "--data", "nowhere"], "nowhere: no such folder"),
         (["study", "pattern", "-o", "run", "--scale", "huge"], "no file 'huge', nor one of tiny, mini, small, paper"),
         (["study", "pattern", "-o", "run", "--processes", "0"], "--processes is 0; it must be at least 1"),
@@ -123,6 +139,19 @@ def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, argum
     assert err.startswith("mabert: ")
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_goes_on_has_its_own_recipe_and_a_budget_stands_for_the_whole_command(tmp_path):
+    def asked(*options):
+        return pretrain_recipe(cli.parse(["pretrain", "mini", "-o", str(tmp_path), *options]))
+
+    begun = load_recipe("mini", ["training.seed=7"]).at_budget(0.1)
+    (tmp_path / REQUEST).write_text(yaml.safe_dump(dataclasses.asdict(begun)))
+    assert asked("--resume") == begun
+    assert asked("--resume", "training.seed=8").training.seed == 8
+    assert asked("--resume", "--budget", "10%", "training.seed=7") == begun
+    assert asked("--resume", "--budget", "50%").training.steps == asked("--budget", "50%").training.steps
+    assert asked("--resume", "--budget", "50%").training.steps == 5 * begun.training.steps
 
 
 def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
@@ -161,7 +190,11 @@ def test_version(capsys):
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
         (["bench", "throughput", "--lengths", "3"], "lengths is for `bench models`, not for `bench throughput`"),
         (["bench", "lengths", "--device", "cuda"], "device is for `bench models`, not for `bench lengths`"),
-        (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 seconds"),
+        (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
+        (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
+        (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
+        (["bench", "models", "--quick", "--limit", "5"], "limit is not looked at with --quick"),
+        (["bench", "models", "--limit", "inf"], "limit is inf; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
         (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),

@@ -1,7 +1,11 @@
 """Batches by a budget of tokens: every example once, none over the budget, the same again."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from mabert import MaBertForMaskedLM
-from mabert.data.batches import TokenBudgetSampler
+from mabert.data.batches import Divided, TokenBudgetSampler, part
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from tests.model.helpers import build, config
@@ -42,6 +46,15 @@ def test_a_run_is_its_epochs_in_new_orders_and_the_same_each_time():
     assert list(TokenBudgetSampler(lengths, 20, seed=4)) != first
 
 
+def test_each_epoch_that_trainer_counts_has_an_order_of_its_own():
+    lengths = [1 + place % 7 for place in range(50)]
+    sampler, whole = TokenBudgetSampler(lengths, 20, seed=3), list(TokenBudgetSampler(lengths, 20, seed=3, epochs=3))
+    loader = Accelerator(cpu=True).prepare(DataLoader(range(50), batch_sampler=sampler, collate_fn=list))
+    assert [batch for _ in range(3) for batch in loader] == whole
+    sampler.set_epoch(0)
+    assert list(sampler) == whole[: len(sampler)]
+
+
 def test_processes_share_all_batches_but_the_last_few():
     lengths = [1 + 37 * place % 11 for place in range(100)]
     whole = list(TokenBudgetSampler(lengths, 20))
@@ -51,6 +64,25 @@ def test_processes_share_all_batches_but_the_last_few():
     ]
     assert {len(share) for share in shares} == {len(whole) // 3}
     assert sorted(batch for share in shares for batch in share) == sorted(whole[: len(whole) // 3 * 3])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 4))
+def test_processes_share_each_batch_to_the_last_example(sizes, processes):
+    ends = list(itertools.accumulate(sizes))
+    batches = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+    divided = Divided(batches, processes)
+    shares = [list(BatchSamplerShard(divided, processes, rank, even_batches=False)) for rank in range(processes)]
+    assert {len(share) for share in shares} == {len(batches)}
+    assert len(divided) == len(batches) * processes
+    for step, batch in enumerate(batches):
+        counted = [part(len(batch), rank, processes) for rank in range(processes)]
+        assert sum(counted) == pytest.approx(processes)
+        own = [share[step] if weight else [] for share, weight in zip(shares, counted, strict=True)]
+        assert sorted(itertools.chain(*own)) == batch
+        assert all(share[step] for share in shares), "no process is without work"
+        mean = sum(weight * np.mean(mine) for weight, mine in zip(counted, own, strict=True) if mine) / processes
+        assert mean == pytest.approx(np.mean(batch))
 
 
 def test_grouping_leaves_little_to_pad():
@@ -72,6 +104,7 @@ def test_grouping_leaves_little_to_pad():
         ({"epochs": 0}, "epochs is 0"),
         ({"processes": 0}, "processes is 0"),
         ({"lengths": []}, "no examples"),
+        ({"tokens": 3, "processes": 2}, "2 examples make fewer batches of 3 tokens than 2 processes"),
     ],
 )
 def test_senseless_budgets_are_refused(options, message):

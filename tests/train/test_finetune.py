@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from mabert import MaBertForMaskedLM
 from mabert.baselines.load import build
@@ -114,6 +114,19 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
     assert model.config.unpad == "auto"
 
 
+def test_a_budget_counts_padding_where_the_model_runs_it(pretrained, tmp_path, monkeypatch):
+    seen = watched_batches(monkeypatch)
+    how = {"epochs": 1, "batch_tokens": 100, "batches": "random"}
+    go(pretrained, tmp_path / "masked", padding_safe_masking="pre", **how)
+    assert max(ids.numel() for ids in seen) <= 100
+    seen.clear()
+    go(bert(tmp_path / "bert"), tmp_path / "other", **how)
+    assert max(ids.numel() for ids in seen) <= 100
+    seen.clear()
+    go(pretrained, tmp_path / "unpadded", **how)
+    assert max(ids.numel() for ids in seen) > 100, "padding is not run, and not counted"
+
+
 def watched_batches(monkeypatch):
     """A list that every batch that is trained on goes to, as its ids."""
     seen, train_step = [], ClassifierTrainer.training_step
@@ -177,6 +190,22 @@ def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
     assert set(tried) == {"1e-06", "0.02"}
     assert result["outcome"]["learning_rate"] == 2e-2
     assert tried["0.02"] > tried["1e-06"]
+
+
+def test_a_rate_that_diverges_is_left_out_of_the_grid(pretrained, tmp_path):
+    result = go(pretrained, tmp_path / "run", learning_rates=[1e30, 2e-2, 1e-6], epochs=2)["outcome"]
+    assert result["tried"].pop("1e+30") is None
+    assert result["tried"][f"{result['learning_rate']:g}"] == max(result["tried"].values())
+    kept = json.loads((tmp_path / "run/grid/1e+30.json").read_text())
+    assert kept["score"] is None
+    assert "the loss is " in kept["diverged"]
+
+
+def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"
+    ):
+        go(pretrained, tmp_path / "run", learning_rates=[1e30, 1e29], epochs=2)
 
 
 def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
@@ -279,13 +308,16 @@ def bert(folder):
 PROGRAM = """
 import sys
 from tests.train.test_finetune import go
-go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2], batches=sys.argv[3])
+how = {"batch_tokens": 100} if sys.argv[3] == "tokens" else {"batches": sys.argv[3], "batch_size": 22}
+go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2], **how)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "batches"), [("mabert", "length"), ("mabert", "random"), ("bert", "length")])
-def test_several_processes_share_each_batch(pretrained, tmp_path, family, batches):
+@pytest.mark.parametrize(
+    ("family", "batches"), [("mabert", "length"), ("mabert", "random"), ("mabert", "tokens"), ("bert", "length")]
+)
+def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, family, batches):
     pretrained = pretrained if family == "mabert" else bert(tmp_path / "bert")
     (tmp_path / "program.py").write_text(PROGRAM)
     for processes in (1, 2):
@@ -314,16 +346,26 @@ def test_several_processes_share_each_batch(pretrained, tmp_path, family, batche
 def test_batches_that_processes_cannot_share_are_refused():
     with pytest.raises(ValueError, match="batch_size is 32, not a multiple of 3 processes"):
         check_divides(FinetuneRecipe(), 3)
-    with pytest.raises(ValueError, match="batch_tokens is 512; batches of tokens are for one process, not 2"):
-        check_divides(FinetuneRecipe(batch_tokens=512), 2)
-    check_divides(FinetuneRecipe(batch_tokens=512), 1)
+    check_divides(FinetuneRecipe(batch_tokens=512), 3)
 
 
-def test_the_best_epoch_is_kept_if_asked(pretrained, tmp_path):
-    go(pretrained, tmp_path / "run", select="best", epochs=4, learning_rates=[2e-2])
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_the_epoch_that_is_asked_for_is_kept(pretrained, tmp_path, select):
+    class Spoilt(TrainerCallback):
+        """The last epoch ends with a head that calls everything a bird."""
+
+        def on_epoch_end(self, args, state, control, model, **_):
+            if round(state.epoch) == 4:
+                with torch.no_grad():
+                    model.classifier.weight.zero_()
+                    model.classifier.bias.copy_(torch.tensor([-1.0, 1.0]))
+
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 4, "select": select})
+    finetune(pretrained, TASK, splits(), tmp_path / "run", recipe, progress=False, callbacks=[Spoilt()])
     own = json.loads((tmp_path / "run/seed-0/result.json").read_text())
     seen = [entry["eval_accuracy"] for entry in own["history"] if "eval_accuracy" in entry]
-    assert own["metrics"]["validation"]["accuracy"] == max(seen)
+    assert seen[-1] == 0.5 < max(seen)
+    assert own["metrics"]["validation"]["accuracy"] == (max(seen) if select == "best" else 0.5)
 
 
 def test_from_scratch_takes_no_weights(pretrained, tmp_path):

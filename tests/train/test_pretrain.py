@@ -310,26 +310,42 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from mabert.train.pretrain import pretrain
-from tests.train.helpers import corpus, recipe, tokenizer
-folder, output = Path(sys.argv[1]), Path(sys.argv[2])
-plan = recipe(folder, micro_batch_size=4, eval_windows=5, packing=sys.argv[3])
+from tests.train.helpers import recipe, tokenizer
+from tests.train.test_pretrain import StopAt
+folder, output, packing = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+dropout, stop, resume = map(float, sys.argv[4:])
+plan = recipe(folder, micro_batch_size=4, eval_windows=5, packing=packing)
 plan.data.windows = "document"
-plan.model |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-pretrain(plan, output, tokenizer=tokenizer(), progress=False)
+plan.model |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+how = {"callbacks": [StopAt(stop)], "resume": bool(resume)}
+pretrain(plan, output, tokenizer=tokenizer(), progress=False, **how)
 """
+
+
+def under_torchrun(folder, output, processes, packing, dropout=0.0, stop=-1, resume=0):
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    told = map(str, (program, folder, folder / output, packing, dropout, stop, resume))
+    return subprocess.run([*launch, *told], env=environment, timeout=250).returncode
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", ["unpad", "pack"])
 def test_two_processes_train_the_model_of_one(tmp_path, packing):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
     for name, processes in (("one", 1), ("two", 2)):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        command = [*launch, str(program), str(tmp_path), str(tmp_path / name), packing]
-        subprocess.run(command, check=True, env=environment, timeout=250)
+        assert under_torchrun(tmp_path, name, processes, packing) == 0
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
     same_course(one, two)
     assert one["outcome"]["tokens"] == two["outcome"]["tokens"]
     assert one["outcome"]["held_out_loss"] == pytest.approx(two["outcome"]["held_out_loss"], rel=2e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
+    assert under_torchrun(tmp_path, "whole", 2, "unpad", dropout=0.1) == 0
+    assert under_torchrun(tmp_path, "broken", 2, "unpad", dropout=0.1, stop=6) != 0
+    assert (tmp_path / "broken/checkpoint-7").is_dir()
+    assert under_torchrun(tmp_path, "broken", 2, "unpad", dropout=0.1, resume=1) == 0
+    same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))

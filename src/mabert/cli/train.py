@@ -7,20 +7,30 @@ from typing import Any
 from mabert.cli.command import command, say
 
 GLUE = "hub:nyu-mll/glue"
+GLUE_OPTIONS = {"data": GLUE}
+TABLE_OPTIONS = {
+    "train": None,
+    "validation": None,
+    "test": None,
+    "text_column": "text",
+    "pair_column": None,
+    "label_column": "label",
+}
+"""Where the examples come from, with defaults: of a GLUE task, of a table."""
 
 
 def add_pretrain(commands: Any) -> None:
     """Pretraining."""
     added = command(commands, "pretrain", run_pretrain, "masked language modelling from a recipe")
-    added.add_argument("recipe", help="a YAML file, or demo, mini or paper")
+    added.add_argument(
+        "recipe", help="a YAML file, or demo, mini or paper; with --resume and no --budget the run's own"
+    )
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the recipe's")
     added.add_argument(
         "--model", help="mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
     )
     added.add_argument("-o", "--output", required=True, help="folder of the run")
-    added.add_argument(
-        "--budget", type=percentage, default=1.0, metavar="N%", help="share of the recipe's steps [100%%]"
-    )
+    added.add_argument("--budget", type=percentage, metavar="N%", help="share of the recipe's steps [100%%]")
     added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
 
 
@@ -32,17 +42,21 @@ def percentage(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 10%") from None
 
 
-def run_pretrain(options: argparse.Namespace) -> None:
-    """`mabert pretrain`."""
-    from mabert.train.pretrain import pretrain
+def pretrain_recipe(options: argparse.Namespace) -> Any:
+    """The recipe of a new run, or of the one that goes on; a command with its budget is taken as repeated whole."""
     from mabert.train.recipe import load_recipe, recipe_of_run
 
     fields = [*options.fields, *([f"architecture={options.model}"] if options.model else [])]
-    if options.resume:
-        recipe = recipe_of_run(options.output, fields)
-    else:
-        recipe = load_recipe(options.recipe, fields).at_budget(options.budget)
-    result = pretrain(recipe, options.output, resume=options.resume)
+    if options.resume and options.budget is None:
+        return recipe_of_run(options.output, fields)
+    return load_recipe(options.recipe, fields).at_budget(1.0 if options.budget is None else options.budget)
+
+
+def run_pretrain(options: argparse.Namespace) -> None:
+    """`mabert pretrain`."""
+    from mabert.train.pretrain import pretrain
+
+    result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
     if result:
         from mabert.report.figures import on_paper
         from mabert.report.training import loss_chart, stage_ends
@@ -63,14 +77,14 @@ def add_finetune(commands: Any) -> None:
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
-    glue.add_argument("--data", default=GLUE, help="folder in the official layout [%(default)s]")
+    glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
     table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
-    table.add_argument("--text-column", default="text", help="[%(default)s]")
+    table.add_argument("--text-column", help="[text]")
     table.add_argument("--pair-column", help="second text of a pair")
-    table.add_argument("--label-column", default="label", help="[%(default)s]")
+    table.add_argument("--label-column", help="[label]")
     table.add_argument("--regression", action="store_true", help="labels are numbers")
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
@@ -116,8 +130,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     from mabert.train.finetune import FinetuneRecipe, finetune
 
-    if (options.task is None) == (options.train is None):
-        raise ValueError("name either a GLUE task (--task) or a table of your own (--train)")
+    check_finetune(options)
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(
         learning_rates=options.learning_rate,
@@ -135,8 +148,7 @@ def run_finetune(options: argparse.Namespace) -> None:
         pooling=options.pooling,
         padding_safe_masking=options.masking,
     )
-    names = ("data",) if options.task else ("train", "validation", "test", "text_column", "pair_column", "label_column")
-    source = {name: getattr(options, name) for name in names}
+    source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
     result = finetune(
         options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
     )
@@ -147,16 +159,37 @@ def run_finetune(options: argparse.Namespace) -> None:
             say(f"{line} ({len(options.seeds)} seed{'s' if len(options.seeds) > 1 else ''})")
 
 
+def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Options by name, those that were not given at their defaults."""
+    given = {name: getattr(options, name) for name in defaults}
+    return {name: defaults[name] if value is None else value for name, value in given.items()}
+
+
+def check_finetune(options: argparse.Namespace) -> None:
+    """Refuses what would not be looked at.
+
+    Raises:
+        ValueError: Neither a task nor a table is named, or both, or an option is for the other of them.
+    """
+    if (options.task is None) == (options.train is None):
+        raise ValueError("name either a GLUE task (--task) or a table of your own (--train)")
+    here, others = ("--task", (*TABLE_OPTIONS, "regression")) if options.task else ("--train", tuple(GLUE_OPTIONS))
+    for name in others:
+        if getattr(options, name):
+            there = "--train" if options.task else "--task"
+            raise ValueError(f"--{name.replace('_', '-')} goes with {there}, not with {here}")
+
+
 def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
     """The task and its examples, from GLUE or from tables."""
     from mabert.data.glue import glue_task, load_glue
     from mabert.data.table import Columns, load_tables
 
     if options.task is not None:
-        return glue_task(options.task), load_glue(options.task, options.data)
-    files = {"train": options.train, "validation": options.validation, "test": options.test}
-    columns = Columns(options.text_column, options.pair_column, options.label_column)
-    named = {split: file for split, file in files.items() if file is not None}
+        return glue_task(options.task), load_glue(options.task, asked_for(options, GLUE_OPTIONS)["data"])
+    asked = asked_for(options, TABLE_OPTIONS)
+    columns = Columns(asked["text_column"], asked["pair_column"], asked["label_column"])
+    named = {split: asked[split] for split in ("train", "validation", "test") if asked[split] is not None}
     return load_tables(named, columns, name=Path(options.train).stem.split(".")[0], regression=options.regression)
 
 

@@ -37,12 +37,41 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
     return batches
 
 
+class Divided(Sampler[list[int]]):
+    """Batches in as many parts as there are processes, which accelerate hands out in turn: together the same batches
+    as one process has, whatever their sizes.
+
+    A process for which a batch has no example left is given its first, to be counted as nothing (see `part`).
+
+    Args:
+        batches: Of all processes together.
+        processes: How many.
+    """
+
+    def __init__(self, batches: Sampler[list[int]], processes: int) -> None:
+        self.batches, self.processes = batches, processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches:
+            for rank in range(self.processes):
+                yield batch[rank :: self.processes] or batch[:1]
+
+    def __len__(self) -> int:
+        return self.processes * len(self.batches)  # type: ignore[arg-type]
+
+
+def part(examples: int, rank: int, processes: int) -> float:
+    """How many examples of a batch a process has, in shares of an even one."""
+    return len(range(rank, examples, processes)) * processes / examples
+
+
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
 
     One pass over the sampler is the whole run, epoch after epoch, each in a new order that is a function of (seed,
     epoch) alone. It keeps no state, so skipping the batches that are done resumes exactly. Epochs differ in their
-    number of batches, which Trainer would take to be the same, so give Trainer one epoch.
+    number of batches, which Trainer would take to be the same, so give Trainer one epoch. Trainer may be given more in
+    one process: it says which by `set_epoch`, and each has an order of its own, but counts all as long as the first.
 
     accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
     even out their sizes (`accelerator_config={"even_batches": False}`).
@@ -59,7 +88,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         processes: that share the batches; the last few are left out, so that each gets as many as the others.
 
     Raises:
-        ValueError: a number is below 1, or there are no examples.
+        ValueError: a number is below 1, or there are no examples, or fewer batches than processes.
     """
 
     def __init__(
@@ -82,6 +111,15 @@ class TokenBudgetSampler(Sampler[list[int]]):
             raise ValueError("there are no examples to sample")
         self.lengths, self.tokens, self.epochs, self.seed = lengths, tokens, epochs, seed
         self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
+        self.set_epoch(0)
+        if not len(self):
+            raise ValueError(
+                f"{len(lengths)} examples make fewer batches of {tokens} tokens than {processes} processes"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins the passes that follow those of `epoch` earlier ones over the sampler."""
+        self.first = epoch * self.epochs
         self._length: int | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -95,12 +133,14 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def epoch_ends(self) -> list[int]:
         """Batches from the start of the run to the end of each epoch, those of all processes together; the last epoch
         ends with the run."""
-        ends = list(itertools.accumulate(len(self._epoch(epoch)) for epoch in range(self.epochs)))
+        ends = list(itertools.accumulate(map(len, self._epochs())))
         return [*ends[:-1], len(self)]
 
+    def _epochs(self) -> Iterator[list[list[int]]]:
+        return map(self._epoch, range(self.first, self.first + self.epochs))
+
     def _run(self) -> Iterator[list[int]]:
-        for epoch in range(self.epochs):
-            yield from self._epoch(epoch)
+        return itertools.chain.from_iterable(self._epochs())
 
     def _epoch(self, epoch: int) -> list[list[int]]:
         order = list(range(len(self.lengths)))
@@ -110,7 +150,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         if not self.grouped:
             return self._cut(order)
         batches: list[list[int]] = []
-        mean = sum(self.lengths) / len(self.lengths)
+        mean = max(1.0, sum(self.lengths) / len(self.lengths))
         at_once = max(1, int(self.window * self.tokens / mean))
         for first in range(0, len(order), at_once):
             batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))

@@ -95,8 +95,10 @@ class FlatteningCollator:
             given, or `labels` `(examples,)`.
 
         Raises:
-            ValueError: the examples have an `attention_mask` with padding, or labels beside `masking`.
+            ValueError: there are no examples, they have an `attention_mask` with padding, or labels beside `masking`.
         """
+        if not examples:
+            raise ValueError("there are no examples to make a row of")
         if self.masking is not None:
             if "labels" in examples[0]:
                 raise ValueError("the examples bring labels, and the collator was to make them: leave one out")

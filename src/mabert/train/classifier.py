@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -26,7 +27,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mabert.baselines.load import build, load_config, with_new_head
 from mabert.baselines.registry import family_of
-from mabert.data.batches import TokenBudgetSampler, batches_by_length
+from mabert.data.batches import Divided, TokenBudgetSampler, batches_by_length, part
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
@@ -51,7 +52,7 @@ class FinetuneRecipe:
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
         batch_size: Examples a step.
         batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where `packing` is `none`.
+            costs about the same. Counted with padding where the model runs it.
         batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
             padding as where nobody sorts, and measured in the order of the examples.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
@@ -183,8 +184,15 @@ class Job:
             epochs=self.epochs,
             seed=seed,
             grouped=recipe.batches == "length",
-            padded=recipe.packing == "none",
+            padded=recipe.packing == "none" or not runs_unpadded(classifier_config(self)),
         )
+
+    def sizes(self, budget: TokenBudgetSampler | None) -> list[int]:
+        """Examples of each step of a run, all processes together."""
+        if budget is not None:
+            return [len(batch) for batch in budget]
+        examples, size = len(self.data.splits["train"]), self.recipe.batch_size
+        return self.epochs * [min(size, examples - first) for first in range(0, examples, size)]
 
     def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels)."""
@@ -222,14 +230,15 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
     classifier = new_classifier(job)
     budget = job.budget(seed)
     processes = joined(recipe.precision).num_processes
-    steps = len(budget) if budget else job.epochs * math.ceil(len(job.data.splits["train"]) / recipe.batch_size)
+    sizes = job.sizes(budget)
+    steps = len(sizes)
     trainer = ClassifierTrainer(
         model=classifier,
         args=one_device(
             TrainingArguments(
                 output_dir=str(place),
                 num_train_epochs=1 if budget else job.epochs,
-                per_device_train_batch_size=recipe.batch_size // processes,
+                per_device_train_batch_size=max(1, recipe.batch_size // processes),
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
                 weight_decay=recipe.weight_decay,
@@ -242,7 +251,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
                 remove_unused_columns=False,
                 logging_nan_inf_filter=False,
                 # Seeded by the sum of seed and epoch, the second epoch of a seed would be the first of the next seed.
-                accelerator_config={"use_seedable_sampler": False},
+                accelerator_config={"use_seedable_sampler": False, "even_batches": False},
                 **device_arguments(recipe.precision),
             )
         ),
@@ -252,6 +261,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
         title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
         job=job,
         budget=budget,
+        sizes=sizes,
         callbacks=list(job.callbacks),
     )
     trainer.train()
@@ -291,21 +301,29 @@ def classifier_config(job: Job) -> PreTrainedConfig:
     return type(config)(**{**config.to_dict(), **fields})
 
 
+def runs_unpadded(config: PreTrainedConfig) -> bool:
+    """Whether a model leaves the padding of a batch out."""
+    return isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
+
+
 class ClassifierTrainer(MaBertTrainer):
     """Batches of like length; the task's metrics on the validation data after every epoch.
 
     Args:
         job: What to train on, and how.
         budget: All batches of the run, which Trainer takes to be one epoch; or None, epochs of `batch_size` examples.
+        sizes: Examples of each step.
         arguments: As `MaBertTrainer` takes them.
     """
 
-    def __init__(self, *, job: Job, budget: TokenBudgetSampler | None = None, **arguments: Any) -> None:
+    def __init__(
+        self, *, job: Job, sizes: Sequence[int], budget: TokenBudgetSampler | None = None, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
         # take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
-        self.job, self.budget = job, budget
+        self.job, self.budget, self.sizes = job, budget, sizes
         if budget is not None:
             self.add_callback(EvaluateAt(budget.epoch_ends()))
         self.best = -math.inf
@@ -319,11 +337,25 @@ class ClassifierTrainer(MaBertTrainer):
         return LengthGroupedSampler(size, lengths=examples.lengths, generator=order)
 
     def get_train_dataloader(self) -> DataLoader:
-        if self.budget is None:
-            return super().get_train_dataloader()
-        examples = self.job.data.splits["train"]
-        loader = DataLoader(examples, batch_sampler=self.budget, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
+        examples, processes = self.job.data.splits["train"], self.args.world_size
+        batches: Sampler[list[int]] = self.budget or BatchSampler(
+            self._get_train_sampler(), self.args.train_batch_size * processes, drop_last=False
+        )
+        parts = Divided(batches, processes) if processes > 1 else batches
+        return self.accelerator.prepare(DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator))
+
+    @property
+    def own_part(self) -> float:
+        """What this process's mean counts in that of the present step's batch, of which the processes' means are
+        averaged."""
+        return part(self.sizes[self.state.global_step], self.args.process_index, self.args.world_size)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *arguments, **options)
+        return loss if self.args.world_size == 1 else loss * self.own_part
+
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
+        return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         """Scores the first validation split, and keeps the best weights if they are wanted."""
@@ -367,8 +399,8 @@ def logits_of(
         examples: What to classify.
         pad_id: Of padding.
         precision: As in `FinetuneRecipe`.
-        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length. Where what
-            a text gives depends on those beside it, each runs alone.
+        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length, or each
+            text alone where what it gives depends on those beside it.
     """
     training = model.training
     model.eval()
@@ -376,7 +408,8 @@ def logits_of(
     collate = Collator(pad_id)
     out = np.zeros((len(examples), model.config.num_labels), np.float32)
     order = range(len(examples))
-    rows = 1 if family_of(model.config).alone else rows
+    if rows is None and family_of(model.config).depends_on_batch(model.config, examples.lengths):
+        rows = 1
     batches = (
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import TrainerCallback
+from accelerate import PartialState
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback
 
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import family_of
@@ -21,7 +22,7 @@ from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
 from mabert.train.run import RESULT, RunFolder, write_text
-from mabert.train.trainer import joined, resolve_precision
+from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision
 
 FREE = ("resolved.processes",)
 """What a resumed run may change."""
@@ -73,13 +74,8 @@ def finetune(
         raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
     processes = joined(recipe.precision)
     check_divides(recipe, processes.num_processes)
-    config, tokenizer = load_config(model), load_tokenizer(str(model))
-    limit = family_of(config).longest(config)
-    longest = recipe.max_length or limit or config.max_position_embeddings
-    if limit is not None and longest > limit:
-        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
-    if limit is not None:
-        tokenizer.model_max_length = limit
+    tokenizer = load_tokenizer(str(model))
+    longest = longest_input(load_config(model), tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
@@ -101,7 +97,7 @@ def finetune(
     done = {seed: read_json(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
     processes.wait_for_everyone()
     try:
-        rate, scores = best_rate(job, folder.path, seeds[0], tried, processes.is_main_process)
+        rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
         runs = [
             done[seed]
             or run_seed(job, folder.path / f"seed-{seed}", rate, seed, keep_models, processes.is_main_process)
@@ -122,6 +118,21 @@ def finetune(
     return folder.write_result(outcome, seconds, seeds=list(seeds))
 
 
+def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
+    """Tokens of the longest example; the tokenizer is told what the model takes.
+
+    Raises:
+        ValueError: If more are asked for.
+    """
+    limit = family_of(config).longest(config)
+    longest = asked or limit or config.max_position_embeddings
+    if limit is not None and longest > limit:
+        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
+    if limit is not None:
+        tokenizer.model_max_length = limit
+    return int(longest)
+
+
 def weights_digest(model: str | Path) -> str | None:
     """What a folder's weights are known by; None for a model of the hub."""
     file = Path(model) / "model.safetensors"
@@ -134,11 +145,7 @@ def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
     Raises:
         ValueError: Saying which.
     """
-    if processes > 1 and recipe.batch_tokens is not None:
-        raise ValueError(
-            f"batch_tokens is {recipe.batch_tokens}; batches of tokens are for one process, not {processes}"
-        )
-    if recipe.batch_size % processes:
+    if recipe.batch_tokens is None and recipe.batch_size % processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes} processes")
 
 
@@ -153,24 +160,38 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def best_rate(
-    job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], writes: bool
-) -> tuple[float, dict[str, float]]:
-    """The learning rate of the grid with the best main metric under one seed, and what each gave."""
+    job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], processes: PartialState
+) -> tuple[float, dict[str, float | None]]:
+    """The learning rate of the grid with the best main metric under one seed, and what each gave: None, it diverged.
+
+    Raises:
+        TrainingDivergedError: If every rate did, or one in one of several processes, for which the others wait.
+    """
     if len(tried) == 1:
         return next(iter(tried)), {}
-    scores = {}
+    found: dict[float, dict[str, Any]] = {}
     for rate, before in tried.items():
-        found = before
-        if found is None or found["seed"] != seed:  # rates tried under another seed are not compared with this one's
-            began = time.time()
+        if before is not None and before["seed"] == seed:  # what was tried under another seed is not compared with this
+            found[rate] = before
+            continue
+        began, diverged = time.time(), None
+        try:
             classifier, _ = train_classifier(job, folder, rate, seed)
-            found = {"learning_rate": rate, "seed": seed, "score": job.scores(classifier)[job.data.task.main_metric]}
-            found["seconds"] = round(time.time() - began, 1)
-            if writes:
-                grid_file(folder, rate).parent.mkdir(exist_ok=True)
-                write_text(grid_file(folder, rate), json.dumps(found) + "\n")
-        scores[f"{rate:g}"] = found["score"]
-    return max(tried, key=lambda rate: scores[f"{rate:g}"]), scores
+            score = job.scores(classifier)[job.data.task.main_metric]
+        except TrainingDivergedError as error:
+            if processes.num_processes > 1:
+                raise
+            score, diverged = None, str(error)
+        found[rate] = {"learning_rate": rate, "seed": seed, "score": score, "diverged": diverged}
+        found[rate]["seconds"] = round(time.time() - began, 1)
+        if processes.is_main_process:
+            grid_file(folder, rate).parent.mkdir(exist_ok=True)
+            write_text(grid_file(folder, rate), json.dumps(found[rate]) + "\n")
+    whole = {rate: each["score"] for rate, each in found.items() if each["score"] is not None}
+    if not whole:
+        causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
+        raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
+    return max(whole, key=whole.__getitem__), {f"{rate:g}": each["score"] for rate, each in found.items()}
 
 
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:

@@ -37,10 +37,13 @@ def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | 
         outputs: Of a model whose head saw those positions only: `logits` (scored positions, vocabulary).
         labels: int64 (batch, time), -100 where a position is not scored.
         num_items_in_batch: Scored positions of the whole step, of which this may be a part; default, those here.
+
+    Returns:
+        A scalar; 0 where nothing is scored.
     """
     truth = labels[labels != IGNORED]
     total = nn.functional.cross_entropy(outputs.logits.float(), truth, reduction="sum")
-    return total / (len(truth) if num_items_in_batch is None else num_items_in_batch)
+    return total / (max(1, len(truth)) if num_items_in_batch is None else num_items_in_batch)
 
 
 @torch.no_grad()
