@@ -1,11 +1,32 @@
 """What the documents show as code runs, and shows what they say."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from mabert.report.drift import cures
+
 DOCS = Path(__file__).parents[1] / "docs"
+
+
+RESULTS = DOCS.parent / "benchmarks/results"
+
+
+def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
+    page = (DOCS / "padding.md").read_text(encoding="utf-8")
+    (file,) = set(re.findall(r"benchmarks/results/(\S+-drift\.json)", page))
+    found = cures(json.loads((RESULTS / file).read_text(encoding="utf-8")), "cls")
+    told = re.findall(r"^\| (\w+) \| (causal|centred|either) \| (left|right|left and right) \| `([a-z+]+)`", page, re.M)
+    rows = {
+        ("random", direction, conv, side, "masked"): cure
+        for direction, convs, sides, cure in told
+        for conv in {"causal": ["causal"], "centred": ["centered"], "either": ["causal", "centered"]}[convs]
+        for side in sides.split(" and ")
+    }
+    drifting = {how: cure for how, cure in found.items() if how[0] == "random" and how[-1] == "masked"}
+    assert rows == {how: cure for how, cure in drifting.items() if cure != "none"}
 
 
 def test_the_smallest_example_of_the_leak():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mabert import MaBertModel, cli
-from mabert.report.drift import STABLE, drift_chart, drift_grids
+from mabert.report.drift import STABLE, cures, drift_chart, drift_grids, truth_grids
 from mabert.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift
 from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
 from tests.model.helpers import build, config
@@ -83,6 +83,33 @@ def test_figure_and_tables_show_every_masking(result):
         assert [float(cell.text) for cell in drifting] == pytest.approx([cell.value for cell in drifting], rel=0.06)
 
 
+def reached(direction, conv, side):
+    """What reaches a text from padding beside it where attention does not: nothing, a window, or the scan's state."""
+    scans = {"forward": {"left"}, "backward": {"right"}, "bidirectional": {"left", "right"}}[direction]
+    windows = {"left", "right"} if conv == "centered" else scans
+    return "state" if side in scans else "window" if side in windows else "nothing"
+
+
+@pytest.mark.parametrize("vector", ["cls", "mean"])
+def test_what_a_scan_carries_only_exact_masks_cure_and_what_a_window_sees_a_mask_before_it(result, vector):
+    found = cures(result, vector)
+    assert len(found) == 7 * len(SIDES) * len(ATTENTIONS)
+    expected = {"nothing": "none", "window": "pre", "state": "exact"}
+    for (weights, direction, conv, side, attention), cure in found.items():
+        drifts = "unpadded" if attention == "unmasked" else expected[reached(direction, conv, side)]
+        assert cure == drifts, (weights, direction, conv, side, attention)
+
+
+def test_the_truth_table_says_what_drifts_and_what_cures_it(result):
+    of_cls, _ = truth_grids(result, "drift")
+    rows = {tuple(cell.text for cell in row[:5]): tuple(cell.text for cell in row[5:]) for row in of_cls.rows}
+    assert rows["trained", "forward", "causal", "right", "masked"] == ("no", "")
+    assert rows["trained", "forward", "causal", "left", "masked"] == ("yes", "exact")
+    assert rows["random", "backward", "centered", "right", "unmasked"] == ("yes", "unpadded")
+    leaky = [{**row, "cls": [1.0]} for row in result["rows"]]
+    assert {cell[6].text for cell in truth_grids({**result, "rows": leaky}, "drift")[0].rows} == {"nothing"}
+
+
 def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
     (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
     arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]
@@ -91,4 +118,4 @@ def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys): 
     (json_file,) = (tmp_path / "out").glob("*-drift.json")
     assert json.loads(json_file.read_text())["texts"] == 2
     assert json_file.with_suffix(".svg").read_text().startswith("<svg")
-    assert json_file.with_suffix(".md").read_text().count("| weights |") == 2
+    assert json_file.with_suffix(".md").read_text().count("| weights |") == 4

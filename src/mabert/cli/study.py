@@ -152,7 +152,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.infer.load import check_at_least_one, load_for_use
     from mabert.infer.texts import read_texts
     from mabert.model.load import load_config
-    from mabert.report.drift import drift_chart, drift_grids
+    from mabert.report.drift import drift_chart, drift_grids, truth_grids
     from mabert.report.figures import on_paper
     from mabert.report.grid import to_markdown
     from mabert.study.drift import drift
@@ -172,6 +172,6 @@ def run_drift(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     written = write(result, folder, "drift")
     path_of(result, folder, "drift", ".svg").write_text(on_paper(drift_chart(result)), encoding="utf-8")
-    tables = "\n".join(map(to_markdown, drift_grids(result, "drift")))
+    tables = "\n".join(map(to_markdown, [*truth_grids(result, "drift"), *drift_grids(result, "drift")]))
     path_of(result, folder, "drift", ".md").write_text(tables, encoding="utf-8")
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -79,6 +79,44 @@ def drift_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
     return grids
 
 
+def truth_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
+    """Which regimes drift, and the least that cures each, a table for each kind of vector.
+
+    Args:
+        result: What `mabert study drift` wrote.
+        name: What the names of the tables begin with.
+    """
+    head = ("weights", "scan", "convolution", "padding", "attention", "drifts without a mask", "cured by")
+    note = "The first of pre, post, pre + post, exact and unpadded that leaves nothing beyond rounding."
+    grids = []
+    for vector, title in VECTORS.items():
+        rows = [
+            (*words(*situation), *words("yes" if cure != "none" else "no", "" if cure == "none" else cure or "nothing"))
+            for situation, cure in cures(result, vector).items()
+        ]
+        grids.append(Grid(f"{name}-truth-{vector}", f"Which regime drifts, {title}", head, tuple(rows), (note,)))
+    return grids
+
+
+def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str | None]:
+    """The least masking under which a vector does not drift, by situation: weights, direction, conv, side, attention.
+
+    Args:
+        result: What `mabert study drift` wrote.
+        vector: Of `VECTORS`.
+
+    Returns:
+        A name of `MASKINGS`, which are in order; ``none`` where nothing drifts, None where everything does.
+    """
+    far: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in result["rows"]:
+        far.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
+    return {
+        situation: next((masking for masking in MASKINGS if found.get(masking, 1.0) < STABLE), None)
+        for situation, found in far.items()
+    }
+
+
 def _distance(value: float | None) -> Cell:
     if value is None:
         return missing()

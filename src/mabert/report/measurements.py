@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, from_markdown
-from mabert.report.drift import drift_chart, drift_grids
+from mabert.report.drift import drift_chart, drift_grids, truth_grids
 from mabert.report.efficiency.chart import scaling_chart
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import NAMES, Results
@@ -20,6 +20,7 @@ def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[
         yield Text(f"Cosine distance between a text's vector alone and with padding beside it; {texts}, from `{file}`.")
         described = "Cosine distance against padded positions for each masking, side of the padding and attention"
         yield Drawing(f"drift-{number}", drift_chart(result), described)
+        yield Fold("Which regime drifts, and what cures it", tuple(truth_grids(result, f"drift-{number}")))
         yield Fold("The largest distance in every regime", tuple(drift_grids(result, f"drift-{number}")))
 
 
