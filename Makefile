@@ -2,7 +2,7 @@
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
-# make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (40 minutes)
+# make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -10,13 +10,13 @@ def assert_agrees(case: Case, backend: str = "cpu", device: str = "cpu") -> None
     """Run a case on a backend and device, and on the reference in float64, and compare what comes out.
 
     Args:
-        case: The call, with its tensors on the CPU.
+        case: The call; the reference runs where its tensors are.
         backend: What is tested.
-        device: Where it runs; the reference stays on the CPU.
+        device: Where it runs.
     """
     u = case.inputs["u"]
     generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(u.shape, generator=generator).to(u.dtype)
+    grad = torch.randn(u.shape, generator=generator).to(u)
     actual = case.on(device).run_with_gradients(grad.to(device), backend)
     expected = case.in_float64().run_with_gradients(grad, "reference")
     others = [expected]
@@ -25,13 +25,13 @@ def assert_agrees(case: Case, backend: str = "cpu", device: str = "cpu") -> None
         # no share of it. The same sums with other signs tell how large they are when they do not.
         for _ in range(2):
             signs = torch.randint(0, 2, u.shape, generator=generator) * 2 - 1
-            others.append(case.in_float64().run_with_gradients(grad * signs, "reference"))
+            others.append(case.in_float64().run_with_gradients(grad * signs.to(u.device), "reference"))
     for name, tensor in actual.items():
         dtype = u.dtype if name == "output" else case.inputs[name].dtype
         assert tensor.dtype == dtype, f"{name}: {tensor.dtype}, expected {dtype}"
         assert tensor.device.type == torch.device(device).type, f"{name}: {tensor.device}, expected {device}"
         largest = max((other[name].abs().max().item() for other in others if tensor.numel()), default=0.0)
-        assert_close(case.operator, name, tensor.cpu(), expected[name], largest)
+        assert_close(case.operator, name, tensor.cpu(), expected[name].cpu(), largest)
 
 
 def assert_same_are_finite(case: Case, backend: str = "cpu", device: str = "cpu") -> None:

@@ -1,10 +1,14 @@
 """`python -m mabert.bench.gpu`: every step that has no result of this commit and GPU in the folder yet.
 
 Runs from the sources (``PYTHONPATH=src``) with whatever versions are there. Each step is a process of its own with a
-time limit, so that one that fails or hangs costs neither the others nor what they left.
+time limit, so that one that fails or hangs costs neither the others nor what they left. Steps that measure all seven
+encoders leave what they have in ``*.partial.json`` as they go.
 """
 
 import argparse
+import functools
+import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -26,15 +30,23 @@ from mabert.environment import installed
 LIMIT = 580.0
 """Seconds of a step, so that one that hangs costs little."""
 
+LENGTHS = {"best": (512, 2048, 4096, 16384, 65536), "paper": (128, 512, 1024, 2048, 4096)}
+TRAINED_LENGTHS = {"best": (512, 4096, 16384), "paper": (512, 4096)}
+"""Tokens at which all seven encoders are measured, by profile."""
+
+RIVALS = tuple(itertools.product(LENGTHS, ("latency", "memory", "training")))
+"""Steps that measure all seven: profile and measure."""
+
 _OPERATOR_TESTS, _MODEL_TESTS = "tests/ops/test_triton.py", "tests/model/test_gpu.py"
 
 
-def tests() -> dict[str, Any]:
-    """Run the GPU tests of operators and model."""
-    return _pytest(sys.executable, "-m", "pytest", _OPERATOR_TESTS, _MODEL_TESTS)
+def tests(output: Path) -> dict[str, Any]:
+    """Run the GPU tests of operators and model, side by side where pytest can."""
+    spread = ("-n", "8") if importlib.util.find_spec("xdist") else ()
+    return _pytest(output / "gpu-tests.log", sys.executable, "-m", "pytest", _OPERATOR_TESTS, _MODEL_TESTS, *spread)
 
 
-def sanitizer() -> dict[str, Any]:
+def sanitizer(output: Path) -> dict[str, Any]:
     """Run a few of them under compute-sanitizer, each tensor in memory of its own, so that a step outside shows."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
@@ -50,106 +62,106 @@ def sanitizer() -> dict[str, Any]:
         "-k",
         "written or packed",
     )
-    return _pytest(*command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    return _pytest(output / "gpu-sanitizer.log", *command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
-def _pytest(*command: str, **environment: str) -> dict[str, Any]:
+def _pytest(log: Path, *command: str, **environment: str) -> dict[str, Any]:
+    """Run tests; what they print stands in a file from the first line on, in case their time ends before they do."""
     # Other versions than the tested ones may warn of other things, and lack pytest's plugins.
-    plain = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
-    ran = subprocess.run([*command, *plain], capture_output=True, text=True, env={**os.environ, **environment})
-    return {"exit_code": ran.returncode, "output": (ran.stdout + ran.stderr).splitlines()[-60:]}
+    plain = ("-v", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as lines:
+        ran = subprocess.run(
+            [*command, *plain], stdout=lines, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
+    return {"exit_code": ran.returncode, "output": log.read_text(encoding="utf-8").splitlines()[-60:]}
 
 
-def operators() -> dict[str, Any]:
+def operators(_: Path) -> dict[str, Any]:
     """Time scan and convolution."""
     from mabert.bench.gpu.operators import measure
 
     return measure()
 
 
-def forwards() -> dict[str, Any]:
+def forwards(output: Path) -> dict[str, Any]:
     """Time forwards of whole models."""
     from mabert.bench.gpu.models import measure_forwards
 
-    return measure_forwards()
+    return measure_forwards(_keeping("forwards", output))
 
 
-def training() -> dict[str, Any]:
+def training(output: Path) -> dict[str, Any]:
     """Time training steps, and take one apart."""
     from mabert.bench.gpu.models import measure_parts, measure_training
 
-    return {**measure_training(), "parts": measure_parts()}
+    return {**measure_training(_keeping("training", output)), "parts": measure_parts()}
 
 
-def uneven() -> dict[str, Any]:
+def uneven(output: Path) -> dict[str, Any]:
     """Time texts of uneven length, unpadded and padded."""
     from mabert.bench.gpu.models import measure_lengths
 
-    return measure_lengths()
+    return measure_lengths(_keeping("uneven", output))
 
 
-def rivals_memory() -> dict[str, Any]:
-    """Measure peak memory of all seven encoders."""
-    return _rivals("memory")
+def _keeping(step: str, output: Path) -> Callable[[dict[str, Any]], None]:
+    """What writes the results that a step has so far."""
+    begun = measured_on()
+
+    def keep(result: dict[str, Any]) -> None:
+        write({"environment": begun, "step": step, **result}, output, f"gpu-{step}.partial")
+
+    return keep
 
 
-def rivals_latency() -> dict[str, Any]:
-    """Measure latency of all seven encoders."""
-    return _rivals("latency")
-
-
-def rivals_training() -> dict[str, Any]:
-    """Measure training steps of all seven encoders."""
-    return _rivals("training")
-
-
-def _rivals(measure: str) -> dict[str, Any]:
+def rivals(profile: str, measure: str, output: Path) -> dict[str, Any]:
+    """Measure all seven encoders; in the paper's settings at the paper's lengths."""
     from mabert.bench.models import Plan, run
     from mabert.bench.turns import Protocol
 
     # The limit leaves room for the first call, which compiles.
     protocol = Protocol(warm=5, most=30, warm_seconds=1.0, budget=2.0, limit=90.0)
-    lengths = (512, 4096, 16384) if measure == "training" else (512, 2048, 4096, 16384, 65536)
-    return run(Plan(measures=(measure,), device="cuda", lengths=lengths, protocol=protocol))
+    lengths = LENGTHS[profile] if measure != "training" else TRAINED_LENGTHS[profile]
+    plan = Plan(measures=(measure,), profiles=(profile,), lengths=lengths, device="cuda", protocol=protocol)
+    return run(plan, output=output, name=f"gpu-{profile}_{measure}.partial")
 
 
-def many_texts() -> dict[str, Any]:
+def many_texts(output: Path) -> dict[str, Any]:
     """Measure tokens a second over many texts, all seven encoders at their best batch."""
     from mabert.bench.throughput import run
 
-    return run(device="cuda", times=16)
+    return run(device="cuda", times=16, output=output, name="gpu-many_texts.partial")
 
 
-def compiled_forwards() -> dict[str, Any]:
+def compiled_forwards(output: Path) -> dict[str, Any]:
     """Time compiled forwards."""
     from mabert.bench.gpu.models import measure_forwards
 
-    return measure_forwards(compiled=True)
+    return measure_forwards(_keeping("compiled_forwards", output), compiled=True)
 
 
-def compiled_training() -> dict[str, Any]:
+def compiled_training(output: Path) -> dict[str, Any]:
     """Time compiled training steps."""
     from mabert.bench.gpu.models import measure_training
 
-    return measure_training(compiled=True)
+    return measure_training(_keeping("compiled_training", output), compiled=True)
 
 
-STEPS: dict[str, Callable[[], dict[str, Any]]] = {
-    step.__name__: step
-    for step in (
-        tests,
-        sanitizer,
-        operators,
-        training,
-        forwards,
-        uneven,
-        rivals_memory,
-        rivals_latency,
-        rivals_training,
-        many_texts,
-        compiled_training,
-        compiled_forwards,
-    )
+Step = Callable[[Path], dict[str, Any]]
+"""What a step runs, given the folder of results; it returns its own."""
+
+STEPS: dict[str, Step] = {
+    "tests": tests,
+    "sanitizer": sanitizer,
+    "operators": operators,
+    "training": training,
+    "forwards": forwards,
+    "uneven": uneven,
+    **{f"{profile}_{measure}": functools.partial(rivals, profile, measure) for profile, measure in RIVALS},
+    "many_texts": many_texts,
+    "compiled_training": compiled_training,
+    "compiled_forwards": compiled_forwards,
 }
 
 
@@ -176,8 +188,10 @@ def main() -> int:
 
 
 def _run_here(step: str, output: Path) -> None:
-    result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step]()}
+    result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step](output)}
     path = write(result, output, f"gpu-{step}")
+    for partial in output.glob(f"*-gpu-{step}.partial.json"):
+        partial.unlink()
     if result.get("exit_code"):
         path.rename(path.with_suffix(".failed.json"))
         sys.stdout.write("\n".join(result["output"]) + "\n")
@@ -192,7 +206,9 @@ def _run(step: str, output: Path) -> bool:
     sys.stdout.flush()
     started = time.monotonic()
     command = [sys.executable, "-m", "mabert.bench.gpu", "--here", step, "-o", str(output)]
-    with subprocess.Popen(command, start_new_session=True) as process:
+    # Two sides that each fill the memory take turns: what one has freed must serve the other.
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ}
+    with subprocess.Popen(command, start_new_session=True, env=environment) as process:
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from mabert.bench.rounds import Spread
 
 _FLUSHED_BYTES = 256 << 20  # more than the second-level cache of any GPU this runs on
 _WARM_CALLS = 3
-_SLEEP_CYCLES = 4_000_000  # some two milliseconds, longer than queueing any of our operators takes
+_SLEEP_CYCLES = 20_000_000  # some ten milliseconds, longer than queueing any of our operators takes
 
 
 def interleave(

@@ -1,6 +1,7 @@
 """MaBERT-base beside BERT-base on a GPU: both in bf16, BERT with SDPA's flash kernel, with and without compilation."""
 
 import gc
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -13,16 +14,20 @@ from mabert.baselines.registry import FAMILIES
 from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
 from mabert.bench.tasks import Cell, Forward
+from mabert.bench.worker import status_of
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 TRAINED_LENGTHS = (512, 4096, 16384)
 EFFECTIVE_BATCH = 32
-LARGEST_BATCH_TOKENS = 1 << 21
+LARGEST_BATCH_TOKENS = 1 << 19
 SCORED = 0.15
 SPARE_BYTES = 2 << 30
 MORE_TEXTS = 8
 """Times as many texts a batch as on a CPU."""
+
+Keep = Callable[[dict[str, Any]], None]
+"""What is told of each length's results as soon as they are there."""
 
 _STEPS = {"least": 3, "most": 10, "budget": 20.0}
 
@@ -31,14 +36,21 @@ def _ids(batch: int, length: int) -> Tensor:
     return torch.randint(1000, 30000, (batch, length), generator=torch.Generator().manual_seed(0)).cuda()
 
 
+def _spare() -> Tensor:
+    """Memory that the clock needs beside a call, held while what fits is sought."""
+    return torch.empty(SPARE_BYTES, dtype=torch.uint8, device="cuda")
+
+
 def _fits(call: Callable[[], object]) -> bool:
     try:
         call()
         torch.cuda.synchronize()
-    except torch.cuda.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return False
-    return True
+        return True
+    except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
+        if status_of(error) != "out of memory":
+            raise
+    torch.cuda.empty_cache()  # when the error no longer holds what the call had
+    return False
 
 
 def _forward(model: nn.Module, ids: Tensor) -> Callable[[], object]:
@@ -49,10 +61,11 @@ def _forward(model: nn.Module, ids: Tensor) -> Callable[[], object]:
     return call
 
 
-def measure_forwards(compiled: bool = False) -> dict[str, Any]:
+def measure_forwards(keep: Keep, compiled: bool = False) -> dict[str, Any]:
     """Time one forward at batch 1, and tokens a second at the largest batch that fits.
 
     Args:
+        keep: See `Keep`, as for all that follow.
         compiled: Whether both go through `torch.compile` first; batch 1 only.
 
     Returns:
@@ -78,6 +91,7 @@ def measure_forwards(compiled: bool = False) -> dict[str, Any]:
         del models, used, one
         gc.collect()
         torch.cuda.empty_cache()
+        keep({"compiled": compiled, "rows": rows})
     return {"compiled": compiled, "rows": rows}
 
 
@@ -91,7 +105,7 @@ def compile_all(models: dict[str, nn.Module]) -> dict[str, nn.Module]:
 def _largest_batch(model: nn.Module, length: int) -> int:
     """Halve until a forward fits, with room for what the clock needs beside it."""
     batch = max(1, LARGEST_BATCH_TOKENS // length)
-    spare = torch.empty(SPARE_BYTES, dtype=torch.uint8, device="cuda")
+    spare = _spare()
     while batch > 1 and not _fits(_forward(model, _ids(batch, length))):
         batch //= 2
     del spare
@@ -107,7 +121,7 @@ def _row(
     return {**row, **spread, "weight_bytes": weights, "peak_bytes": peak}
 
 
-def measure_training(compiled: bool = False) -> dict[str, Any]:
+def measure_training(keep: Keep, compiled: bool = False) -> dict[str, Any]:
     """Time one optimizer step of masked language modelling at an effective batch of 32, by accumulation where needed.
 
     Both compute logits at every position, as BERT does, and neither has dropout in its attention, for which no flash
@@ -135,12 +149,14 @@ def measure_training(compiled: bool = False) -> dict[str, Any]:
         used = compile_all(models) if compiled else models
         steps: dict[str, Callable[[], object]] = {}
         micro: dict[str, int] = {}
-        spare = torch.empty(SPARE_BYTES, dtype=torch.uint8, device="cuda")
+        spare = _spare()
         for side, model in models.items():
+            # Sought without compilation, which takes a minute for each micro-batch.
             micro[side] = EFFECTIVE_BATCH
-            while not _fits(step := _training_step(used[side], model, micro[side], length)) and micro[side] > 1:
+            while not _fits(_training_step(model, model, micro[side], length)) and micro[side] > 1:
                 micro[side] //= 2
-            steps[side] = step
+                model.zero_grad(set_to_none=True)
+            steps[side] = _training_step(used[side], model, micro[side], length)
         del spare
         for side, spread in interleave(steps, **_STEPS).items():
             row = _row(
@@ -150,6 +166,7 @@ def measure_training(compiled: bool = False) -> dict[str, Any]:
         del models, used, steps
         gc.collect()
         torch.cuda.empty_cache()
+        keep({"compiled": compiled, "rows": rows})
     return {"compiled": compiled, "rows": rows}
 
 
@@ -177,6 +194,7 @@ def measure_parts() -> dict[str, Any]:
         ``milliseconds`` on the GPU by kernel, largest first; ``operators``, those of scan and convolution; ``share`` of
         these in all.
     """
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     torch.manual_seed(0)
@@ -199,27 +217,36 @@ def measure_parts() -> dict[str, Any]:
         step()
         torch.cuda.synchronize()
     events = profiler.key_averages()
-    kernels = {event.key[:80]: event.self_device_time_total / 1e3 for event in events if event.self_device_time_total}
+    # What ran on the GPU; the operators that started it and the profiler's own marks have the same time once more.
+    run = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    kernels: Counter[str] = Counter()
+    for event in run:
+        kernels[event.key[:80]] += event.self_device_time_total / 1e3
     # An operator's time is that of all it starts: its sums over parts and its copies as well as its kernels.
     ours = {event.key: event.device_time_total / 1e3 for event in events if event.key.startswith("mabert::")}
-    largest = dict(sorted(kernels.items(), key=lambda item: -item[1])[:40])
-    return {"milliseconds": largest, "operators": ours, "share": sum(ours.values()) / sum(kernels.values())}
+    return {
+        "milliseconds": dict(kernels.most_common(40)),
+        "operators": ours,
+        "share": sum(ours.values()) / sum(kernels.values()),
+    }
 
 
-def measure_lengths() -> dict[str, Any]:
+def measure_lengths(keep: Keep) -> dict[str, Any]:
     """Time batches of texts of uneven length, unpadded and padded; see `mabert.bench.lengths`.
 
     Returns:
         ``rows`` and ``speed`` as there, ``lengths`` of the texts. A side that does not fit has no row.
     """
-    rows, drawn = [], {}
-    for name, (mean, deviation, longest, texts) in lengths.NORMAL.items():
-        drawn[name] = lengths.draw(mean, deviation, longest, MORE_TEXTS * texts)
-        sides = lengths.calls(drawn[name], torch.bfloat16, "cuda")
+    rows = []
+    drawn = {name: lengths.draw(*how[:3], MORE_TEXTS * how[3]) for name, how in lengths.NORMAL.items()}
+    drawn |= {name: MORE_TEXTS * list(few) for name, few in lengths.REAL.items()}
+    for name, of_texts in drawn.items():
+        sides = lengths.calls(of_texts, torch.bfloat16, "cuda")
         sides = {side: call for side, call in sides.items() if _fits(call)}
         for side, spread in interleave(sides, **_STEPS).items():
-            rows.append(lengths.row_of(name, side, drawn[name], spread))
+            rows.append(lengths.row_of(name, side, of_texts, spread))
         del sides
         gc.collect()
         torch.cuda.empty_cache()
+        keep({"lengths": drawn, "rows": [asdict(row) for row in rows]})
     return {"lengths": drawn, "rows": [asdict(row) for row in rows], "speed": lengths.speeds(rows)}

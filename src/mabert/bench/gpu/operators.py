@@ -119,8 +119,10 @@ def _cuda_scan(
 
 
 def _cuda_scan_version() -> str | None:
+    """mamba-ssm's version; None where it is not there, or was installed without its CUDA scan, as it is by default."""
     try:
         import mamba_ssm.ops.selective_scan_interface
+        import selective_scan_cuda  # noqa: F401
     except ImportError:
         return None
     return str(mamba_ssm.__version__)

@@ -67,17 +67,27 @@ def _map(length: int) -> np.ndarray:
 
 _blocks = _Blocks()
 _counted = False
+_scratch: torch.Tensor | None = None
 
 
 @contextlib.contextmanager
 def counted_by_torch() -> Iterator[None]:
-    """Gets all memory from torch's own allocator, in every thread, so that its profiler sees each byte."""
-    global _counted
+    """Gets all memory from torch's own allocator, in every thread, so that its profiler sees each byte; for the working
+    memory that threads keep, as much again stands in."""
+    global _counted, _scratch
     before, _counted = _counted, True
     try:
         yield
     finally:
-        _counted = before
+        _counted, _scratch = before, None
+
+
+def count_scratch(size: int) -> None:
+    """Tells of the bytes of working memory that all threads together keep from a call on."""
+    global _scratch
+    if _counted and (_scratch is None or _scratch.nbytes < size):
+        _scratch = None
+        _scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
 
 
 def fresh(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> torch.Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from mabert.ops.cpu.kernel import FINISHED, JOBS, NEXT, Kernel
+from mabert.ops.cpu.memory import count_scratch
 
 _ALIGNMENT = 64
 _NEVER = 1 << 62  # more jobs than there are
@@ -127,6 +128,7 @@ def run(kernel: Kernel, jobs: int, scratch: int, *args: Any) -> None:
         return
     call = _Call(compiled, jobs, scratch, args)
     helpers = min(torch.get_num_threads(), jobs) - 1
+    count_scratch((1 + helpers) * (scratch + _ALIGNMENT))
     try:
         if helpers > 0:
             _pool.help_with(call, helpers)

@@ -55,7 +55,7 @@ def _of_channels(vector, c, channels, BLOCK: tl.constexpr):
     return values
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "mask_row"])
 def conv_forward(
     u,
     weight,
@@ -96,7 +96,7 @@ def conv_forward(
     tl.store(target, total.to(y.dtype.element_ty), mask=(t < T)[:, None] & (c < channels)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "mask_row"])
 def conv_backward(
     grad,
     u,

@@ -69,7 +69,7 @@ def _origin(T, begin, count, BACK: tl.constexpr, REVERSE: tl.constexpr):
     return (T - 1 - first if REVERSE else first).to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "splits", "split_steps", "mask_row"])
 def scan_forward(
     u,
     delta,
@@ -177,7 +177,7 @@ def scan_forward(
         valid, u_k, delta_k = next_valid, next_u, next_delta
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "splits", "split_steps", "mask_row"])
 def scan_ends(
     source,
     delta,
@@ -294,7 +294,7 @@ def _then(decay, end, reset, next_decay, next_end, next_reset):
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def combine(
     ends,
     durations,
@@ -355,7 +355,7 @@ def _sum_over_lanes(values, lane):
     return values[0] + tl.gather(values[0], lane ^ 16, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "rows", "splits", "split_steps", "mask_row"])
 def scan_backward(
     grad,
     u,
