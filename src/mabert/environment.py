@@ -19,6 +19,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "processor": processor(),
         "cores": os.cpu_count(),
+        "memory_gib": memory(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -42,6 +43,14 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def memory() -> float | None:
+    """GiB of main memory; None where the system does not tell."""
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def commit() -> str | None:

@@ -1,5 +1,7 @@
 """Every family through the same door: sizes, positions, heads, padding, saving and loading."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -141,6 +143,31 @@ def test_padding_on_the_right_moves_no_token(name):
         alone = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
         together = model(input_ids=padded, attention_mask=mask).last_hidden_state[:, :12]
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_longformer_with_no_wider_window_than_its_input_needs_says_the_same():
+    family = FAMILIES["longformer"]
+    model = small("longformer", attention_window=256, max_position_embeddings=600).eval()
+    for length, window in ((20, 64), (33, 64), (34, 128), (100, 256), (300, 256)):
+        config = copy.deepcopy(model.config)
+        family.hasten(config, length)
+        assert config.attention_window == [window] * config.num_hidden_layers
+        hastened = build("masked_lm", config).eval()
+        hastened.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            ours, theirs = (it(input_ids=tokens(2, length)).logits for it in (hastened, model))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(KEEPS_SHORT))
+def test_at_the_lengths_of_the_paper_the_extended_model_says_what_the_original_says(name):
+    model = small(name, max_position_embeddings=512)
+    longer = FAMILIES[name].extend(model, 4096)
+    with torch.no_grad():
+        for length in (129, 512):
+            short = tokens(1, length)
+            assert torch.equal(longer(input_ids=short).logits, model(input_ids=short).logits)
+        assert longer(input_ids=tokens(1, 4096)).logits.shape == (1, 4096, VOCAB)
 
 
 @pytest.mark.parametrize("name", NAMES)

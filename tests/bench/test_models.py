@@ -22,6 +22,7 @@ from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import CellError, Ready, Worker, status_of
 from mabert.infer.info import peak_bytes
+from mabert.ops.cpu import pool
 
 NAMES = list(FAMILIES)
 
@@ -110,7 +111,11 @@ def test_in_training_each_rival_takes_turns_with_mabert():
     assert log == ["a", "mabert"] * 2 + ["b", "mabert"] * 2
     assert (rows["mabert"].samples, rows["mabert"].median_ms) == (4, 1000 * (4 * (2 + 5) / 2 + 0.5))
     assert {row.samples for name, row in rows.items() if name != "mabert"} == {2}
+    anchors = {"a": 1000 * (4 * (1 + 2) / 2 + 0.5), "b": 1000 * (4 * (5 + 7) / 2 + 0.5), "mabert": None}
+    assert {name: row.anchor_ms for name, row in rows.items()} == anchors
     assert list(rows) == list(workers), "rows come in the order of the models"
+    alone = measure(protocol, training, a=[], mabert=[])[2]
+    assert alone["a"].anchor_ms is None, "MaBERT's own row is of the same turns"
     assert measure(protocol, cell(small=False), a=[], b=[], mabert=[])[3] == ["a", "b", "mabert"] * 2
     assert measure(protocol, training, a=[], b=[])[3] == ["a", "a", "b", "b"]
     assert measure(protocol, training, mabert=[])[3] == ["mabert"] * 2
@@ -124,6 +129,7 @@ def test_a_model_that_fails_in_one_group_has_no_number():
     assert log == ["a", "mabert", "mabert", "b"]
     assert (rows["mabert"].status, rows["mabert"].median_ms) == ("too slow", None)
     assert {rows["a"].status, rows["b"].status} == {"measured"}
+    assert (rows["a"].anchor_ms, rows["b"].anchor_ms) == (4500, None)
 
 
 @pytest.mark.parametrize("status", ["too slow", "out of memory"])
@@ -272,6 +278,18 @@ def test_a_mamba_layer_frees_what_the_scan_does_not_read():
     unit = width * 4 * length
     # The residual stream, and ũ, z, Δ and the result at twice its width; half a width more for B, C and the rest.
     assert above < 9.5 * unit
+
+
+def test_the_working_memory_of_threads_is_counted(monkeypatch):
+    sizes = {"hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 64, "layer_pattern": "T"}
+    model = MaBertModel(MaBertConfig(**sizes, max_position_embeddings=8192)).eval()
+    counted = peak_bytes(model, 8192)
+    kept = []
+    monkeypatch.setattr(pool, "count_scratch", kept.append)
+    without = peak_bytes(model, 8192)
+    if not kept:
+        pytest.skip("this processor has no attention kernel of ours")
+    assert counted - without > 0.9 * max(kept) > 8192 * 64 * 4, "the packed keys and values of a row"
 
 
 def test_a_worker_measures_and_says_why_it_cannot():

@@ -51,10 +51,10 @@ class Scripted:
         return self.seconds[self.batch]
 
 
-def chosen(name, seconds, texts=20, budget=30.0):
+def chosen(name, seconds, texts=20, budget=30.0, lengths=None):
     worker = Scripted(name, seconds)
     bench = ManyTexts(Protocol(budget=budget))
-    asked = Cell("throughput", "best", "float32", 9, texts=(9,) * texts)
+    asked = Cell("throughput", "best", "float32", 9, texts=lengths or (9,) * texts)
     assert bench.warm(asked, worker) == []
     assert worker.batch == bench.batches[name]
     return worker.batch, worker.log
@@ -80,8 +80,10 @@ def test_what_fails_is_not_taken_for_too_large():
         ManyTexts(Protocol()).warm(Cell("throughput", "best", "float32", 9, texts=(9,) * 4), Broken("bert", {}))
 
 
-def test_bigbird_reads_one_text_at_a_time():
-    assert chosen("bigbird", {1: 3.0}) == (1, [1, 1])
+def test_bigbird_reads_one_text_at_a_time_where_its_blocks_depend_on_the_others():
+    assert chosen("bigbird", {1: 3.0}, lengths=(800, 900)) == (1, [1, 1])
+    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(900, 900)) == (2, [1, 1, 2, 2])
+    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(100, 704)) == (2, [1, 1, 2, 2])
 
 
 @pytest.mark.parametrize("name", ["mabert", "longformer"])

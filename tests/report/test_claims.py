@@ -210,6 +210,13 @@ def of(results, begin):
     return [each for each in efficiency_verdicts(results) if each.claim.startswith(begin)]
 
 
+def test_a_ratio_of_a_claim_is_to_mabert_in_the_same_turns(load):
+    rows = [raw("training", "mabert", 512, 10.0), raw("training", "bert", 512, 30.0, anchor_ms=20.0)]
+    table = load(rows).table(CPU, "training")
+    assert efficiency.ratio(table, 512, ["bert"]).middle == pytest.approx(1.5)
+    assert efficiency.ratio(table, 512, ["mabert"], ours="bert").middle == pytest.approx(1 / 3)
+
+
 TRAINING = "At 4,096 tokens the training step of the five"
 LOWEST = "MaBERT has the lowest latency at 4,096"
 

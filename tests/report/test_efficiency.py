@@ -137,6 +137,26 @@ def test_ratios_stand_above_the_papers(load):
     ]
 
 
+def test_steps_that_were_put_together_are_told(load):
+    rows = [raw("training", "bert", 512, 5.0, micro_batch=2), raw("training", "longformer", 512, 5.0, micro_batch=8)]
+    rows += [raw("training", "bert", 128, 5.0, micro_batch=8), raw("latency", "bert", 128, 5.0)]
+    report = efficiency_report(load(rows))
+    assert report.count("texts of a micro-batch: 8 at 128, 2 or 8 at 512.") == 1
+    assert "micro-batch" not in efficiency_report(load([raw("training", "bert", 128, 5.0, micro_batch=32)]))
+
+
+def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(load):
+    rows = [raw("training", "mabert", length, 10.0) for length in (128, 512)]
+    rows += [raw("training", "bert", length, value, anchor_ms=20.0) for length, value in ((128, 30.0), (512, 10.0))]
+    rows += [raw("training", "albert", 512, 9.0, anchor_ms=6.0), raw("training", "modernbert", 128, 14.0)]
+    table = load(rows).table(CPU, "training")
+    assert ratio_at(table, 128, ["bert"]).value == pytest.approx(1.5)
+    assert ratio_at(table, 512, ["bert", "albert"]).value == pytest.approx((0.5 + 1.5) / 2)
+    assert cells(ratios("training", table), "lowest measured rival") == [["1.40 (ModernBERT)", "0.50 (BERT)"]]
+    assert cells(crossings({"training": table}), "BERT")[0][0].startswith("only up to about ")
+    assert cells(measured_table(load(rows), table, "training"), "BERT")[0][0] == "30.00", "what was measured"
+
+
 def test_memory_grows_above_the_weights(load):
     rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024, 2024)]
     whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory")), "MaBERT")[0]

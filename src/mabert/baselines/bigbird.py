@@ -1,7 +1,7 @@
 """BigBird (Zaheer et al., 2020)."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,15 @@ class BigBird(Family):
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
     tokenizer = "bigbird"
     unreached = ("pooler.",)
-    alone = True  # blocks are those of the padded row, the last of which is global
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
         config = super().config_of(fields, **of_run)
         config.max_position_embeddings = in_blocks(config.max_position_embeddings, config)
         return config
+
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
+        # Blocks are those of the padded row, the last of which is global.
+        return len(set(lengths)) > 1 and max(lengths) > fully(config)
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": in_blocks(length, config)}

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -81,7 +81,6 @@ class Family:
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
-        alone: Whether what a text gives depends on the texts beside it, so that each must run by itself.
     """
 
     name: ClassVar[str]
@@ -93,7 +92,6 @@ class Family:
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = "sdpa"
-    alone: ClassVar[bool] = False
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""
@@ -101,6 +99,13 @@ class Family:
             return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
         except (StrictDataclassError, TypeError) as error:
             raise ValueError(f"model: {' '.join(str(error).split())}") from error
+
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
+        """Whether what texts of these lengths give depends, by more than rounding, on those beside them."""
+        return False
+
+    def hasten(self, config: PreTrainedConfig, length: int) -> None:
+        """Sets what makes a model faster for inputs of a length, and leaves what it gives as it is."""
 
     def known_fields(self) -> set[str]:
         """Names that a recipe's model section may use for this family."""

@@ -10,6 +10,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.baselines.positions import repeat
 
+STEP = 64
+"""Windows are rounded up to a multiple of this."""
+
 
 class Longformer(Family):
     """Attention in a window of 512; in classifiers the first token is global. Inputs are filled up to a multiple of the
@@ -42,11 +45,22 @@ class Longformer(Family):
             if "_global." in name:
                 weight.copy_(weights[name.replace("_global.", ".")])
 
+    def hasten(self, config: PreTrainedConfig, length: int) -> None:
+        # Inputs are filled up to whole windows, and a window that sees all of a shorter input need be no wider.
+        window = -(-max(1, 2 * (length - 1)) // STEP) * STEP
+        config.attention_window = [min(window, own) for own in windows(config)]
+
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length + first_position(config)}
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         return repeat(table, rows, kept=first_position(config))
+
+
+def windows(config: PreTrainedConfig) -> list[int]:
+    """The window of each layer."""
+    given = config.attention_window
+    return [given] * config.num_hidden_layers if isinstance(given, int) else list(given)
 
 
 def first_position(config: PreTrainedConfig) -> int:

@@ -1,6 +1,6 @@
 """MaBERT beside its baselines, so that every command treats it as one more family."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +26,10 @@ class MaBert(Family):
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         return config.max_position_embeddings if config.position_embedding == "learned" else None
+
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
+        # Only exact masking keeps padding out of scan and convolution, and plain attention pooling weighs it.
+        return config.padding_safe_masking != "exact" or config.pooling == "attention"
 
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
         return model.decoder(model.transform(hidden))

@@ -28,6 +28,14 @@ from mabert.model import MaBertConfig, MaBertModel
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
 """Name to mean, standard deviation, longest, and texts of a batch; the shortest are of 16 tokens."""
 
+REAL = {
+    "CoLA": (14, 12, 11, 10, 13, 11, 16, 9, 8, 19, 23, 6, 9, 8, 10, 7),
+    "SST-2": (34, 29, 27, 22, 31, 25, 36, 20, 14, 40, 46, 9, 18, 16, 24, 12),
+    "IMDb": (381, 285, 254, 192, 327, 229, 459, 177, 140, 581, 865, 69, 165, 154, 209, 109),
+}
+"""Tokens of 16 texts by BERT's vocabulary, picked evenly from the dev sets of CoLA and SST-2 and IMDb's test set, for
+machines that have none of these texts."""
+
 TEXTS = 16
 """Texts of a batch of a person's own."""
 

@@ -81,13 +81,14 @@ class Plan:
         return replace(self, lengths=sorted(self.lengths)[:2], protocol=QUICK, small=True)
 
 
-def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
+def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str = "models") -> dict[str, Any]:
     """Measure, print the tables, and return (and write, cell by cell) what came out.
 
     Args:
         plan: What to measure.
         quick: Small models, two lengths and one call, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
+        name: The end of its name.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol`` and ``rows``.
@@ -106,19 +107,19 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
     cells = list(plan.cells())
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(closing(Worker(name))) for name in plan.models}
+        workers = {model: stack.enter_context(closing(Worker(model))) for model in plan.models}
         bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, transient=True))
-        result["parameters"] = {name: bench.parameters(worker) for name, worker in workers.items()}
+        result["parameters"] = {model: bench.parameters(worker) for model, worker in workers.items()}
         task = bar.add_task("models", total=len(cells))
         for cell in cells:
             bar.update(task, description=f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens")
             result["rows"] += [asdict(row) for row in bench.measure(cell, workers)]
             if output is not None:
-                write(result, output, "models")
+                write(result, output, name)
             bar.advance(task)
     show(console, result)
     if output is not None:
-        console.print(f"written to {write(result, output, 'models')}")
+        console.print(f"written to {write(result, output, name)}")
     return result
 
 

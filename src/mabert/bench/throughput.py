@@ -93,9 +93,10 @@ class ManyTexts(Bench):
         Each is called twice where that is affordable, since its first call warms it up. A family whose answers depend
         on the batch is given one text at a time.
         """
+        family = FAMILIES[worker.name]
         sizes = sorted({min(4**power, len(cell.texts)) for power in range(8)})
         seconds: dict[int, float] = {}
-        for size in [1] if FAMILIES[worker.name].alone else sizes:
+        for size in [1] if family.depends_on_batch(family.base_config(), cell.texts) else sizes:
             try:
                 worker.cut(size)
                 seconds[size] = worker.call(self.protocol.limit)
@@ -119,6 +120,7 @@ def run(
     device: str = "cpu",
     times: int = 1,
     protocol: Protocol = PROTOCOL,
+    name: str = "throughput",
 ) -> dict[str, Any]:
     """Measure every model on every collection, print the table, and return (and write, collection by collection) it.
 
@@ -130,12 +132,15 @@ def run(
         device: ``cpu`` or ``cuda``.
         times: How many times the texts that a CPU gets.
         protocol: How; a call is all texts of a collection.
+        name: The end of the file's name.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``protocol``, ``share`` of the protocol's texts by collection, and
         ``rows``.
     """
     Plan(models=models, dtypes=(dtype,), device=device)
+    if times < 1:
+        raise ValueError(f"times is {times}; it must be at least 1")
     texts = {"two texts": (9, 30)} if quick else collections(times)
     bench = ManyTexts(QUICK if quick else protocol)
     console = Console()
@@ -150,21 +155,21 @@ def run(
         "rows": [],
     }
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(closing(Worker(name))) for name in models}
+        workers = {model: stack.enter_context(closing(Worker(model))) for model in models}
         bar = stack.enter_context(Progress(console=console, transient=True))
         task = bar.add_task("throughput", total=len(texts))
-        for name, lengths in texts.items():
-            bar.update(task, description=name)
+        for kind, lengths in texts.items():
+            bar.update(task, description=kind)
             cell = Cell("throughput", "best", dtype, max(lengths), device, quick, lengths)
             bench.batches.clear()
             measured = bench.measure(cell, workers)
-            result["rows"] += [asdict(speed(name, lengths, bench.batches.get(row.model), row)) for row in measured]
+            result["rows"] += [asdict(speed(kind, lengths, bench.batches.get(row.model), row)) for row in measured]
             if output is not None:
-                write(result, output, "throughput")
+                write(result, output, name)
             bar.advance(task)
     show(console, result)
     if output is not None:
-        console.print(f"written to {write(result, output, 'throughput')}")
+        console.print(f"written to {write(result, output, name)}")
     return result
 
 

@@ -7,6 +7,9 @@ from mabert.bench.rounds import Spread
 from mabert.bench.tasks import Cell
 from mabert.bench.worker import CellError, Ready, Worker, free_memory
 
+LONGEST = 1_000_000
+"""Seconds that a wait may be told to last."""
+
 ANCHOR = "mabert"
 """The model that all others are compared with."""
 
@@ -25,7 +28,7 @@ class Protocol:
         limit: Seconds of one call, after which the model is too slow for this length, and for longer ones.
 
     Raises:
-        ValueError: A budget or limit is not above 0.
+        ValueError: A budget or limit is not above 0, or longer than anybody waits.
     """
 
     warm: int = 20
@@ -37,8 +40,8 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name in ("budget", "limit"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
+            if not 0 < getattr(self, name) <= LONGEST:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most {LONGEST:,} seconds")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Row:
         reason: Why there is no number, in a line.
         setting: The attention it ran with.
         median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
+        anchor_ms: MaBERT's median in the turns that this row was timed in, where MaBERT's own row is of more turns.
         peak_mib: MiB held at the height of a forward, weights included.
         weights_mib: MiB of the weights.
         resident_mib: MiB by which the process grew during that forward, as the system sees it; None where it does not
@@ -79,6 +83,7 @@ class Row:
     fastest_ms: float | None = None
     slowest_ms: float | None = None
     samples: int | None = None
+    anchor_ms: float | None = None
     peak_mib: float | None = None
     weights_mib: float | None = None
     resident_mib: float | None = None
@@ -134,7 +139,9 @@ class Bench:
         rows = {name: self.blank(cell, name) for name in workers}
         samples: dict[str, list[Sample]] = {name: [] for name in workers}
         calls: dict[str, float] = {}
-        for group in self.groups(cell, workers):
+        anchors: dict[str, list[Sample]] = {}
+        groups = self.groups(cell, workers)
+        for group in groups:
             ready = self.prepared(cell, group, rows)
             taken: dict[str, list[Sample]] = {}
             for name in ready:
@@ -146,12 +153,15 @@ class Bench:
             for name, more in taken.items():
                 samples[name] += more
                 calls[name] = ready[name].calls
+                anchors[name] = taken.get(ANCHOR, [])
             for worker in group.values():
                 worker.release()
         for name, row in rows.items():
             if row.status == "measured":
-                whole = [calls[name] * sample.call + sample.rest for sample in samples[name]]
-                rows[name] = replace(row, **asdict(Spread.of(whole)))
+                rows[name] = replace(row, **asdict(Spread.of(_steps(samples[name], calls[name]))))
+            if row.status == "measured" and len(groups) > 1 and name != ANCHOR and anchors[name]:
+                beside = Spread.of(_steps(anchors[name], calls[ANCHOR]))
+                rows[name] = replace(rows[name], anchor_ms=beside.median_ms)
         return rows
 
     def groups(self, cell: Cell, workers: dict[str, Worker]) -> list[dict[str, Worker]]:
@@ -239,6 +249,11 @@ class Bench:
             reason = f"{error.reason} at {cell.length:,} tokens"
             self.given_up[_kind(cell, row.model)] = CellError(error.status, reason)
         return replace(row, status=error.status, reason=error.reason)
+
+
+def _steps(samples: list[Sample], calls: float) -> list[float]:
+    """Seconds of whole steps."""
+    return [calls * sample.call + sample.rest for sample in samples]
 
 
 def _kind(cell: Cell, name: str) -> tuple[str, ...]:

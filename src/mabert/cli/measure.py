@@ -43,6 +43,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
     rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three at least [20, 30]")
+    rivals.add_argument("--times", type=int, metavar="N", help="throughput: times as many texts as a CPU gets [1]")
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
     uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
@@ -65,7 +66,8 @@ def run_bench(options: argparse.Namespace) -> None:
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
         plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
-        throughput.run(plan.models, plan.dtypes[0], options.quick, output, plan.device, protocol=how)
+        times = 1 if options.times is None else options.times
+        throughput.run(plan.models, plan.dtypes[0], options.quick, output, plan.device, times, protocol=how)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
 
@@ -86,11 +88,15 @@ def check_bench(options: argparse.Namespace) -> None:
         "device": ("models", "throughput"),
         "limit": ("models", "throughput"),
         "budget": ("models", "throughput"),
+        "times": ("throughput",),
         "texts": ("lengths",),
     }
     for name, commands in takers.items():
         if getattr(options, name) and options.what not in commands:
             raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
+    for name in ("limit", "budget", "times", "files"):
+        if options.quick and getattr(options, name):
+            raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
     if options.what == "throughput" and len(options.dtype or ()) > 1:
         raise ValueError(f"bench throughput takes one dtype at a time; {' '.join(options.dtype)} are given")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mabert.report import paper
 from mabert.report.claims.verdict import UNMEASURED, Verdict, judge
-from mabert.report.efficiency.results import NAMES, Condition, Results, Row
+from mabert.report.efficiency.results import NAMES, Condition, Results, Row, factor
 from mabert.report.efficiency.tables import DTYPES, PAPER, Rows
 
 _WHAT = {"training": "training step", "latency": "latency", "memory": "peak memory"}
@@ -96,8 +96,10 @@ def efficiency_verdicts(results: Results | None) -> list[Verdict]:
 
 def ratio(rows: Rows, length: int, rivals: Sequence[str], ours: str = "mabert") -> Ratio | None:
     """The mean of rivals over one model, with what their spreads allow; None where one of them has no number."""
-    own = _span(rows.get(ours, {}).get(length))
-    spans = [_span(rows.get(rival, {}).get(length)) for rival in rivals]
+    mine = rows.get(ours, {}).get(length)
+    own = _span(mine)
+    turns = mine if ours == "mabert" else None
+    spans = [_span(rows.get(rival, {}).get(length), turns) for rival in rivals]
     if own is None or own.middle is None or any(span is None for span in spans):
         return None
     known = [span for span in spans if span is not None]
@@ -111,11 +113,13 @@ def _places(claim: Claim, results: Results) -> list[Condition]:
     return [condition for condition in found if condition.profile == "paper"] or found
 
 
-def _span(row: Row | None) -> Ratio | None:
-    """What a row lies between; of one that was too slow, only the lower end is known."""
+def _span(row: Row | None, beside: Row | None = None) -> Ratio | None:
+    """What a row lies between, scaled to the turns of the one that it is held against where it had others; of one that
+    was too slow, only the lower end is known."""
     if row is not None and row.value is not None:
         low, high = row.numbers.get("fastest_ms", row.value), row.numbers.get("slowest_ms", row.value)
-        return Ratio(low, row.value, high)
+        scale = factor(row, beside)
+        return Ratio(scale * low, scale * row.value, scale * high)
     if row is not None and row.limit is not None and row.measure != "memory":
         return Ratio(1000 * row.limit, None, math.inf)
     return None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mabert.report import paper
-from mabert.report.efficiency.results import NAMES, curve
+from mabert.report.efficiency.results import NAMES, comparable, curve
 from mabert.report.efficiency.scaling import Curve, Growth, Ratio, Slope, below, growth, mean_ratio, slope
 from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, lengths_of, markdown, why
 
@@ -28,7 +28,7 @@ def ratio_at(rows: Rows, length: int, rivals: Sequence[str] = paper.BASELINES) -
         The ratio, which tells of rivals that have no number; None where MaBERT has none.
     """
     at_length = {model: cells[length] for model, cells in rows.items() if length in cells}
-    numbers = {model: row.value for model, row in at_length.items() if row.value is not None}
+    numbers = {model: numbers[length] for model, numbers in comparable(rows).items() if length in numbers}
     limits = {
         model: 1000 * row.limit for model, row in at_length.items() if row.limit is not None and row.measure != "memory"
     }
@@ -63,7 +63,7 @@ def ratios(measure: str, rows: Rows) -> str:
         body.append([name, *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)])
         theirs = {length: f"{paper.headline(table, length, rivals):.2f}" for length in table.columns}
         body.append(["in the paper", *(theirs.get(length, "-") for length in lengths)])
-    ours = {model: curve(cells) for model, cells in rows.items()}
+    ours = comparable(rows)
     body.append(["lowest measured rival", *(_lowest_rival(ours, length) for length in lengths)])
     body.append(["in the paper", *(_lowest_rival(table.rows, length) for length in lengths)])
     return markdown([TITLES[measure].lower(), *(f"{length:,}" for length in lengths)], body)
@@ -113,7 +113,8 @@ def crossings(tables: Mapping[str, Rows]) -> str:
         if rival != "mabert" and any(rival in rows for rows in tables.values()):
             cells = []
             for measure, rows in tables.items():
-                cells.append(stretches(curve(rows.get("mabert", {})), curve(rows.get(rival, {}))))
+                ours = comparable(rows)
+                cells.append(stretches(ours.get("mabert", {}), ours.get(rival, {})))
                 cells.append(stretches(PAPER[measure].rows["mabert"], PAPER[measure].rows.get(rival, {})))
             body.append([NAMES[rival], *cells])
     return markdown(["rival", *head], body)

@@ -16,13 +16,15 @@ from mabert.report.efficiency.tables import (
     measured_table,
     paper_table,
     spread_table,
+    steps_told,
 )
 
 PROFILE_TITLES = {"paper": "The paper's settings", "best": "Each model at its best"}
 
 _RATIOS = """### Ratios to MaBERT
 
-A rival's number over MaBERT's: above 1, MaBERT needs less.
+A rival's number over MaBERT's: above 1, MaBERT needs less. Where a rival took
+turns with MaBERT alone, and the file has MaBERT's time in those turns, the ratio is to that.
 """
 _GROWTH = """### Growth
 
@@ -80,7 +82,7 @@ def _section(results: Results, condition: Condition) -> list[str]:
 def _measure(results: Results, measure: str, rows: Rows) -> list[str]:
     heading = f"### {TITLES[measure]} ({UNITS[measure]}), batch {batch_of(rows)}\n"
     spread = [] if measure == "memory" else [spread_table(rows)]
-    return [heading, measured_table(results, rows, measure), paper_table(measure), *spread]
+    return [heading, measured_table(results, rows, measure), *steps_told(rows), paper_table(measure), *spread]
 
 
 def _headlines(tables: Mapping[str, Rows]) -> str:

@@ -25,6 +25,7 @@ STATUSES = ("measured", "out of memory", "too slow", "failed")
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
+_BESIDE = ("anchor_ms",)
 _KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
 _NEEDED = (*_KNOWN, "dtype", "device", "length", "batch")
 _LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
@@ -70,11 +71,13 @@ class Row:
         condition: What it shares with the models beside it.
         model: One of ``NAMES``.
         length: Tokens.
-        batch: Texts a call.
+        batch: Texts a call; of a training step those of the whole step.
+        micro_batch: Texts at once.
         status: One of ``STATUSES``.
         reason: Why there is no number, in one line.
         setting: What the model ran with, such as its attention.
-        numbers: By name as in the file, milliseconds and MiB; empty unless measured.
+        numbers: By name as in the file, milliseconds and MiB; empty unless measured. ``anchor_ms`` is MaBERT's median
+            in the turns of this row, where MaBERT's own row is of more turns.
         samples: Timed calls behind them; None for memory.
         source: The file it stood in.
     """
@@ -84,6 +87,7 @@ class Row:
     model: str
     length: int
     batch: int
+    micro_batch: int
     status: str
     reason: str | None
     setting: str | None
@@ -135,6 +139,25 @@ class Results:
 def curve(rows: Mapping[int, Row]) -> Curve:
     """The measured numbers of a model's rows by length."""
     return {length: row.value for length, row in sorted(rows.items()) if row.value is not None}
+
+
+def comparable(rows: Mapping[str, Mapping[int, Row]]) -> dict[str, Curve]:
+    """The measured numbers of one table by model, each as it stands to MaBERT's.
+
+    A rival that took turns with MaBERT alone is set beside what MaBERT took in those turns: its number is scaled by
+    MaBERT's own over that, so that an hour in which the machine was slower does not count against either.
+    """
+    ours = rows.get("mabert", {})
+    return {
+        model: {length: value * factor(cells[length], ours.get(length)) for length, value in curve(cells).items()}
+        for model, cells in rows.items()
+    }
+
+
+def factor(row: Row, ours: Row | None) -> float:
+    """By what a rival's number is scaled to stand beside MaBERT's own; see `comparable`."""
+    anchor = row.numbers.get("anchor_ms")
+    return 1.0 if anchor is None or ours is None or ours.value is None else ours.value / anchor
 
 
 def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Results:
@@ -225,10 +248,11 @@ def _row(raw: Mapping[str, Any], source: Source) -> Row:
         model=raw["model"],
         length=raw["length"],
         batch=raw["batch"],
+        micro_batch=raw.get("micro_batch", raw["batch"]),
         status=raw["status"],
         reason=raw.get("reason"),
         setting=raw.get("setting"),
-        numbers={name: raw[name] for name in names},
+        numbers={name: raw[name] for name in (*names, *_BESIDE) if raw.get(name) is not None},
         samples=raw.get("samples"),
         source=source,
     )

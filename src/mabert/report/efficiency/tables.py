@@ -48,6 +48,22 @@ def batch_of(rows: Rows) -> str:
     return ", ".join(str(batch) for batch in sorted({row.batch for row in measured or rows_of_all}))
 
 
+def steps_told(rows: Rows) -> list[str]:
+    """How a table's steps were put together, as one sentence; nothing where each was run whole."""
+    sizes: dict[int, set[int]] = {}
+    for cells in rows.values():
+        for length, row in cells.items():
+            if row.numbers and row.micro_batch < row.batch:
+                sizes.setdefault(length, set()).add(row.micro_batch)
+    if not sizes:
+        return []
+    told = ", ".join(f"{' or '.join(map(str, sorted(found)))} at {length:,}" for length, found in sorted(sizes.items()))
+    return [
+        "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
+        f"micro-batch: {told}.\n"
+    ]
+
+
 def measured_table(results: Results, rows: Rows, measure: str) -> str:
     """One table in the paper's form: a row a model, a column a length, the lowest of each in bold.
 
