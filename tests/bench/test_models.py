@@ -280,6 +280,35 @@ def test_a_mamba_layer_frees_what_the_scan_does_not_read():
     assert above < 9.5 * unit
 
 
+def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
+    whole = cell(small=False)
+    assert [name for name in NAMES if tasks.is_compiled(FAMILIES[name], whole)] == ["deberta", "modernbert"]
+    for fields in (
+        {"profile": "paper"},
+        {"device": "cuda"},
+        {"small": True},
+        {"measure": "throughput"},
+        {"measure": "training"},
+    ):
+        assert not tasks.is_compiled(FAMILIES["deberta"], replace(whole, **fields))
+    monkeypatch.setattr(tasks.shutil, "which", lambda _: None)
+    assert not tasks.is_compiled(FAMILIES["deberta"], whole), "without a compiler it runs as it is, and its row says so"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_model_says_the_same_and_its_row_tells(monkeypatch):
+    family = FAMILIES["deberta"]
+    as_it_is = Forward(family, cell(dtype="float32"))
+    monkeypatch.setattr(tasks, "is_compiled", lambda *_: True)
+    compiled = Forward(family, cell(dtype="float32"))
+    assert (as_it_is.setting, compiled.setting) == ("eager", "eager, compiled")
+    with torch.inference_mode():
+        ours, theirs = (side.model(input_ids=side.ids).last_hidden_state for side in (compiled, as_it_is))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert compiled.peak() > compiled.weights() == as_it_is.weights()
+
+
 def test_the_working_memory_of_threads_is_counted(monkeypatch):
     sizes = {"hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 64, "layer_pattern": "T"}
     model = MaBertModel(MaBertConfig(**sizes, max_position_embeddings=8192)).eval()

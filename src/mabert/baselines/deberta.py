@@ -12,6 +12,7 @@ class Deberta(Family):
 
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
     tokenizer = "deberta"
+    compiles = True  # its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

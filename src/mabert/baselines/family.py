@@ -81,6 +81,7 @@ class Family:
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
+        compiles: Whether `torch.compile` makes its forward faster on a CPU at some length, and at none slower.
     """
 
     name: ClassVar[str]
@@ -92,6 +93,7 @@ class Family:
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = "sdpa"
+    compiles: ClassVar[bool] = False
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""

@@ -20,7 +20,7 @@ from mabert.baselines.registry import FAMILIES, family_named
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import DTYPES, Cell
 from mabert.bench.turns import Bench, Protocol
-from mabert.bench.worker import Worker
+from mabert.bench.worker import Worker, variables
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -91,7 +91,8 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
         name: The end of its name.
 
     Returns:
-        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol`` and ``rows``.
+        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``, ``variables``
+        of the models' processes, and ``rows``.
     """
     plan = plan.quick() if quick else plan
     console = Console()
@@ -100,6 +101,7 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
         "environment": measured_on(),
         "quick": quick,
         "protocol": asdict(plan.protocol),
+        "variables": variables(),
         "parameters": {},
         "rows": [],
     }

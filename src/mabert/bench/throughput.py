@@ -23,7 +23,7 @@ from mabert.bench.models import QUICK, Plan
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
 from mabert.bench.turns import Bench, Protocol, Row, Sample
-from mabert.bench.worker import CellError, Worker
+from mabert.bench.worker import CellError, Worker, variables
 
 TEXTS = 8192
 """Texts of the protocol."""
@@ -135,8 +135,8 @@ def run(
         name: The end of the file's name.
 
     Returns:
-        ``kind``, ``environment``, ``quick``, ``protocol``, ``share`` of the protocol's texts by collection, and
-        ``rows``.
+        ``kind``, ``environment``, ``quick``, ``protocol``, ``variables`` of the models' processes, ``share`` of the
+        protocol's texts by collection, and ``rows``.
     """
     Plan(models=models, dtypes=(dtype,), device=device)
     if times < 1:
@@ -150,6 +150,7 @@ def run(
         "quick": quick,
         "dtype": dtype,
         "protocol": asdict(bench.protocol),
+        "variables": variables(),
         "share": {name: len(lengths) / TEXTS for name, lengths in texts.items()},
         "lengths": {name: list(lengths) for name, lengths in texts.items()},
         "rows": [],

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -21,6 +22,10 @@ from mabert.processes import context
 
 SHARE = 0.85
 """Of the memory that is free when a cell begins, how much its model may take."""
+
+ALLOCATION = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""What lets the C library ask for huge pages, as our kernels do by themselves. The matrices of scores that a rival
+makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens."""
 
 STATUS = "/proc/self/status"
 
@@ -115,7 +120,7 @@ class Worker:
 
     def _start(self) -> Connection:
         here, there = multiprocessing.Pipe()
-        self._process = context(__name__).Process(
+        self._process = context(__name__, **ALLOCATION).Process(
             target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
         )
         self._process.start()
@@ -143,6 +148,11 @@ class Worker:
         self.close()
         # Killing is the system's own answer to a process that takes too much.
         return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
+
+
+def variables() -> dict[str, str]:
+    """The environment variables of `ALLOCATION` as models' processes have them."""
+    return {name: os.environ.get(name, value) for name, value in ALLOCATION.items()}
 
 
 def serve(pipe: Connection, name: str) -> None:
