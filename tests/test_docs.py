@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from mabert.report.drift import cures
+from mabert.report.efficiency.report import efficiency_report
+from mabert.report.efficiency.results import load_results
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -27,6 +29,13 @@ def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
     }
     drifting = {how: cure for how, cure in found.items() if how[0] == "random" and how[-1] == "masked"}
     assert rows == {how: cure for how, cure in drifting.items() if cure != "none"}
+
+
+def test_the_tables_of_efficiency_are_those_of_the_files_that_they_name():
+    page = (RESULTS / "efficiency/efficiency.md").read_text(encoding="utf-8")
+    files = sorted(set(re.findall(r"^- `(\S+-models\.json)`:", page, re.MULTILINE)))
+    assert len(files) > 1
+    assert efficiency_report(load_results([RESULTS / file for file in files])) == page
 
 
 def test_the_smallest_example_of_the_leak():
