@@ -30,7 +30,7 @@ from mabert.environment import installed
 LIMIT = 580.0
 """Seconds of a step, so that one that hangs costs little."""
 
-LENGTHS = {"best": (512, 2048, 4096, 16384, 65536), "paper": (128, 512, 1024, 2048, 4096)}
+LENGTHS = {"best": (128, 512, 1024, 2048, 4096, 8192, 16384, 65536), "paper": (128, 512, 1024, 2048, 4096)}
 TRAINED_LENGTHS = {"best": (512, 4096, 16384), "paper": (512, 4096)}
 """Tokens at which all seven encoders are measured, by profile."""
 
@@ -121,7 +121,7 @@ def rivals(profile: str, measure: str, output: Path) -> dict[str, Any]:
     from mabert.bench.turns import Protocol
 
     # The limit leaves room for the first call, which compiles.
-    protocol = Protocol(warm=5, most=30, warm_seconds=1.0, budget=2.0, limit=90.0)
+    protocol = Protocol(warm_seconds=1.0, budget=2.0, limit=90.0)
     lengths = LENGTHS[profile] if measure != "training" else TRAINED_LENGTHS[profile]
     plan = Plan(measures=(measure,), profiles=(profile,), lengths=lengths, device="cuda", protocol=protocol)
     return run(plan, output=output, name=f"gpu-{profile}_{measure}.partial")
