@@ -193,6 +193,7 @@ def test_version(capsys):
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
         (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
+        (["bench", "report", "a.json", "--quick"], "quick is for measurements, not for `bench report`"),
         (["bench", "models", "--quick", "--limit", "5"], "limit is not looked at with --quick"),
         (["bench", "models", "--limit", "inf"], "limit is inf; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),

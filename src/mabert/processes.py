@@ -16,7 +16,8 @@ def context(*modules: str, **environment: str) -> Any:
     Args:
         modules: Imported once, before the first process begins.
         environment: Variables that the processes begin with where they are not set already, which a process that has
-            begun could not change for itself any more.
+            begun could not change for itself any more; not where each imports for itself, nor where processes of this
+            kind were begun before.
     """
     chosen = multiprocessing.get_context(METHOD)
     if METHOD == "forkserver":
@@ -37,7 +38,7 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in added:
-            del os.environ[name]
+            os.environ.pop(name, None)
 
 
 def import_ahead(*modules: str) -> None:

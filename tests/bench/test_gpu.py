@@ -204,6 +204,8 @@ def test_what_tests_print_is_in_a_file_from_the_first_line_on(tmp_path):
 def test_the_cuda_scan_takes_part_only_where_it_was_built(monkeypatch):
     package, ops, interface = (ModuleType(name) for name in ("mamba_ssm", "ops", "selective_scan_interface"))
     package.__version__, package.ops, ops.selective_scan_interface = "2.3.1", ops, interface
+    for hidden in ("mamba_ssm", "selective_scan_cuda"):
+        monkeypatch.setitem(sys.modules, hidden, None)
     assert operators._cuda_scan_version() is None
     for name, module in (("", package), (".ops", ops), (".ops.selective_scan_interface", interface)):
         monkeypatch.setitem(sys.modules, f"mamba_ssm{name}", module)

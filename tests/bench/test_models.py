@@ -301,6 +301,7 @@ def test_a_compiled_model_says_the_same_and_its_row_tells(monkeypatch):
     family = FAMILIES["deberta"]
     as_it_is = Forward(family, cell(dtype="float32"))
     monkeypatch.setattr(tasks, "is_compiled", lambda *_: True)
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", False)  # and back when this is over
     compiled = Forward(family, cell(dtype="float32"))
     assert (as_it_is.setting, compiled.setting) == ("eager", "eager, compiled")
     with torch.inference_mode():

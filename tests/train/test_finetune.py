@@ -201,6 +201,26 @@ def test_a_rate_that_diverges_is_left_out_of_the_grid(pretrained, tmp_path):
     assert "the loss is " in kept["diverged"]
 
 
+@pytest.mark.parametrize("task", ["classes", "numbers"])
+def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, task):
+    class Spoilt(TrainerCallback):
+        """What a step of a great rate does, after the last loss was looked at."""
+
+        def on_train_end(self, args, state, control, model, **_):
+            if state.max_steps and args.learning_rate > 1e-2:
+                with torch.no_grad():
+                    model.classifier.weight.fill_(float("nan"))
+
+    data, what = splits(), TASK
+    if task == "numbers":
+        what = table_task("lengths", ())
+        data = {name: part.map(lambda row: {"label": float(row["label"])}) for name, part in data.items()}
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 1, "learning_rates": [1e-3, 2e-2]})
+    result = finetune(pretrained, what, data, tmp_path / "run", recipe, progress=False, callbacks=[Spoilt()])
+    assert result["outcome"]["learning_rate"] == 1e-3
+    assert result["outcome"]["tried"]["0.02"] is None
+
+
 def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
     with pytest.raises(
         ValueError, match=r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"

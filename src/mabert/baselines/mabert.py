@@ -29,7 +29,7 @@ class MaBert(Family):
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
         # Only exact masking keeps padding out of scan and convolution, and plain attention pooling weighs it.
-        return config.padding_safe_masking != "exact" or config.pooling == "attention"
+        return len(set(lengths)) > 1 and (config.padding_safe_masking != "exact" or config.pooling == "attention")
 
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
         return model.decoder(model.transform(hidden))

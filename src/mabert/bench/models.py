@@ -20,7 +20,7 @@ from mabert.baselines.registry import FAMILIES, family_named
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import DTYPES, Cell
 from mabert.bench.turns import Bench, Protocol
-from mabert.bench.worker import Worker, variables
+from mabert.bench.worker import Worker
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -101,7 +101,7 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
         "environment": measured_on(),
         "quick": quick,
         "protocol": asdict(plan.protocol),
-        "variables": variables(),
+        "variables": {},
         "parameters": {},
         "rows": [],
     }
@@ -111,6 +111,7 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
     with ExitStack() as stack:
         workers = {model: stack.enter_context(closing(Worker(model))) for model in plan.models}
         bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, transient=True))
+        result["variables"] = next(iter(workers.values())).variables()
         result["parameters"] = {model: bench.parameters(worker) for model, worker in workers.items()}
         task = bar.add_task("models", total=len(cells))
         for cell in cells:

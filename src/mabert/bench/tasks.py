@@ -97,9 +97,23 @@ def is_compiled(family: Family, cell: "Cell") -> bool:
     return wanted and cell.measure in ("latency", "memory") and shutil.which("g++") is not None
 
 
+def compiled(model: torch.nn.Module) -> Any:
+    """A model compiled for the shapes at hand; what was compiled before is forgotten, since past a limit dynamo would
+    run eagerly without a word."""
+    torch.compiler.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(model, dynamic=False)
+
+
 def token_ids(batch: int, length: int, device: str) -> Tensor:
     """Random ids, the same each time, that every family's vocabulary has and none has as a special token."""
     return torch.randint(1000, 29000, (batch, length), generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def is_want_of_memory(error: Exception) -> bool:
+    """Whether something failed for want of memory; drivers and libraries of kernels have words of their own for it."""
+    words = ("can't allocate memory", "out of memory", "cannot allocate memory", "alloc_failed")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def synchronise(device: str) -> None:
@@ -126,12 +140,14 @@ class Forward:
         self.setting = self._attention()
         if is_compiled(family, cell):
             self.setting += COMPILED
-            self.model = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+            self.model = compiled(self.model)
         self.ids = token_ids(1, cell.length, cell.device)
-        # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length.
-        first = cell.length if cell.device == "cuda" or is_compiled(family, cell) else FIRST
+        # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length,
+        # and anew for tensors made in inference mode.
+        whole = cell.device == "cuda" or is_compiled(family, cell)
+        first = self.ids if whole else token_ids(1, FIRST, cell.device)
         with torch.inference_mode():
-            self.model(input_ids=token_ids(1, first, cell.device))
+            self.model(input_ids=first)
         synchronise(cell.device)
 
     @torch.inference_mode()
@@ -250,7 +266,7 @@ class TrainingStep:
                 self()
                 fits = True
             except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
-                if rows == 1 or "out of memory" not in str(error).lower():
+                if rows == 1 or not is_want_of_memory(error):
                     raise
                 fits = False
             self.optimizer.zero_grad(set_to_none=True)

@@ -23,7 +23,7 @@ from mabert.bench.models import QUICK, Plan
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
 from mabert.bench.turns import Bench, Protocol, Row, Sample
-from mabert.bench.worker import CellError, Worker, variables
+from mabert.bench.worker import CellError, Worker
 
 TEXTS = 8192
 """Texts of the protocol."""
@@ -150,13 +150,14 @@ def run(
         "quick": quick,
         "dtype": dtype,
         "protocol": asdict(bench.protocol),
-        "variables": variables(),
+        "variables": {},
         "share": {name: len(lengths) / TEXTS for name, lengths in texts.items()},
         "lengths": {name: list(lengths) for name, lengths in texts.items()},
         "rows": [],
     }
     with ExitStack() as stack:
         workers = {model: stack.enter_context(closing(Worker(model))) for model in models}
+        result["variables"] = next(iter(workers.values())).variables()
         bar = stack.enter_context(Progress(console=console, transient=True))
         task = bar.add_task("throughput", total=len(texts))
         for kind, lengths in texts.items():

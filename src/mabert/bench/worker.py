@@ -17,7 +17,7 @@ import torch
 from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
-from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
+from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep, is_want_of_memory
 from mabert.processes import context
 
 SHARE = 0.85
@@ -105,6 +105,10 @@ class Worker:
         """Parameters of the published model as a classifier of two labels."""
         return self._ask("parameters", limit=START)
 
+    def variables(self) -> dict[str, str | None]:
+        """The environment variables of `ALLOCATION` as its process has them."""
+        return self._ask("variables", limit=START)
+
     def release(self) -> None:
         """Drop the model."""
         if self._process is not None:
@@ -150,11 +154,6 @@ class Worker:
         return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
 
 
-def variables() -> dict[str, str]:
-    """The environment variables of `ALLOCATION` as models' processes have them."""
-    return {name: os.environ.get(name, value) for name, value in ALLOCATION.items()}
-
-
 def serve(pipe: Connection, name: str) -> None:
     """The end that answers, in the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
@@ -175,9 +174,7 @@ def serve(pipe: Connection, name: str) -> None:
 
 def status_of(error: Exception) -> str:
     """Whether a model failed for want of memory."""
-    words = ("can't allocate memory", "out of memory", "cannot allocate memory")
-    wanting = isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
-    return "out of memory" if wanting else "failed"
+    return "out of memory" if is_want_of_memory(error) else "failed"
 
 
 class Answers:
@@ -217,6 +214,9 @@ class Answers:
             self.task()
             grown = field_of(STATUS, "VmHWM") - before
         return {"peak": peak, "weights": self.task.weights(), "resident": grown}
+
+    def variables(self) -> dict[str, str | None]:
+        return {name: os.environ.get(name) for name in ALLOCATION}
 
     def parameters(self) -> int:
         from mabert.baselines.load import build

@@ -92,10 +92,12 @@ def check_bench(options: argparse.Namespace) -> None:
         "texts": ("lengths",),
     }
     for name, commands in takers.items():
-        if getattr(options, name) and options.what not in commands:
+        if getattr(options, name) not in (None, []) and options.what not in commands:
             raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
-    for name in ("limit", "budget", "times", "files"):
-        if options.quick and getattr(options, name):
+    if options.quick and options.what == "report":
+        raise ValueError("quick is for measurements, not for `bench report`")
+    for name in ("limit", "budget", "times"):
+        if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
     if options.what == "throughput" and len(options.dtype or ()) > 1:
         raise ValueError(f"bench throughput takes one dtype at a time; {' '.join(options.dtype)} are given")

@@ -69,7 +69,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
 
     One pass over the sampler is the whole run, epoch after epoch, each in a new order that is a function of (seed,
-    epoch) alone. It keeps no state, so skipping the batches that are done resumes exactly. Epochs differ in their
+    epoch) alone, so skipping the batches that are done resumes exactly. Epochs differ in their
     number of batches, which Trainer would take to be the same, so give Trainer one epoch. Trainer may be given more in
     one process: it says which by `set_epoch`, and each has an order of its own, but counts all as long as the first.
 
@@ -111,7 +111,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             raise ValueError("there are no examples to sample")
         self.lengths, self.tokens, self.epochs, self.seed = lengths, tokens, epochs, seed
         self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
-        self.set_epoch(0)
+        self.first, self._length = 0, None
         if not len(self):
             raise ValueError(
                 f"{len(lengths)} examples make fewer batches of {tokens} tokens than {processes} processes"
@@ -119,8 +119,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begins the passes that follow those of `epoch` earlier ones over the sampler."""
-        self.first = epoch * self.epochs
-        self._length: int | None = None
+        if self.first != epoch * self.epochs:
+            self.first, self._length = epoch * self.epochs, None
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(self._run(), len(self))

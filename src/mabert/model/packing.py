@@ -109,7 +109,8 @@ class Packing:
         for name, other in others:
             if other != offsets:
                 raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
-        within = [place for place in _restarts(position_ids, None) if place not in offsets]
+        known = set(offsets)
+        within = [place for place in _restarts(position_ids, None) if place not in known]
         if within:
             raise ValueError(f"position_ids start anew at token {within[0]}, where {first} has no boundary")
         lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
@@ -194,6 +195,11 @@ def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> lis
     """
     if position_ids is None or position_ids.shape[-1] < 2:
         return []
+    if attention_mask is not None and attention_mask.shape[-1] != position_ids.shape[-1]:
+        raise ValueError(
+            f"attention_mask is {tuple(attention_mask.shape)} and position_ids {tuple(position_ids.shape)}; both are "
+            "(batch, time), position_ids also (1, time)"
+        )
     valid = torch.ones_like(position_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
     valid, positions = torch.broadcast_tensors(valid.to(position_ids.device), position_ids)
     places = torch.arange(positions.shape[-1], device=positions.device)

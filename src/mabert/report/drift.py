@@ -68,12 +68,9 @@ def drift_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
     note = f"Largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding."
     grids = []
     for vector, title in VECTORS.items():
-        found: dict[tuple[str, ...], dict[str, float]] = {}
-        for row in result["rows"]:
-            found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
         rows = [
             (*words(*situation), *(_distance(far.get(masking)) for masking in MASKINGS))
-            for situation, far in found.items()
+            for situation, far in _farthest(result, vector).items()
         ]
         grids.append(Grid(f"{name}-{vector}", f"Largest cosine distance, {title}", head, tuple(rows), (note,)))
     return grids
@@ -108,13 +105,18 @@ def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str |
     Returns:
         A name of `MASKINGS`, which are in order; ``none`` where nothing drifts, None where everything does.
     """
-    far: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in result["rows"]:
-        far.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
     return {
-        situation: next((masking for masking in MASKINGS if found.get(masking, 1.0) < STABLE), None)
-        for situation, found in far.items()
+        situation: next((masking for masking in MASKINGS if far.get(masking, 1.0) < STABLE), None)
+        for situation, far in _farthest(result, vector).items()
     }
+
+
+def _farthest(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], dict[str, float]]:
+    """The largest distance of a vector by situation and masking."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in result["rows"]:
+        found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
+    return found
 
 
 def _distance(value: float | None) -> Cell:

@@ -36,7 +36,14 @@ from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.train.recipe import Packing, at_least, check_choices, check_packing
-from mabert.train.trainer import MaBertTrainer, device_arguments, joined, one_device, resolve_precision
+from mabert.train.trainer import (
+    MaBertTrainer,
+    TrainingDivergedError,
+    device_arguments,
+    joined,
+    one_device,
+    resolve_precision,
+)
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
@@ -195,10 +202,17 @@ class Job:
         return self.epochs * [min(size, examples - first) for first in range(0, examples, size)]
 
     def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
-        """A classifier's outputs for one split, float32 (examples, labels)."""
+        """A classifier's outputs for one split, float32 (examples, labels).
+
+        Raises:
+            TrainingDivergedError: If they are no numbers: the last step was too large.
+        """
         examples, recipe = self.data.splits[split], self.recipe
         rows = recipe.batch_size if recipe.batches == "random" else None
-        return logits_of(classifier, examples, self.tokenizer.pad_token_id, recipe.precision, rows)
+        logits = logits_of(classifier, examples, self.tokenizer.pad_token_id, recipe.precision, rows)
+        if not np.isfinite(logits).all():
+            raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
+        return logits
 
     def scores(self, classifier: PreTrainedModel) -> dict[str, float]:
         """The task's metrics on its first validation split."""
@@ -399,8 +413,8 @@ def logits_of(
         examples: What to classify.
         pad_id: Of padding.
         precision: As in `FinetuneRecipe`.
-        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length, or each
-            text alone where what it gives depends on those beside it.
+        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length. Each text
+            alone where what it gives depends on those beside it, but for a MaBERT that is asked for in such batches.
     """
     training = model.training
     model.eval()
@@ -408,7 +422,8 @@ def logits_of(
     collate = Collator(pad_id)
     out = np.zeros((len(examples), model.config.num_labels), np.float32)
     order = range(len(examples))
-    if rows is None and family_of(model.config).depends_on_batch(model.config, examples.lengths):
+    asked = rows is not None and isinstance(model.config, MaBertConfig)  # a study of what padding does
+    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths):
         rows = 1
     batches = (
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]

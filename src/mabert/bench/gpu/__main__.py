@@ -188,9 +188,10 @@ def main() -> int:
 
 
 def _run_here(step: str, output: Path) -> None:
+    before = set(output.glob(f"*-gpu-{step}.partial.json"))  # of other machines, commits and tries
     result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step](output)}
     path = write(result, output, f"gpu-{step}")
-    for partial in output.glob(f"*-gpu-{step}.partial.json"):
+    for partial in set(output.glob(f"*-gpu-{step}.partial.json")) - before:
         partial.unlink()
     if result.get("exit_code"):
         path.rename(path.with_suffix(".failed.json"))

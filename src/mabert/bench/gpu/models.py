@@ -13,8 +13,7 @@ from transformers import BertConfig, BertForMaskedLM
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
-from mabert.bench.tasks import Cell, Forward
-from mabert.bench.worker import status_of
+from mabert.bench.tasks import Cell, Forward, compiled, is_want_of_memory
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384, 65536)
@@ -47,7 +46,7 @@ def _fits(call: Callable[[], object]) -> bool:
         torch.cuda.synchronize()
         return True
     except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
-        if status_of(error) != "out of memory":
+        if not is_want_of_memory(error):
             raise
     torch.cuda.empty_cache()  # when the error no longer holds what the call had
     return False
@@ -96,10 +95,8 @@ def measure_forwards(keep: Keep, compiled: bool = False) -> dict[str, Any]:
 
 
 def compile_all(models: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Compile for the shapes at hand, and forget what was compiled before: past a limit dynamo would run eagerly."""
-    torch.compiler.reset()
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return {side: torch.compile(model, dynamic=False) for side, model in models.items()}
+    """Compile each for the shapes at hand."""
+    return {side: compiled(model) for side, model in models.items()}
 
 
 def _largest_batch(model: nn.Module, length: int) -> int:
