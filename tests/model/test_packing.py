@@ -229,8 +229,12 @@ def test_wrong_or_missing_boundaries_are_errors(given_with, message):
 def test_positions_of_one_text_are_taken_as_they_are(positions, mask):
     model = build(MaBertModel, config())
     mask = None if mask is None else torch.tensor(mask)
-    with use_backend("reference"):
-        model(torch.ones(1, 6, dtype=torch.long), mask, position_ids=torch.tensor(positions))
+    tokens, positions = torch.ones(1, 6, dtype=torch.long), torch.tensor(positions)
+    embedded = model.embeddings(tokens, None, positions, None)
+    with use_backend("reference"), torch.no_grad():
+        taken = model(tokens, mask, position_ids=positions, output_hidden_states=True).hidden_states[0]
+    keep = slice(None) if mask is None else mask.bool()
+    same(taken[keep], embedded[keep])
 
 
 def test_choices_are_not_packed():

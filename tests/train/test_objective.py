@@ -1,0 +1,27 @@
+"""The objective: the mean over what is scored, and nothing where nothing is."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mabert.train.objective import mean_over_scored
+
+
+def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
+    logits = torch.randn(0, 7, requires_grad=True)
+    loss = mean_over_scored(SimpleNamespace(logits=logits), torch.full((2, 3), -100))
+    assert loss.item() == 0
+    loss.backward()
+    assert logits.grad.shape == (0, 7)
+
+
+def test_parts_of_a_step_add_up_to_its_mean():
+    labels = torch.tensor([[1, -100, 2], [3, 0, -100]])
+    logits = torch.randn(4, 7, dtype=torch.float64)
+    whole = mean_over_scored(SimpleNamespace(logits=logits), labels)
+    parts = [
+        mean_over_scored(SimpleNamespace(logits=part), row, num_items_in_batch=4)
+        for part, row in zip(logits.split(2), labels, strict=True)
+    ]
+    assert sum(parts).item() == pytest.approx(whole.item())
