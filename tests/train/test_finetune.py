@@ -327,7 +327,9 @@ def bert(folder):
 
 PROGRAM = """
 import sys
+from tests.train.helpers import must_part
 from tests.train.test_finetune import go
+must_part()
 how = {"batch_tokens": 100} if sys.argv[3] == "tokens" else {"batches": sys.argv[3], "batch_size": 22}
 go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2], **how)
 """

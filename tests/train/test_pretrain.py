@@ -310,8 +310,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from mabert.train.pretrain import pretrain
-from tests.train.helpers import recipe, tokenizer
+from tests.train.helpers import must_part, recipe, tokenizer
 from tests.train.test_pretrain import StopAt
+must_part()
 folder, output, packing = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 dropout, stop, resume = map(float, sys.argv[4:])
 plan = recipe(folder, micro_batch_size=4, eval_windows=5, packing=packing)

@@ -41,7 +41,7 @@ from mabert.train.trainer import (
     TrainingDivergedError,
     device_arguments,
     joined,
-    one_device,
+    orderly,
     resolve_precision,
 )
 
@@ -248,7 +248,7 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
     steps = len(sizes)
     trainer = ClassifierTrainer(
         model=classifier,
-        args=one_device(
+        args=orderly(
             TrainingArguments(
                 output_dir=str(place),
                 num_train_epochs=1 if budget else job.epochs,

@@ -43,7 +43,7 @@ from mabert.train.trainer import (
     StepsAsAsked,
     Stopwatch,
     device_arguments,
-    one_device,
+    orderly,
     resolve_precision,
 )
 from mabert.train.vocabulary import find_tokenizer
@@ -322,7 +322,7 @@ def training_arguments(recipe: PretrainRecipe, folder: Path) -> TrainingArgument
         accelerator_config={"even_batches": False},
         **device_arguments(training.precision),
     )
-    return one_device(arguments)
+    return orderly(arguments)
 
 
 class PretrainTrainer(MaBertTrainer):

@@ -1,5 +1,6 @@
 """transformers' Trainer with what our runs need: whole checkpoints, a stop on divergence and on Ctrl-C."""
 
+import atexit
 import contextlib
 import math
 import os
@@ -201,16 +202,25 @@ class Stopwatch(TrainerCallback, ExportableState):
         self.since = time.monotonic()
 
 
-def one_device(arguments: TrainingArguments) -> TrainingArguments:
-    """Keeps one process to one GPU: several are for torchrun; Trainer would split each batch over all it sees."""
-    if arguments.n_gpu > 1:
+def orderly(arguments: TrainingArguments) -> TrainingArguments:
+    """Keeps one process to one GPU, several being for torchrun, and has connected processes part before they end."""
+    if arguments.n_gpu > 1:  # Trainer would split each batch over all of them.
         arguments._n_gpu = 1
+    if torch.distributed.is_initialized():
+        atexit.unregister(leave_group)
+        atexit.register(leave_group)
     return arguments
+
+
+def leave_group() -> None:
+    """Ends the threads of communication: one that wants the interpreter's lock after its end aborts the process."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def joined(precision: str) -> PartialState:
     """This process among those that torchrun began, connected with them; alone without it."""
-    arguments = TrainingArguments(report_to=[], **device_arguments(precision))
+    arguments = orderly(TrainingArguments(report_to=[], **device_arguments(precision)))
     assert arguments.distributed_state is not None
     return arguments.distributed_state
 
