@@ -146,17 +146,43 @@ def test_padding_on_the_right_moves_no_token(name):
 
 
 def test_a_longformer_with_no_wider_window_than_its_input_needs_says_the_same():
-    family = FAMILIES["longformer"]
-    model = small("longformer", attention_window=256, max_position_embeddings=600).eval()
-    for length, window in ((20, 64), (33, 64), (34, 128), (100, 256), (300, 256)):
-        config = copy.deepcopy(model.config)
-        family.hasten(config, length)
-        assert config.attention_window == [window] * config.num_hidden_layers
-        hastened = build("masked_lm", config).eval()
-        hastened.load_state_dict(model.state_dict())
-        with torch.no_grad():
-            ours, theirs = (it(input_ids=tokens(2, length)).logits for it in (hastened, model))
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    config = small_config("longformer", attention_window=256, max_position_embeddings=600)
+    hastened, plain = (build("classifier", copy.deepcopy(config), hastened=it).eval() for it in (True, False))
+    hastened.load_state_dict(plain.state_dict())
+    widths = []
+    hastened.longformer.embeddings.register_forward_hook(lambda *_: widths.append(_[-1].shape[1]))
+    for length, filled in ((300, 512), (20, 64), (33, 64), (34, 128), (100, 256), (300, 512)):
+        ids = tokens(2, length)
+        mask = (torch.arange(length) < torch.tensor([[length], [length // 2]])).long()
+        answers = [it(input_ids=ids, attention_mask=mask, output_hidden_states=True) for it in (hastened, plain)]
+        assert widths.pop() == filled
+        torch.testing.assert_close(answers[0].logits, answers[1].logits, rtol=1e-4, atol=1e-5)
+        assert answers[0].hidden_states[-1].shape == answers[1].hidden_states[-1].shape
+        for answer in answers:
+            answer.logits.square().sum().backward()
+        for ours, theirs in zip(hastened.parameters(), plain.parameters(), strict=True):
+            if theirs.grad is not None:
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+        assert hastened.config.attention_window == [256] * config.num_hidden_layers
+
+
+def test_attention_weights_of_a_longformer_have_the_shape_of_its_own_windows():
+    config = small_config("longformer", attention_window=256, max_position_embeddings=600, attn_implementation="eager")
+    weights = build("encoder", config).eval()(input_ids=tokens(1, 20), output_attentions=True).attentions
+    assert weights[0].shape[-1] == 257
+
+
+def test_a_longformers_layers_that_run_again_in_backward_find_their_windows():
+    config = small_config("longformer", attention_window=256, max_position_embeddings=600)
+    model = build("masked_lm", config).train()
+    grads = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model.zero_grad()
+        model(input_ids=tokens(2, 20)).logits.square().mean().backward()
+        grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(grads[0], grads[1])
 
 
 @pytest.mark.parametrize("name", sorted(KEEPS_SHORT))

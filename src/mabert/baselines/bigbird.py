@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.family import Family
+from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
 SPARSE = "bigbird_block_sparse_attention"
@@ -46,8 +46,7 @@ class BigBird(Family):
 
 def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Sets the attention that the input's length calls for, by transformers' own rule."""
-    given = arguments[0] if arguments else named.get("input_ids")
-    length = (named["inputs_embeds"] if given is None else given).shape[1]
+    length = input_length(arguments, named)
     config: Any = model.config
     model.set_attention_type("original_full" if length <= fully(config) else "block_sparse")  # type: ignore[operator]
     for layer in model.encoder.layer if length > fully(config) else ():  # type: ignore[union-attr]

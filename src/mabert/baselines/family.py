@@ -106,9 +106,6 @@ class Family:
         """Whether what texts of these lengths give depends, by more than rounding, on those beside them."""
         return False
 
-    def hasten(self, config: PreTrainedConfig, length: int) -> None:
-        """Sets what makes a model faster for inputs of a length, and leaves what it gives as it is."""
-
     def known_fields(self) -> set[str]:
         """Names that a recipe's model section may use for this family."""
         own = {field.name for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])}
@@ -180,6 +177,10 @@ class Family:
         """Makes a model that was built or loaded say the same whatever it ran before; returns it."""
         return model
 
+    def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Makes a model faster, and leaves what it gives as it is; returns it."""
+        return model
+
     @torch.no_grad()
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
         """The same model for longer inputs, in the way Table A3 has it for the family.
@@ -206,4 +207,10 @@ class Family:
             if name in weights and weights[name].shape != table.shape:
                 weights[name] = self.lengthen(weights[name], len(table), model.config)
         longer.load_state_dict(weights)
-        return self.prepare(longer).train(model.training)
+        return self.hasten(self.prepare(longer)).train(model.training)
+
+
+def input_length(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Tokens of each text in what a forward of transformers' encoders is given, padding included."""
+    given = arguments[0] if arguments else named.get("input_ids")
+    return (named["inputs_embeds"] if given is None else given).shape[1]

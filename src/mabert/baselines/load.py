@@ -76,12 +76,18 @@ def load_as_saved(path: str | Path) -> PreTrainedModel:
     config = load_config(path)
     kind = saved_class(config)
     drawn = (POOLER,) if kind is class_for("encoder", config) else ()
-    return family_of(config).prepare(load_model(kind, path, config=config, drawn=drawn))
+    return ready(load_model(kind, path, config=config, drawn=drawn))
 
 
-def build(use: Use, config: PreTrainedConfig) -> PreTrainedModel:
-    """A model with random weights."""
-    return family_of(config).prepare(class_for(use, config)(config))
+def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
+    """The model, prepared and, if wanted, hastened as its family does it."""
+    family = family_of(model.config)
+    return family.hasten(family.prepare(model)) if hastened else family.prepare(model)
+
+
+def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTrainedModel:
+    """A model with random weights; as transformers computes it unless `hastened`, which gives the same sooner."""
+    return ready(class_for(use, config)(config), hastened)
 
 
 def load(
@@ -101,7 +107,7 @@ def load(
     """
     config = config or load_config(path)
     drawn = (POOLER,) if use == "encoder" else ()
-    return family_of(config).prepare(load_model(class_for(use, config), path, config=config, dtype=dtype, drawn=drawn))
+    return ready(load_model(class_for(use, config), path, config=config, dtype=dtype, drawn=drawn))
 
 
 def with_new_head(path: str | Path, config: PreTrainedConfig) -> PreTrainedModel:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.family import Family
+from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
 STEP = 64
@@ -45,10 +45,21 @@ class Longformer(Family):
             if "_global." in name:
                 weight.copy_(weights[name.replace("_global.", ".")])
 
-    def hasten(self, config: PreTrainedConfig, length: int) -> None:
-        # Inputs are filled up to whole windows, and a window that sees all of a shorter input need be no wider.
-        window = -(-max(1, 2 * (length - 1)) // STEP) * STEP
-        config.attention_window = [min(window, own) for own in windows(config)]
+    def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
+        own = windows(model.config)
+
+        def narrow(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            # The shapes of attention weights would tell the window.
+            if not (named.get("output_attentions") or encoder.config.output_attentions):
+                set_windows(encoder, [min(window, enough(input_length(arguments, named))) for window in own])
+
+        def restore(encoder: nn.Module, *_: Any) -> None:
+            # Layers stay as they are: a backward that runs them again must find the windows of its forward.
+            encoder.config.attention_window = own
+
+        model.base_model.register_forward_pre_hook(narrow, with_kwargs=True)
+        model.base_model.register_forward_hook(restore, always_call=True)
+        return model
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length + first_position(config)}
@@ -61,6 +72,18 @@ def windows(config: PreTrainedConfig) -> list[int]:
     """The window of each layer."""
     given = config.attention_window
     return [given] * config.num_hidden_layers if isinstance(given, int) else list(given)
+
+
+def enough(length: int) -> int:
+    """A window that sees all of an input. Inputs are filled up to whole windows, so that a wider one costs more."""
+    return -(-max(1, 2 * (length - 1)) // STEP) * STEP
+
+
+def set_windows(encoder: nn.Module, sizes: list[int]) -> None:
+    """Has each layer of a Longformer attend within its window."""
+    encoder.config.attention_window = sizes
+    for layer, size in zip(encoder.encoder.layer, sizes, strict=True):
+        layer.attention.self.one_sided_attn_window_size = size // 2
 
 
 def first_position(config: PreTrainedConfig) -> int:

@@ -83,8 +83,6 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
         config.hidden_act = (
             "gelu_pytorch_tanh"  # the same function; transformers computes the other name in eight steps
         )
-    if profile == "best":
-        family.hasten(config, length)
     if hasattr(config, "unpad"):
         config.unpad = "auto" if profile == "best" else "never"
     return config
@@ -136,7 +134,8 @@ class Forward:
         torch.manual_seed(0)
         config = configured(family, cell)
         self.device = cell.device
-        self.model: PreTrainedModel = build("encoder", config).to(cell.device, DTYPES[cell.dtype]).eval()
+        model = build("encoder", config, hastened=cell.profile == "best")
+        self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.setting = self._attention()
         if is_compiled(family, cell):
             self.setting += COMPILED
@@ -237,7 +236,8 @@ class TrainingStep:
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
         self.setting, self.device, self.sparse = config._attn_implementation, cell.device, cell.profile == "best"
-        self.model: PreTrainedModel = build("masked_lm", config).to(cell.device).train()
+        model = build("masked_lm", config, hastened=cell.profile == "best")
+        self.model: PreTrainedModel = model.to(cell.device).train()
         self.head = getattr(self.model, family.head)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.autocast = cell.dtype == "bfloat16"
