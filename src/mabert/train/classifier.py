@@ -356,7 +356,9 @@ class ClassifierTrainer(MaBertTrainer):
             self._get_train_sampler(), self.args.train_batch_size * processes, drop_last=False
         )
         parts = Divided(batches, processes) if processes > 1 else batches
-        return self.accelerator.prepare(DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator))
+        pinned = self.args.dataloader_pin_memory
+        loader = DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator, pin_memory=pinned)
+        return self.accelerator.prepare(loader)
 
     @property
     def own_part(self) -> float:

@@ -167,14 +167,16 @@ def measure_training(keep: Keep, compiled: bool = False) -> dict[str, Any]:
     return {"compiled": compiled, "rows": rows}
 
 
-def _training_step(used: nn.Module, model: nn.Module, micro: int, length: int) -> Callable[[], object]:
+def _training_step(
+    used: nn.Module, model: nn.Module, micro: int, length: int, batch: int = EFFECTIVE_BATCH
+) -> Callable[[], object]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = _ids(micro, length)
     scored = torch.rand((micro, length), generator=torch.Generator().manual_seed(1)) < SCORED
     labels = ids.masked_fill(~scored.cuda(), -100)
 
     def step() -> None:
-        for _ in range(EFFECTIVE_BATCH // micro):
+        for _ in range(batch // micro):
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 loss = used(input_ids=ids, labels=labels).loss
             loss.backward()
@@ -196,18 +198,7 @@ def measure_parts() -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = MaBertForMaskedLM(MaBertConfig(max_position_embeddings=4096)).cuda().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    ids = _ids(8, 4096)
-    scored = torch.rand((8, 4096), generator=torch.Generator().manual_seed(1)) < SCORED
-    labels = ids.masked_fill(~scored.cuda(), -100)
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(input_ids=ids, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
+    step = _training_step(model, model, 8, 4096, batch=8)
     step()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
