@@ -1,10 +1,13 @@
 """Processes begin with what is imported ahead, and with variables that they could not set for themselves."""
 
+import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
+import mabert.processes
 from mabert.processes import METHOD
 
 PROGRAM = """
@@ -33,3 +36,43 @@ def test_processes_begin_with_what_they_are_given(tmp_path, monkeypatch, already
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == f"{[already or 'given', True]} {already}", done.stderr
+
+
+FAULTS = """
+import ctypes, importlib.util, resource, sys
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+spec = importlib.util.spec_from_file_location("processes", sys.argv[1])  # without all of mabert
+processes = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(processes)
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [ctypes.c_void_p(library.malloc(36 << 20)) for _ in range(3)]  # so large that glibc maps them anew
+    for block in blocks:
+        ctypes.memset(block, 1, 36 << 20)
+    for block in blocks:
+        library.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+plain = faults()
+processes.keep_freed_memory()
+faults()
+print(plain, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize(
+    "told", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072"}]
+)
+def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_path, told):
+    (tmp_path / "program.py").write_text(FAULTS)
+    quiet = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES" and "THRESHOLD" not in key}
+    run = [sys.executable, tmp_path / "program.py", mabert.processes.__file__]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, env={**quiet, **told})
+    plain, kept = map(int, done.stdout.split())
+    pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")
+    assert plain > pages / 2
+    assert (kept > pages / 2) if told else (kept < pages / 20)

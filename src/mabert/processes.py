@@ -1,13 +1,21 @@
-"""Processes that begin at once, since they begin from one that has imported what they need."""
+"""Processes that begin at once, since they begin from one that has imported what they need; and their memory."""
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 """How processes begin; on Windows each imports for itself."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""What `mallopt` calls them, in `malloc.h`."""
+
+_LARGEST_KEPT = 1 << 30
+"""Bytes of the largest block that is kept when it is freed."""
 
 
 def context(*modules: str, **environment: str) -> Any:
@@ -44,3 +52,19 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 def import_ahead(*modules: str) -> None:
     """Starts importing while this process does something else."""
     context(*modules)
+
+
+def keep_freed_memory() -> None:
+    """Has glibc use this process's freed memory again instead of giving it back to the system.
+
+    By its own thresholds what one layer freed comes back for the next page by page, each filled with zeros first: a
+    seventh of a training step's time in bf16. For whole programs, not for a library to call: the process keeps its
+    largest size. Does nothing under another C library, or where the environment speaks of either threshold.
+    """
+    told = any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
+    if sys.platform != "linux" or told or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+        library.mallopt(_TRIM_THRESHOLD, -1)  # never

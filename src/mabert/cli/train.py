@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, say
+from mabert.processes import keep_freed_memory
 
 GLUE = "hub:nyu-mll/glue"
 GLUE_OPTIONS = {"data": GLUE}
@@ -56,6 +57,7 @@ def run_pretrain(options: argparse.Namespace) -> None:
     """`mabert pretrain`."""
     from mabert.train.pretrain import pretrain
 
+    keep_freed_memory()
     result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
     if result:
         from mabert.report.figures import on_paper
@@ -131,6 +133,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     from mabert.train.finetune import FinetuneRecipe, finetune
 
     check_finetune(options)
+    keep_freed_memory()
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(
         learning_rates=options.learning_rate,

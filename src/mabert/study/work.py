@@ -27,6 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from mabert.processes import keep_freed_memory
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
@@ -124,6 +125,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
     os.setpgrp()  # Ctrl-C is for the runner, which passes it on as SIGTERM
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, Once(signal.SIGINT))
+    keep_freed_memory()
     lock = FileLock(files.lock)
     try:
         lock.acquire(timeout=0)
@@ -235,6 +237,7 @@ def stop_with(parent: Any) -> None:
 def main(root: str, name: str, state: str, *seeds: str) -> None:
     """One of torchrun's processes; the first says why it fails."""
     files = CellFiles(Path(root), name)
+    keep_freed_memory()
     try:
         do(files, [int(seed) for seed in seeds], state == "begun")
     except Exception as error:
