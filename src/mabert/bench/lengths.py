@@ -3,7 +3,8 @@
 Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
 tokens; or they are those of a person's own texts. Random weights of base size, bf16, one batch of texts in random
 order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT and
-ModernBERT also run one text after the other, which is how they do without padding.
+ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as it does for the
+same bits in any batch (`--deterministic`).
 """
 
 import gc
@@ -43,12 +44,16 @@ SHORTEST = 16
 SIDES = {
     "unpadded": "MaBERT unpadded",
     "even": "MaBERT even rows",
+    "alone": "MaBERT one by one",
     "masked": "MaBERT masked",
     "bert": "BERT padded",
     "bert alone": "BERT one by one",
     "modernbert": "ModernBERT padded",
     "modernbert alone": "ModernBERT one by one",
 }
+PADDED = ("masked", "bert", "modernbert")
+"""Sides that run what a batch is filled up with."""
+
 _ROUNDS = {"least": 3, "most": 15, "budget": 40.0}
 
 
@@ -127,6 +132,7 @@ def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> di
     return {
         "unpadded": forward("mabert", ids, mask, "auto"),
         "even": forward("mabert", even_ids, None),
+        "alone": one_by_one("mabert"),
         "masked": forward("mabert", ids, mask, "never"),
         "bert": forward("bert", ids, mask),
         "bert alone": one_by_one("bert"),
@@ -143,7 +149,7 @@ def even(lengths: Sequence[int]) -> int:
 def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
     """Put one side's times beside what it had to do."""
     tokens = len(lengths) * even(lengths) if side == "even" else sum(lengths)
-    padded = tokens if side in ("unpadded", "even", "bert alone", "modernbert alone") else len(lengths) * max(lengths)
+    padded = len(lengths) * max(lengths) if side in PADDED else tokens
     speed = 1e3 * tokens / spread.median_ms
     return Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread))
 
