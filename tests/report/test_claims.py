@@ -151,10 +151,29 @@ def test_each_scale_and_each_budget_is_judged():
 def test_growth_over_budgets(later, verdict):
     rows = [
         row("MaBERT", {"cola": [height] * 5}, "mabert", budget)
-        for budget, height in ((0.1, 0.3), (0.5, 0.5), (1, later))
+        for budget, height in ((0.1, 0.3), (0.25, 0.4), (0.5, 0.5), (1, later))
     ]
     (found,) = verdicts([read(rows[::-1], "budget")], "MaBERT's average rises")
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("later", "verdict"), [(0.6, UNMEASURED), (0.2, FAILS)])
+def test_growth_between_neighbouring_budgets_of_the_paper_says_nothing_of_those_left_out(later, verdict):
+    heights = ((0.1, 0.3), (0.25, later), (1, 0.7))
+    rows = [row("MaBERT", {"cola": [height] * 5}, "mabert", budget) for budget, height in heights]
+    (found,) = verdicts([read(rows, "budget")], "MaBERT's average rises")
+    assert found.verdict == verdict
+    assert "2 missing" in found.numbers
+
+
+def test_all_arms_of_a_claim_are_averaged_over_the_same_tasks():
+    both, alone = {"cola": [0.5] * 5, "rte": [0.5] * 5}, {"cola": [0.1] * 5}
+    first = {name: [score + 0.2 for score in scores] for name, scores in both.items()}
+    scores = dict.fromkeys(paper.PATTERNS.rows, both) | {MMT: first, TRANSFORMER: alone}
+    (found,) = verdicts([read([row(key, each, key) for key, each in scores.items()])], "MMT")
+    assert found.verdict == UNMEASURED
+    assert found.numbers.startswith("6 above, 1 missing; ")
+    assert found.numbers.endswith("; over CoLA, RTE")
 
 
 def test_one_budget_shows_no_growth():

@@ -7,8 +7,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mabert.report import paper
+from mabert.report.document import Drawing, Heading
 from mabert.report.efficiency.chart import LOOKS, scaling_chart, scaling_figure
 from mabert.report.efficiency.results import NAMES
+from mabert.report.measurements import efficiency_section
 from tests.report.rows import CPU, GPU, SLOW, raw, whole
 
 
@@ -77,6 +79,13 @@ def test_looks_differ_in_colour_and_in_marker():
 def test_a_condition_without_measurements_is_refused(load):
     with pytest.raises(ValueError, match="nothing measured under best, bfloat16, cuda; there is paper, float32, cpu"):
         scaling_chart(load(whole()), *GPU)
+
+
+def test_a_report_has_no_figure_of_a_condition_in_which_nothing_was_fast_enough(load):
+    results = load([*whole(), raw("latency", "deberta", 4096, condition=GPU, **SLOW)])
+    parts = list(efficiency_section(results))
+    assert [part.name for part in parts if isinstance(part, Drawing)] == ["efficiency-paper-float32-cpu"]
+    assert [part.text for part in parts if isinstance(part, Heading) and part.level == 3][1].endswith("bf16, cuda")
 
 
 @pytest.mark.parametrize("measures", [["latency"], ["memory", "latency"], ["memory", "latency", "training"]])

@@ -10,6 +10,7 @@ from mabert.report.study.section import flat, section, summary
 from mabert.report.study.tables import (
     difference_table,
     failures,
+    further_table,
     paper_table,
     paper_tables,
     pretraining_table,
@@ -117,6 +118,47 @@ def test_averages_beside_the_papers_are_over_the_same_tasks_with_ranks():
     assert texts(table, "CLS")[2:] == ["4", f"{(0.661 + 0.597) / 2:.3f}", "4"]
     assert "Over CoLA, RTE." in table.notes[0]
     assert side_by_side(read([row("a", {"cola": [0.1]})])) is None
+
+
+def test_ranks_are_among_the_rows_that_both_sides_have():
+    rows = [each for each in like_the_paper(paper.POOLING, 1.0) if each["arm"] in ("cls", "map")]
+    for each in rows:
+        assert each["paper"] == each["arm"]
+    unmeasured = [row(key, {}, key, 1.0) for key in paper.POOLINGS if key not in ("cls", "map")]
+    table = side_by_side(read([*rows, *unmeasured], "pooling"))
+    assert [texts(table, "CLS")[place] for place in (2, 4)] == ["2", "2"]
+    assert {texts(table, label)[4] for label in ("ATTN", "MaskedMean")} == {MISSING}
+
+
+def test_uneven_numbers_of_seeds_are_said():
+    rows = [row(MMT, {"cola": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 3}, MAMBA)]
+    for table in (score_table(read(rows)), side_by_side(read(rows))):
+        assert any(note.startswith(FLAG) and "3 to 5 seeds" in note for note in table.notes)
+        assert not any("seeds;" in note for note in score_table(read(rows[:1])).notes)
+    settings = {**SETTINGS, "seeds": [0]}
+    assert "Fine-tuned under 5 seeds" in summary(read_study(study(rows, settings=settings), "x.json"))
+
+
+def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
+    first, second = row(MMT, {"cola": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)
+    assert further_table(read([first, second])) is None
+    first["scores"]["cola"]["accuracy"] = {"0": 0.7, "1": 0.8}
+    table = further_table(read([first, second]))
+    assert table.head[1:] == ("CoLA (accuracy)",)
+    assert texts(table, MMT)[1] == "0.750 ± 0.071 (2)"
+    assert texts(table, MAMBA)[1] == MISSING
+    assert further_table(read([first, second])) in list(section(read([first, second])))
+
+
+def test_losses_of_different_vocabularies_are_not_ranked():
+    first, second = row(MMT, {}, MMT), row(MAMBA, {}, MAMBA)
+    second["pretraining"]["held_out_loss"] = 6.0
+    for vocabulary, bold in (("vocab.txt", True), ("other.txt", False)):
+        second["pretraining"]["tokenizer"] = vocabulary
+        table = pretraining_table(read([first, second]))
+        (cells,) = [cells for cells in table.rows if cells[0].text == MAMBA]
+        assert cells[4].bold is bold
+        assert any("cannot be compared" in note for note in table.notes) is not bold
 
 
 def test_differences_are_from_the_reference_of_the_same_budget_and_variant():

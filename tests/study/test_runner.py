@@ -20,8 +20,8 @@ from mabert.report.study.results import read_study
 from mabert.study import runner as runners
 from mabert.study.cells import CellFiles
 from mabert.study.cluster import send
-from mabert.study.results import results_file, write_results
-from mabert.study.runner import Runner
+from mabert.study.results import pretrained, results_file, write_results
+from mabert.study.runner import Runner, terminating
 from mabert.study.work import BUSY, STOPPED, serve
 from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
 
@@ -200,6 +200,44 @@ def test_a_cell_whose_record_is_missing_writes_it(unbroken, tmp_path):
     assert not CellFiles(root, name).done(plan.cells[name])
     assert {status.state for status in run(planned(folder, root, ARMS, fields), root).values()} == {"done"}
     assert CellFiles(root, name).result()["seeds"] == [0, 1]
+
+
+def test_a_cell_that_another_has_finished_meanwhile_is_left_alone(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    for cell in (plan.cells[plan.rows[0].pretraining], plan.cells[plan.rows[0].finetunings["cola"]]):
+        files = CellFiles(root, cell.name)
+        files.order.write_text("{}")
+        process = begun(cell, root)
+        process.join()
+        assert process.exitcode == 0
+        assert files.order.read_text() == "{}"
+
+
+def test_the_tokenizer_is_known_where_the_folder_has_another_path(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].pretraining
+    file = CellFiles(root, name).run / "result.json"
+    result = json.loads(file.read_text())
+    used = Path(result["request"]["tokenizer"])
+    result["request"]["tokenizer"] = str(Path("/elsewhere", *used.parts[-2:]))
+    file.write_text(json.dumps(result))
+    expected = json.loads((root / "tokenizers" / used.name / "origin.json").read_text())["tokenizer"]
+    assert expected
+    assert pretrained(plan, root, name, {})["tokenizer"] == expected
+
+
+def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
+    def told():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+
+    for _ in range(2):  # anew each time
+        with terminating():
+            with pytest.raises(KeyboardInterrupt):
+                told()
+            told()
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -37,7 +37,8 @@ def efficiency_section(results: Results) -> Iterator[Part]:
             described = (
                 f"Peak memory, latency and training step over length, {', '.join(condition)}; the paper's dashed"
             )
-            yield Drawing(name, scaling_chart(results, *condition), described)
+            if results.has_numbers(condition):
+                yield Drawing(name, scaling_chart(results, *condition), described)
 
 
 def throughput_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:

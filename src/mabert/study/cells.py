@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +113,21 @@ class CellFiles:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     def done(self, cell: Cell) -> bool:
-        """Whether nothing is left to do: the run's record is there, and that of every seed."""
-        return (self.run / RESULT).is_file() and set(cell.seeds) <= set(self.seeds())
+        """Whether nothing is left to do."""
+        return self.finished(cell.seeds)
+
+    def finished(self, seeds: Iterable[int]) -> bool:
+        """Whether the run's record is there, and that of every one of some seeds.
+
+        Folders are listed: a file system of a network may remember for a minute that a file was not there.
+        """
+        listed = set(os.listdir(self.run)) if self.run.is_dir() else set()
+        return RESULT in listed and set(seeds) <= set(self.seeds())
 
     def seeds(self) -> list[int]:
         """Seeds that are finished, those of other plans too."""
-        found = self.run.glob(f"seed-*/{RESULT}")
-        return sorted(int(file.parent.name.removeprefix("seed-")) for file in found)
+        found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]
+        return sorted(int(folder.name.removeprefix("seed-")) for folder in found)
 
     def why_failed(self, since: float = 0.0) -> str | None:
         """Why it failed last, in a line; None where it did not, or only before some time in seconds."""

@@ -38,6 +38,9 @@ UNLEARNT = ("transformers_version", "unpad")
 
 MNLI = "mnli"
 
+TOKENIZERS = "tokenizers"
+"""Folder of the tokenizers that were found or trained for a study."""
+
 
 @dataclass
 class Row:
@@ -196,7 +199,7 @@ class Planner:
         # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
         what = self.text(recipe.data.sources) if asked is None else fingerprint(load_tokenizer(asked))
         key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
-        folder = self.root / "tokenizers" / f"{family.name}-{key}"
+        folder = self.root / TOKENIZERS / f"{family.name}-{key}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():

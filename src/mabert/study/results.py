@@ -7,7 +7,7 @@ from typing import Any
 
 from mabert.bench.results import measured_on
 from mabert.study.cells import CellFiles
-from mabert.study.plan import Plan, Row
+from mabert.study.plan import TOKENIZERS, Plan, Row
 from mabert.study.runner import Status
 from mabert.train.classifier import epochs_of
 from mabert.train.run import write_text
@@ -124,7 +124,8 @@ def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> 
         state = status.state if status.state in ("running", "failed") else "missing"
         return {**known, "status": state, "reason": status.reason}
     outcome = {key: result["outcome"][key] for key in OUTCOME}
-    tokenizer = Path(result["request"]["tokenizer"]) / "origin.json"
+    # By its name in this folder: the path is that of the machine that ran the cell, and another may mount it elsewhere.
+    tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"
     origin = json.loads(tokenizer.read_text(encoding="utf-8"))["tokenizer"] if tokenizer.is_file() else None
     return {
         **known,

@@ -181,11 +181,16 @@ def stop(process: Any) -> None:
 
 
 class terminating(AbstractContextManager["terminating"]):  # noqa: N801
-    """Takes SIGTERM, by which clusters end a job, for Ctrl-C; only possible in the main thread."""
+    """Takes SIGTERM, by which clusters end a job, for Ctrl-C, once: they may send it again while the cell saves; only
+    possible in the main thread."""
 
     def __enter__(self) -> "terminating":
+        self.told = False
+
         def interrupt(number: int, frame: FrameType | None) -> None:
-            raise KeyboardInterrupt
+            if not self.told:
+                self.told = True
+                raise KeyboardInterrupt
 
         try:
             self.before = signal.signal(signal.SIGTERM, interrupt)

@@ -131,6 +131,8 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
         lock.acquire(timeout=0)
     except Timeout:
         sys.exit(BUSY)
+    if files.finished(seeds):  # by another since the runner looked
+        sys.exit(0)
     stop_with(multiprocessing.parent_process())
     for stale in (files.failure, files.progress):
         stale.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mabert.report import paper
 from mabert.report.claims.verdict import OPEN, UNMEASURED, Verdict, judge
 from mabert.report.study.results import Row, Study
-from mabert.report.study.statistics import LEAST_PAIRS, Difference, average_difference, difference
+from mabert.report.study.statistics import LEAST_PAIRS, Difference, averages, difference
 from mabert.report.study.tables import paper_table_of
 
 Pair = tuple[str, str]
@@ -156,11 +156,12 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
         for variant in variants:
             rows = study.rows_by_paper(budget, variant)
             if rows and (not claim.budgets or budget in claim.budgets):
+                columns = _measured(study, (row for pair in claim.pairs for key in pair if (row := rows.get(key))))
                 compared = [
                     each
                     for pair in claim.pairs
                     for each in (
-                        _on_tasks(study, budget, claim, rows, pair) or [_on_average(study, budget, rows, pair)]
+                        _on_tasks(study, budget, claim, rows, pair) or [_on_average(study, budget, rows, pair, columns)]
                     )
                 ]
                 place = ", ".join(filter(None, (study.scale, f"{budget:.0%} of the steps", variant)))
@@ -168,12 +169,25 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
                 yield _verdict(claim.text.format(budget=f"{budget:.0%}"), claim.source, place, compared, study, flagged)
 
 
-def _on_average(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair) -> Compared:
-    first, second = (rows.get(key) for key in pair)
-    found = average_difference(study.scores(first), study.scores(second)) if first and second else None
+def _measured(study: Study, rows: Iterable[Row]) -> tuple[str, ...]:
+    """The paper's tasks that any of some rows has a score of: what all of them are averaged over."""
+    scored = {key for row in rows for key in study.scores(row)}
+    return tuple(column.key for column in study.columns if column.paper in paper.TASKS and column.key in scored)
+
+
+def _averages_apart(study: Study, first: Row | None, second: Row | None, columns: tuple[str, ...]) -> Difference | None:
+    """One row's average over tasks less another's; None where either lacks one of them."""
+    if first is None or second is None or not columns:
+        return None
+    ours, theirs = (averages(study.scores(row), columns) for row in (first, second))
+    return difference(ours, theirs, columns)
+
+
+def _on_average(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair, columns: tuple[str, ...]) -> Compared:
+    found = _averages_apart(study, rows.get(pair[0]), rows.get(pair[1]), columns)
     table = paper_table_of(study, budget)
-    # The paper's own average is over the tasks that were measured here, as far as it has them.
-    papers = _papers(study, found)
+    # The paper's own average is over the tasks that were measured here.
+    papers = study.papers(columns) or tuple(paper.TASKS)
     theirs = None
     if table is not None and papers and all(key in table.rows for key in pair):
         theirs = paper.average(table, pair[0], papers) - paper.average(table, pair[1], papers)
@@ -196,16 +210,14 @@ def _on_tasks(study: Study, budget: float, claim: Claim, rows: Mapping[str, Row]
 
 
 def _growth(study: Study) -> Iterator[Verdict]:
-    rows = [row for row in study.rows if row.paper == "mabert"]
+    rows = {row.budget: row for row in study.rows if row.paper == "mabert"}
+    columns = _measured(study, rows.values())
+    papers = study.papers(columns) or tuple(paper.TASKS)
     compared = []
-    for earlier, later in pairwise(sorted(rows, key=lambda row: row.budget)):
-        found = average_difference(study.scores(later), study.scores(earlier))
-        tables, papers = [paper.GLUE.get(row.budget) for row in (later, earlier)], _papers(study, found)
-        theirs = None
-        if papers and all(tables):
-            more, less = (paper.average(table, "mabert", papers) for table in tables if table is not None)
-            theirs = more - less
-        compared.append(Compared(f"{later.budget:.0%} over {earlier.budget:.0%}", found, theirs))
+    for earlier, later in pairwise(sorted(paper.GLUE)):
+        found = _averages_apart(study, rows.get(later), rows.get(earlier), columns)
+        more, less = (paper.average(paper.GLUE[budget], "mabert", papers) for budget in (later, earlier))
+        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, more - less))
     yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
 
 
@@ -246,13 +258,7 @@ def _numbers(compared: Sequence[Compared], signs: Sequence[int | None], study: S
 
 def _tasks(study: Study, measured: Iterable[tuple[Difference, str]]) -> str:
     sets = {found.columns for found, _ in measured}
-    names = study.named({column for columns in sets for column in columns})
-    return names if len(sets) == 1 or all(len(columns) == 1 for columns in sets) else f"what both have of {names}"
-
-
-def _papers(study: Study, found: Difference | None) -> tuple[str, ...]:
-    """The paper's columns of what was compared; all of them where nothing was."""
-    return tuple(paper.TASKS) if found is None else study.papers(found.columns)
+    return study.named({column for columns in sets for column in columns})
 
 
 def _name(study: Study, rows: Mapping[str, Row], pair: Pair) -> str:

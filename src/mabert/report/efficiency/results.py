@@ -129,6 +129,10 @@ class Results:
         found = {row.condition for row in self.rows}
         return sorted(found, key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype))
 
+    def has_numbers(self, condition: Condition) -> bool:
+        """Whether anything under it was measured, and not all was too slow or too large."""
+        return any(row.value is not None for row in self.rows if row.condition == condition)
+
     def table(self, condition: Condition, measure: str) -> dict[str, dict[int, Row]]:
         """Rows of one table by model and length, in the order of the tables; empty where none was taken."""
         rows = [row for row in self.rows if row.condition == condition and row.measure == measure]

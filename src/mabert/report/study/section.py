@@ -10,6 +10,7 @@ from mabert.report.study.results import Study
 from mabert.report.study.tables import (
     difference_table,
     failures,
+    further_table,
     paper_table,
     paper_tables,
     pretraining_table,
@@ -27,6 +28,8 @@ def section(study: Study) -> Iterator[Part]:
     yield from [averages] if averages is not None else []
     yield Heading(3, f"{study.title} ({study.scale}): scores")
     yield score_table(study)
+    further = further_table(study)
+    yield from [further] if further is not None else []
     for _, table in paper_tables(study):
         yield paper_table(study, table)
     yield Heading(3, f"{study.title} ({study.scale}): differences")
@@ -110,9 +113,16 @@ def _tuning(study: Study) -> str:
     epochs = " or ".join(map(str, sorted({each.epochs for each in study.columns if each.epochs is not None})))
     mnli = f"; small tasks start from the model tuned on MNLI under {first}" if study.settings.get("from_mnli") else ""
     return (
-        f"Fine-tuned under {len(seeds)} seeds, {_rates(study, first)}, {epochs or 'unknown'} epochs, "
+        f"Fine-tuned under {_counted(study)}, {_rates(study, first)}, {epochs or 'unknown'} epochs, "
         f"scored after {_rule(study)}{mnli}."
     )
+
+
+def _counted(study: Study) -> str:
+    """How many seeds were asked for or have scores, which earlier starts may have asked for."""
+    found = {seed for row in study.rows for seeds in study.scores(row).values() for seed in seeds}
+    number = len(found.union(study.settings.get("seeds") or []))
+    return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
 def _tasks_told(study: Study) -> Mapping[str, Mapping[str, Any]]:

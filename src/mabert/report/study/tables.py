@@ -42,10 +42,36 @@ def score_table(study: Study) -> Grid:
     notes = [
         f"Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; {MISSING} is missing. "
         f"The average is over {study.named(_keys(columns))}, of the seeds that have all of them.",
+        *_uneven(study),
         *_samples(study.columns),
     ]
     head = (*_head(study), *(column.heading for column in study.columns), f"{AVERAGE} of {len(columns)}")
     return Grid(f"{study.slug}-scores", f"{study.title}, measured here", head, tuple(rows), tuple(notes))
+
+
+def further_table(study: Study) -> Grid | None:
+    """Every score by a metric that is not its column's own, as accuracy is beside F1; None where there is none."""
+    own = {column.key: column.metric for column in study.columns}
+    further = {
+        (key, metric): None
+        for row in study.rows
+        for key, metrics in row.scores.items()
+        for metric in metrics
+        if metric != own.get(key)
+    }
+    if not further:
+        return None
+    names = {column.key: column.name for column in study.columns}
+    rows = [
+        (
+            *_arm(study, row),
+            *(_summary(summary(row.scores.get(key, {}).get(metric, {}).values())) for key, metric in further),
+        )
+        for row in ordered(study)
+    ]
+    head = (*_head(study), *(f"{names.get(key, key)} ({metric})" for key, metric in further))
+    notes = ("Not in the averages, and not in the paper.",)
+    return Grid(f"{study.slug}-further", f"{study.title}: further metrics", head, tuple(rows), notes)
 
 
 def paper_tables(study: Study) -> list[tuple[float | None, paper.Table[str, paper.Score]]]:
@@ -94,12 +120,14 @@ def side_by_side(study: Study) -> Grid | None:
             ours = {key: summary(averages(study.scores(row), _keys(columns)).values()) for key, row in known.items()}
             theirs = {key: paper.average(table, key, papers) for key in known if key in table.rows}
             means = {key: found.mean for key, found in ours.items() if found is not None and key in theirs}
+            both = {key: number for key, number in theirs.items() if key in means}
             for key, number in theirs.items():
-                cells = (_summary(ours[key]), _rank(means, key), _number(number, "{:.3f}"), _rank(theirs, key))
+                cells = (_summary(ours[key]), _rank(means, key), _number(number, "{:.3f}"), _rank(both, key))
                 rows.append((*_arm(study, known[key]), *cells))
     if not rows:
         return None
     notes = [f"Over {study.named(_keys(columns))}. Ranks are among the rows of one budget that have both averages."]
+    notes += _uneven(study)
     if any(column.sample for column in columns):
         notes.append("The paper trained on all rows of the tasks that are samples here.")
     head = (*_head(study), "here", "rank here", "in the paper", "rank in the paper")
@@ -146,8 +174,11 @@ def pretraining_table(study: Study) -> Grid:
         )
         for row in ordered(study)
     ]
-    rows = with_best(rows, head.index("held-out loss (nats)"), lowest=True) if len(study.budgets) == 1 else rows
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
+    if len({row.pretraining.get("tokenizer") for row in study.rows if row.pretraining.get("status") == "done"}) > 1:
+        notes.append(f"{FLAG}vocabularies differ, and losses and accuracies of different ones cannot be compared.")
+    elif len(study.budgets) == 1:
+        rows = with_best(rows, head.index("held-out loss (nats)"), lowest=True)
     if any(row.pretraining.get("tokenizer_trained") for row in study.rows):
         notes.append(f"{FLAG}some vocabularies were trained on the run's text; the paper's models have their own.")
     return Grid(f"{study.slug}-pretraining", f"{study.title}: pretraining", head, tuple(rows), tuple(notes))
@@ -261,6 +292,14 @@ def _rank(values: Mapping[str, float], key: str) -> Cell:
 
 def _keys(columns: Iterable[Column]) -> tuple[str, ...]:
     return tuple(column.key for column in columns)
+
+
+def _uneven(study: Study) -> list[str]:
+    """Says so where some scores have more seeds than others."""
+    counts = sorted({len(seeds) for row in study.rows for seeds in study.scores(row).values()})
+    if len(counts) < 2:
+        return []
+    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} seeds; bold and ranks do not look at how many."]
 
 
 def _samples(columns: Iterable[Column]) -> list[str]:
