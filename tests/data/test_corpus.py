@@ -85,7 +85,7 @@ def bad(path, content):
         ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
         ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no key 'text'; there is \['title'\]"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: no key 'text'; there is list"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not an object but '\[1\]'"),
         ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),
         ("a.parquet", "no parquet at all", r"a\.parquet: not a readable Parquet file"),
         ("a.pdf", "%PDF", r"a\.pdf: unknown kind of file '\.pdf'; known are \.txt, \.jsonl and \.parquet"),

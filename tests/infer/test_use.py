@@ -328,3 +328,33 @@ def test_standard_input(monkeypatch):
     typed(b"fine\nna\xefve\n")
     with pytest.raises(ValueError, match=r"^standard input, line 2: not UTF-8: byte 0xef at offset 7$"):
         read_texts(None)
+
+
+def test_half_a_surrogate_pair_in_json_becomes_the_replacement_character(masked_lm, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"text": "the \\ud83d bird"}\n{"text": "\\ud83d\\ude00 wind", "n": 1}\n')
+    texts = read_texts(file)
+    assert texts == ["the \ufffd bird", "\U0001f600 wind"]
+    assert embed(masked_lm, texts).shape == (2, 8)
+
+
+def test_one_string_is_no_list_of_texts(masked_lm):
+    with pytest.raises(ValueError, match="one string, 'the bird sings'; a list of texts is needed"):
+        embed(masked_lm, "the bird sings")
+
+
+def test_a_classifier_of_several_labels_a_text_names_each_that_is_likely(words, tmp_path):
+    names = {0: "a", 1: "b", 2: "c"}
+    fields = {"num_labels": 3, "id2label": names, "problem_type": "multi_label_classification"}
+    folder = saved(MaBertForSequenceClassification, tmp_path, words, **fields)
+    encoded = words(TEXTS[0], return_tensors="pt")
+    model = load_model(MaBertForSequenceClassification, folder)
+    bias = torch.tensor([9.0, -9.0, 9.0])
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(bias)
+    model.save_pretrained(folder)
+    (answer,) = predict(folder, TEXTS[:1])
+    assert model.eval()(encoded["input_ids"]).logits[0].tolist() == bias.tolist()
+    assert answer["labels"] == ["a", "c"]
+    assert list(answer["probability"].values()) == pytest.approx(bias.sigmoid().tolist())

@@ -20,8 +20,10 @@ from mabert.baselines.load import build
 from mabert.baselines.registry import family_named
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
+from mabert.train import finetune as finetuning
 from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe, encode_task, epochs_of, logits_of
 from mabert.train.finetune import check_divides, finetune
+from mabert.train.trainer import TrainingDivergedError
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
 
@@ -226,6 +228,30 @@ def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
         ValueError, match=r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"
     ):
         go(pretrained, tmp_path / "run", learning_rates=[1e30, 1e29], epochs=2)
+
+
+def test_a_seed_that_diverges_is_named_and_the_others_are_finished(pretrained, tmp_path, monkeypatch):
+    whole = finetuning.run_seed
+
+    def spoilt(job, place, rate, seed, *others):
+        if seed == 1:
+            raise TrainingDivergedError("the loss is nan")
+        return whole(job, place, rate, seed, *others)
+
+    monkeypatch.setattr(finetuning, "run_seed", spoilt)
+    with pytest.raises(ValueError, match="under seed 1 the loss is nan; the other seeds are kept"):
+        go(pretrained, tmp_path / "run", seeds=(0, 1, 2), epochs=1)
+    assert not (tmp_path / "run/result.json").exists()
+    result = go(pretrained, tmp_path / "run", seeds=(0, 2), epochs=1, resume=True)
+    assert result["seeds"] == [0, 2]
+
+
+def test_a_model_is_saved_before_it_is_measured(pretrained, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "write_predictions", lambda *_: pytest.fail("measured"))
+    with pytest.raises(pytest.fail.Exception, match="measured"):
+        go(pretrained, tmp_path / "run", epochs=1)
+    assert (tmp_path / "run/seed-0/model.safetensors").is_file()
+    assert not (tmp_path / "run/seed-0/result.json").exists()
 
 
 def test_resuming_keeps_finished_seeds(pretrained, tmp_path):

@@ -306,6 +306,14 @@ def test_what_a_run_cannot_start_without(tmp_path):
         go(plan, tmp_path / "run")
 
 
+def test_masking_that_cannot_be_is_refused_before_any_text_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("mabert.train.pretrain.build_cache", lambda *_, **__: pytest.fail("read"))
+    plan = recipe(tmp_path)
+    plan.masking.probability = 15
+    with pytest.raises(ValueError, match="15"):
+        go(plan, tmp_path / "run")
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

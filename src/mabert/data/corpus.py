@@ -13,7 +13,6 @@ A document is one string, its paragraphs separated by line feeds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,13 +153,9 @@ def _json_documents(path: Path, lines: Iterable[str], column: str) -> Iterator[s
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(row, dict) or column not in row:
-            keys = sorted(row) if isinstance(row, dict) else type(row).__name__
-            raise ValueError(f"{path}, line {number}: no key {column!r}; there is {keys}")
+        row = files.json_object(line, f"{path}, line {number}")
+        if column not in row:
+            raise ValueError(f"{path}, line {number}: no key {column!r}; there is {sorted(row)}")
         if not isinstance(row[column], str):
             raise ValueError(f"{path}, line {number}: {column!r} is {row[column]!r}, not text")
         yield row[column]

@@ -44,6 +44,9 @@ def encode_texts(
         TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
         ValueError: the numbers of texts differ, or `max_length` has no room for a token.
     """
+    for texts in (texts_a, texts_b):
+        if isinstance(texts, str):
+            raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
     if texts_b is not None and len(texts_a) != len(texts_b):
         raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1

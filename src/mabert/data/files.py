@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 
@@ -164,3 +165,30 @@ class _ZstdReader(io.RawIOBase):
         buffer[:count] = self._ready[:count]
         self._ready = self._ready[count:]
         return count
+
+
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """A row of JSON Lines.
+
+    Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
+
+    Args:
+        line: One line.
+        where: It stands, for errors.
+
+    Raises:
+        ValueError: If it is no JSON, or something else than an object.
+    """
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
+    if "\\ud" in line.lower():
+        return {name: _whole(value) if isinstance(value, str) else value for name, value in row.items()}
+    return row
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

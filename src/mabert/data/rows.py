@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,12 +89,7 @@ def _json_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(files.read_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: not an object but {line.strip()[:40]!r}")
+        row = files.json_object(line, f"{path}, line {number}")
         for column in columns:
             if row.get(column) is None:
                 raise ValueError(f"{path}, line {number}: no value for {column!r}; there is {', '.join(row)}")

@@ -35,7 +35,8 @@ def predict(
         progress: Whether to show a bar.
 
     Returns:
-        A mapping a text: `label` and the `probability` of every label; or the `score` of a regression.
+        A mapping a text: `label` and the `probability` of every label; `labels`, those of a probability above one half,
+        where a text may have several (`problem_type` of the model); or the `score` of a regression.
 
     Raises:
         FileNotFoundError: If there is no model.
@@ -45,11 +46,17 @@ def predict(
     loaded = load_for_use("classifier", path)
     model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    several = model.config.problem_type == "multi_label_classification"
 
     def labels(batch: dict[str, torch.Tensor]) -> Iterator[dict[str, Any]]:
         logits = model(**batch).logits.float()
         if len(names) == 1:
             yield from ({"score": value} for value in logits.squeeze(-1).tolist())
+            return
+        if several:
+            for row in logits.sigmoid().tolist():
+                probability = dict(zip(names, row, strict=True))
+                yield {"labels": [name for name in names if probability[name] > 0.5], "probability": probability}
             return
         for row in logits.softmax(-1).tolist():
             best = max(range(len(row)), key=row.__getitem__)

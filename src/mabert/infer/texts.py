@@ -1,6 +1,5 @@
 """Texts and pairs of texts from files and standard input."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -107,13 +106,8 @@ def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Itera
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}, line {number}: not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}, line {number}: not an object but {line.strip()[:40]!r}")
-        yield text_row(f"{where}, line {number}", row, columns)
+        place = f"{where}, line {number}"
+        yield text_row(place, files.json_object(line, place), columns)
 
 
 def text_row(where: str, row: dict[str, Any], columns: Sequence[str]) -> list[str]:

@@ -98,13 +98,20 @@ def finetune(
     processes.wait_for_everyone()
     try:
         rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
-        runs = [
-            done[seed]
-            or run_seed(job, folder.path / f"seed-{seed}", rate, seed, keep_models, processes.is_main_process)
-            for seed in seeds
-        ]
+        runs, diverged = [], {}
+        for seed in seeds:
+            place = folder.path / f"seed-{seed}"
+            try:
+                runs.append(done[seed] or run_seed(job, place, rate, seed, keep_models, processes.is_main_process))
+            except TrainingDivergedError as error:
+                if processes.num_processes > 1:  # the others wait for this one
+                    raise
+                diverged[seed] = str(error)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt("finished seeds are kept; go on with --resume") from stop
+    if diverged:
+        causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
+        raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
     if not processes.is_main_process:
         return {}
     outcome = {
@@ -195,17 +202,19 @@ def best_rate(
 
 
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:
-    """Trains, measures and, if it is to be kept, saves under one seed."""
+    """Trains, saves if it is to be kept, and measures under one seed."""
     began = time.time()
     classifier, history = train_classifier(job, place, rate, seed)
+    if writes and keep_model:
+        classifier.save_pretrained(place)
+        job.tokenizer.save_pretrained(place)
+    data, metrics = job.data, {}
+    # By every process: one that went on to the next seed would give up waiting for the first after half an hour.
+    found = {split: job.logits(classifier, split) for split in data.splits if split != "train"}
     if not writes:
         return {}
     place.mkdir(parents=True, exist_ok=True)
-    data, metrics = job.data, {}
-    for split in data.splits:
-        if split == "train":
-            continue
-        logits = job.logits(classifier, split)
+    for split, logits in found.items():
         if split in data.labels:
             metrics[split] = compute(data.task, logits, data.labels[split])
             write_predictions(place / f"{split}.tsv", data, split, logits)
@@ -213,9 +222,6 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
         else:
             write_predictions(place / f"{split}.tsv", data, split, logits)
-    if keep_model:
-        classifier.save_pretrained(place)
-        job.tokenizer.save_pretrained(place)
     seconds = round(time.time() - began, 1)
     result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history, "seconds": seconds}
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")

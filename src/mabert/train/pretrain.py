@@ -138,7 +138,7 @@ def pretrain(
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
-    data = prepare_data(recipe, tokenizer, progress and arguments.should_save)
+    data = prepare_data(recipe, tokenizer, progress)  # shown by the process that does it
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
@@ -149,7 +149,7 @@ def pretrain(
     if arguments.should_save:
         folder.claim(request, resume)
     if resume and (finished := folder.result()) is not None:
-        return finished
+        return finished if arguments.should_save else {}
     set_seed(recipe.training.seed)
     interrupt, stopwatch = SaveOnInterrupt(), Stopwatch()
     trainer = PretrainTrainer(
@@ -202,6 +202,7 @@ def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
 
 def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
     """Tokenises the text (or reuses the cache) and lays out the stages."""
+    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # which may refuse
     cache = build_cache(
         recipe.data.sources,
         tokenizer,
@@ -210,7 +211,6 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
         progress=progress,
     )
     training, held_out = cache.split(recipe.data.held_out, seed=0)
-    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))
     stages = [
         (make_windows(training, stage.length, recipe.data.windows), steps * recipe.training.batch_size)
         for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
