@@ -358,3 +358,11 @@ def test_a_classifier_of_several_labels_a_text_names_each_that_is_likely(words, 
     assert model.eval()(encoded["input_ids"]).logits[0].tolist() == bias.tolist()
     assert answer["labels"] == ["a", "c"]
     assert list(answer["probability"].values()) == pytest.approx(bias.sigmoid().tolist())
+
+
+def test_json_is_not_taken_for_lines_of_text(tmp_path):
+    file = tmp_path / "texts.json"
+    file.write_text('{"text": "the bird"}\n')
+    with pytest.raises(ValueError, match=r"texts\.json: JSON is read as an object a line; .* give --jsonl"):
+        read_texts(file)
+    assert read_texts(file, jsonl=True) == ["the bird"]

@@ -23,7 +23,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
     added.add_argument("-o", "--output", help="file to write; default, JSONL on standard output")
     added.add_argument("--text-column", default="text", help="where a table has the text [%(default)s]")
-    added.add_argument("--jsonl", action="store_true", help="standard input is JSONL")
+    added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
     added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes]")
     added.add_argument("--truncate", action="store_true", help="cut longer texts")
     added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")

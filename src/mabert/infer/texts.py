@@ -21,7 +21,8 @@ def read_texts(source: str | Path | None, text_column: str = "text", *, jsonl: b
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, not UTF-8 or malformed, or a row lacks the column.
+        ValueError: If it is empty, not UTF-8 or malformed, `.json` that is not said to hold an object a line, or a row
+            lacks the column.
     """
     return read_columns(source, [text_column], jsonl)[0]
 
@@ -51,6 +52,8 @@ def read_columns(source: str | Path | None, columns: Sequence[str], jsonl: bool)
     where = "standard input" if path is None else str(path)
     if path is not None and files.kind(path) in TABLES:
         found = [text_row(f"{where}, line {number}", row, columns) for number, row in rows.read_rows(path, [*columns])]
+    elif path is not None and files.kind(path) == ".json" and not jsonl:
+        raise ValueError(f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl")
     else:
         lines = standard_input() if path is None else lines_of(path)
         if jsonl:
