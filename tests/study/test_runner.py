@@ -398,6 +398,7 @@ def test_several_processes_end_with_the_one_that_began_them(unbroken, tmp_path):
     waits_for(files.progress.is_file)
     worker = json.loads(files.progress.read_text())["pid"]
     assert worker != process.pid
+    assert b"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600" in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
     process.kill()
     process.join()
     with files.group.open("w") as group:

@@ -27,7 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from mabert.processes import keep_freed_memory
+from mabert.processes import keep_freed_memory, variables
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
@@ -41,6 +41,9 @@ BUSY = 75
 
 STOPPED = 130
 """Exit code after a stop that was asked for."""
+
+SAVING = 600
+"""Seconds that several processes have to save when they are stopped; torchrun's own 30 may be fewer than a step."""
 
 BEAT = 1.0
 """Seconds between two notes of how far a run is."""
@@ -199,7 +202,8 @@ def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
     with files.group.open("w", encoding="utf-8") as group:
         # Held by torchrun too: those of an attempt that was killed have ended before this one begins.
         fcntl.flock(group, fcntl.LOCK_EX)
-        started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
+        with variables({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING)}):
+            started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
         try:
             code = started.wait()
         except KeyboardInterrupt:
