@@ -29,7 +29,7 @@ def text(view, console, states, running=None):
 
 def finish(root, name, seconds):
     files = CellFiles(root, name)
-    files.run.mkdir()
+    files.run.mkdir(exist_ok=True)
     (files.run / "result.json").write_text(json.dumps({"seconds": seconds, "seeds": [0, 1]}))
 
 
@@ -111,7 +111,7 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     assert costs["pretrain map, 100%"].seconds == pytest.approx(expected)
     tuning = costs["CoLA, map"]
     assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.5 + tuning.cell.tokens * 1e-3)
-    assert not any(cost.done for cost in costs.values())
+    assert {cost.left for cost in costs.values()} == {1.0}
     (tmp_path / "root/cells").mkdir()
     finish(tmp_path / "root", costs["pretrain map, 100%"].cell.name, 1.0)
     console = Console(width=120, record=True)
@@ -119,6 +119,24 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     out = console.export_text()
     assert "3 pretrainings and 6 fine-tunings to run" in out
     assert out.count(" done") == 1
+
+
+def test_of_a_begun_cell_what_is_left_counts(tmp_path):
+    fields, root = world(tmp_path), tmp_path / "root"
+    plan = planned(tmp_path, root, ARMS, fields)
+    pretraining, tuning = (
+        next(each for each in plan.cells.values() if each.kind == kind) for kind in ("pretraining", "finetuning")
+    )
+    for cell, folders in ((pretraining, ("checkpoint-2", "checkpoint-3")), (tuning, ("seed-0",))):
+        files = CellFiles(root, cell.name)
+        assert files.left(cell) == 1
+        for folder in folders:
+            (files.run / folder).mkdir(parents=True)
+            (files.run / folder / "result.json").write_text("{}")
+    assert CellFiles(root, pretraining.name).left(pretraining) == pytest.approx(1 - 3 / pretraining.steps)
+    assert CellFiles(root, tuning.name).left(tuning) == 1 - 1 / len(tuning.seeds)
+    finish(root, pretraining.name, 1.0)
+    assert CellFiles(root, pretraining.name).left(pretraining) == 0
 
 
 def test_the_line_through_two_steps_never_falls():

@@ -124,6 +124,16 @@ class CellFiles:
         listed = set(os.listdir(self.run)) if self.run.is_dir() else set()
         return RESULT in listed and set(seeds) <= set(self.seeds())
 
+    def left(self, cell: Cell) -> float:
+        """The share of a cell's work that is to be done: of a pretraining since its last checkpoint, of a fine-tuning
+        the seeds."""
+        if self.done(cell):
+            return 0.0
+        if cell.kind == "finetuning":
+            return len(set(cell.seeds) - set(self.seeds())) / len(cell.seeds)
+        saved = (int(folder.name.removeprefix("checkpoint-")) for folder in self.run.glob("checkpoint-*"))
+        return 1 - max(saved, default=0) / cell.steps
+
     def seeds(self) -> list[int]:
         """Seeds that are finished, those of other plans too."""
         found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]

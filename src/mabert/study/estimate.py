@@ -41,12 +41,12 @@ class Estimate:
 
     Attributes:
         cell: It.
-        done: Whether it is finished already.
-        seconds: On this machine, in this process.
+        left: The share of it that is to be done.
+        seconds: Of all of it, on this machine, in this process.
     """
 
     cell: Cell
-    done: bool
+    left: float
     seconds: float
 
 
@@ -76,7 +76,7 @@ def estimates(plan: Plan, root: Path) -> list[Estimate]:
             assert cell.needs is not None
             tuning[name] = line = tuning[cell.needs]
             found[name] = cell.steps * line.step + cell.tokens * line.token
-    return [Estimate(cell, CellFiles(root, name).done(cell), found[name]) for name, cell in plan.cells.items()]
+    return [Estimate(cell, CellFiles(root, name).left(cell), found[name]) for name, cell in plan.cells.items()]
 
 
 class Probes:
@@ -148,17 +148,17 @@ def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for cost in costs:
         cell = cost.cell
-        took = "done" if cost.done else duration(cost.seconds)
+        took = duration(cost.left * cost.seconds) if cost.left else "done"
         table.add_row(cell.name, cell.title, f"{cell.steps:,}", shown(cell.tokens), shown(cell.parameters), took)
     console.print(table)
-    left = [cost for cost in costs if not cost.done]
+    left = [cost for cost in costs if cost.left]
     kinds = [sum(cost.cell.kind == kind for cost in left) for kind in ("pretraining", "finetuning")]
-    tokens = sum(cost.cell.tokens for cost in left)
+    tokens = sum(cost.left * cost.cell.tokens for cost in left)
     console.print(
         f"{plan.name} at scale {plan.scale_name}: {kinds[0]} pretrainings and {kinds[1]} fine-tunings to run, "
-        f"{sum(cost.cell.steps for cost in left):,} steps, {shown(tokens)} tokens, "
-        f"about {duration(sum(cost.seconds for cost in left))} on this machine (times by a probe of each model, "
-        "fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
+        f"{sum(cost.left * cost.cell.steps for cost in left):,.0f} steps, {shown(tokens)} tokens, "
+        f"about {duration(sum(cost.left * cost.seconds for cost in left))} on this machine (times by a probe of each "
+        "model, fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
         soft_wrap=True,
     )
 

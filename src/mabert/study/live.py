@@ -114,7 +114,7 @@ class LiveView:
             if note is not None and note["rate"]:
                 total += (note["steps"] - note["step"]) / note["rate"]
             elif cell.kind in rates:
-                total += cell.work / rates[cell.kind]
+                total += CellFiles(self.root, name).left(cell) * cell.work / rates[cell.kind]
             else:
                 return None
         return total
