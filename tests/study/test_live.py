@@ -109,7 +109,8 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     micro_batches = 8 / 4
     expected = micro_batches * (9 * (0.5 + 0.048) + 3 * (0.5 + 0.096))
     assert costs["pretrain map, 100%"].seconds == pytest.approx(expected)
-    tuning = costs["CoLA, map"]
+    tuning = costs["CoLA, map, 100%"]
+    assert "CoLA, map, 50%" in costs
     assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.5 + tuning.cell.tokens * 1e-3)
     assert {cost.left for cost in costs.values()} == {1.0}
     (tmp_path / "root/cells").mkdir()

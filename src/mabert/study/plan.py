@@ -95,13 +95,15 @@ class Planner:
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """The cells of a study, which is at a scale of that name."""
         plan = Plan(name, scale_name, study, self.scale, self.tasks)
-        for budget in self.scale.budgets.get(name, study.budgets):
+        budgets = self.scale.budgets.get(name, study.budgets)
+        for budget in budgets:
             for title, arm in study.arms.items():
                 pretraining = self.pretraining(f"{title}, {budget:.0%}", arm, budget)
                 plan.cells.setdefault(pretraining.name, pretraining)
                 row = Row(title, budget, pretraining.name)
                 plan.rows.append(row)
-                for task, cell in self.finetunings(title, arm, pretraining).items():
+                which = f"{title}, {budget:.0%}" if len(budgets) > 1 else title
+                for task, cell in self.finetunings(which, arm, pretraining).items():
                     plan.cells.setdefault(cell.name, cell)
                     row.finetunings[task] = cell.name
         laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
