@@ -96,22 +96,22 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     fields = world(tmp_path)
     probed = []
 
-    def probe(recipe, rows, length):
-        probed.append((recipe.model["hidden_size"], rows, length))
-        return 0.5 + 1e-3 * rows * length
+    def probe(recipe, rows, length, *, scores):
+        probed.append((recipe.model["hidden_size"], rows, length, scores))
+        return estimate.Times(0.5 + (1e-3 if scores else 8e-4) * rows * length, 0.25)
 
     monkeypatch.setattr(estimate, "probe", probe)
     arms = {**ARMS, "again": {"finetune": {"pooling": "cls"}}}
     plan = planned(tmp_path, tmp_path / "root", arms, fields, budgets=("50%", "100%"))
     costs = {cost.cell.title: cost for cost in estimate.estimates(plan, tmp_path / "root")}
-    windows = [(4, 12), (4, 24), (1024 // 12, 12), (32, 4)]
+    windows = [(8, 4, True), (4, 12, True), (4, 24, True), (8, 4, False), (4, 12, False)]
     assert sorted(probed) == sorted((width, *each) for width in (16, 32) for each in windows)
     micro_batches = 8 / 4
-    expected = micro_batches * (9 * (0.5 + 0.048) + 3 * (0.5 + 0.096))
+    expected = 9 * (micro_batches * 0.5 + 0.096 + 0.25) + 3 * (micro_batches * 0.5 + 0.192 + 0.25)
     assert costs["pretrain map, 100%"].seconds == pytest.approx(expected)
     tuning = costs["CoLA, map, 100%"]
     assert "CoLA, map, 50%" in costs
-    assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.5 + tuning.cell.tokens * 1e-3)
+    assert tuning.seconds == pytest.approx(tuning.cell.steps * (0.5 + 0.25) + tuning.cell.tokens * 8e-4)
     assert {cost.left for cost in costs.values()} == {1.0}
     (tmp_path / "root/cells").mkdir()
     finish(tmp_path / "root", costs["pretrain map, 100%"].cell.name, 1.0)
@@ -140,7 +140,7 @@ def test_of_a_begun_cell_what_is_left_counts(tmp_path):
     assert CellFiles(root, pretraining.name).left(pretraining) == 0
 
 
-def test_the_line_through_two_steps_never_falls():
+def test_the_line_through_two_passes_never_falls():
     assert estimate.Line.through((10, 1.0), (110, 3.0)) == pytest.approx((0.8, 0.02))
     assert estimate.Line.through((10, 1.0), (110, 0.5)) == (1.0, 0.0)
     assert estimate.Line.through((10, 0.1), (110, 3.0)) == pytest.approx((0.0, 0.029))

@@ -90,8 +90,10 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.dry_run:
         from rich.console import Console
 
+        from mabert.processes import keep_freed_memory
         from mabert.study.estimate import estimates, show
 
+        keep_freed_memory()  # as what is estimated will
         show(plan, estimates(plan, root), Console())
         return
     run_plan(plan, root, options.processes)

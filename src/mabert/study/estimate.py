@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +23,11 @@ from mabert.train.recipe import PretrainRecipe, build
 from mabert.train.trainer import resolve_precision
 
 PROBE_TOKENS = 1024
-"""Tokens of a probe's batch, or one row where that is longer."""
+"""Tokens of a probe's batch on a CPU, or one row where that is longer; a GPU, which few tokens leave idle, is given the
+micro-batch."""
 
-SHORT = (32, 4)
-"""Rows and tokens of the probe of a fine-tuning step on short texts."""
+SHORT = (8, 4)
+"""Rows and tokens of the probe of a pass over few."""
 
 PROBES = 3
 """Calls of a probe after the first."""
@@ -53,52 +53,74 @@ class Estimate:
 def estimates(plan: Plan, root: Path) -> list[Estimate]:
     """The cost of every cell of a plan.
 
-    Models that differ in nothing a step's time depends on are probed once. A step of fine-tuning is taken to cost what
-    one of its model's pretraining costs with as many tokens, between a batch of short texts and one of windows of the
-    first stage.
+    A step is the optimizer's update and, of each micro-batch, a pass forward and backward: so much for any, and so much
+    for each token. Models that differ in nothing a step's time depends on are probed once. Fine-tuning is taken to pass
+    its tokens at the pace of the first stage's windows, without the vocabulary's scores.
     """
     probes = Probes()
     found: dict[str, float] = {}
-    tuning: dict[str, Line] = {}
+    tuning: dict[str, tuple[Line, float]] = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
-            seconds = partial(probes.seconds, cell, recipe)
+            training = recipe.training
+            passes = training.batch_size / training.micro_batch_size
+            update = probes.update(cell, recipe)
             found[name] = 0.0
             for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True):
-                rows = max(1, min(recipe.training.micro_batch_size, PROBE_TOKENS // stage.length))
-                found[name] += steps * recipe.training.batch_size / rows * seconds(rows, stage.length)
-            first = recipe.stages[0].length
-            rows = max(1, PROBE_TOKENS // first)
-            short, long = (SHORT[0] * SHORT[1], seconds(*SHORT)), (rows * first, seconds(rows, first))
-            tuning[name] = Line.through(short, long)
+                line = probes.line(cell, recipe, stage.length, scores=True)
+                found[name] += steps * (passes * line.step + training.batch_size * stage.length * line.token + update)
+            tuning[name] = probes.line(cell, recipe, recipe.stages[0].length, scores=False), update
         else:
             assert cell.needs is not None
-            tuning[name] = line = tuning[cell.needs]
-            found[name] = cell.steps * line.step + cell.tokens * line.token
+            line, update = tuning[name] = tuning[cell.needs]
+            found[name] = cell.steps * (line.step + update) + cell.tokens * line.token
     return [Estimate(cell, CellFiles(root, name).left(cell), found[name]) for name, cell in plan.cells.items()]
 
 
 class Probes:
-    """Times of steps, each taken once."""
+    """Times of passes and updates, each taken once."""
 
     def __init__(self) -> None:
-        self.taken: dict[str, float] = {}
+        self.taken: dict[str, Times] = {}
 
-    def seconds(self, cell: Cell, recipe: PretrainRecipe, rows: int, length: int) -> float:
-        """Of a step of a pretraining, or of another one that takes as long."""
+    def line(self, cell: Cell, recipe: PretrainRecipe, length: int, *, scores: bool) -> "Line":
+        """Of a pass over windows of a length."""
+        most = PROBE_TOKENS // length if not torch.cuda.is_available() else recipe.training.micro_batch_size
+        rows = max(1, min(recipe.training.micro_batch_size, most))
+        short, long = (self.times(cell, recipe, *shape, scores).forward_backward for shape in (SHORT, (rows, length)))
+        return Line.through((SHORT[0] * SHORT[1], short), (rows * length, long))
+
+    def update(self, cell: Cell, recipe: PretrainRecipe) -> float:
+        """Of the optimizer's step."""
+        return self.times(cell, recipe, *SHORT, scores=True).update
+
+    def times(self, cell: Cell, recipe: PretrainRecipe, rows: int, length: int, scores: bool) -> "Times":
+        """Of a pretraining, or of another one that takes as long."""
         about = cell.content["recipe"]
-        key = repr((recipe.architecture, about["model"], about["training"]["precision"], rows, length))
+        key = repr((recipe.architecture, about["model"], about["training"]["precision"], rows, length, scores))
         if key not in self.taken:
-            self.taken[key] = probe(recipe, rows, length)
+            self.taken[key] = probe(recipe, rows, length, scores=scores)
         return self.taken[key]
 
 
-class Line(NamedTuple):
-    """Seconds of a step as a line over its tokens.
+class Times(NamedTuple):
+    """Seconds of a training step.
 
     Attributes:
-        step: Of a step, however few tokens it has.
+        forward_backward: Of the pass.
+        update: Of the optimizer's step.
+    """
+
+    forward_backward: float
+    update: float
+
+
+class Line(NamedTuple):
+    """Seconds of a pass as a line over its tokens.
+
+    Attributes:
+        step: Of a pass, however few tokens it has.
         token: Of every token more.
     """
 
@@ -107,13 +129,20 @@ class Line(NamedTuple):
 
     @classmethod
     def through(cls, short: tuple[int, float], long: tuple[int, float]) -> "Line":
-        """The line through two steps, of tokens and seconds each, that falls nowhere."""
+        """The line through two passes, of tokens and seconds each, that falls nowhere."""
         token = max(0.0, (long[1] - short[1]) / (long[0] - short[0])) if long[0] > short[0] else short[1] / short[0]
         return cls(max(0.0, short[1] - token * short[0]), token)
 
 
-def probe(recipe: PretrainRecipe, rows: int, length: int) -> float:
-    """Seconds of a training step on windows of a length."""
+def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Times:
+    """Times a training step on windows of a length.
+
+    Args:
+        recipe: The pretraining's.
+        rows: Of the batch.
+        length: Tokens of a row.
+        scores: Whether the vocabulary's scores and their loss are part of the pass.
+    """
     assert recipe.tokenizer is not None
     config = model_config(recipe, load_tokenizer(recipe.tokenizer))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -125,17 +154,26 @@ def probe(recipe: PretrainRecipe, rows: int, length: int) -> float:
     labels[0, 0] = ids[0, 0]  # a batch of few tokens may draw none
     bf16 = resolve_precision(recipe.training.precision) == "bf16"
 
-    def step() -> None:
+    def forward_backward() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=bf16), at_scored_positions(head, labels):
-            loss = mean_over_scored(model(input_ids=ids), labels)
+            if scores:
+                loss = mean_over_scored(model(input_ids=ids), labels)
+            else:
+                loss = model.base_model(input_ids=ids).last_hidden_state.float().mean()
         loss.backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def update() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if device == "cuda":
             torch.cuda.synchronize()
 
-    step()
-    return statistics.median(timed(step) for _ in range(PROBES))
+    forward_backward()
+    update()
+    taken = [Times(timed(forward_backward), timed(update)) for _ in range(PROBES)]
+    return Times(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 
 def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
