@@ -97,11 +97,14 @@ def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "error"}
     command = [sys.executable, "-c", _FIRST_USE]
     processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = []
     for process in processes:
         errors = process.communicate(timeout=200)[1]
         assert process.returncode == 0, errors
-        assert errors.count("compiling the CPU kernels on their first use") == 1
-        assert "compiled _conv_forward in" in errors
+        told.append(errors.count("compiling the CPU kernels on their first use"))
+        assert told[-1] == errors.count("compiled _conv_forward in"), errors
+    # One that starts late on a busy machine finds what the other has compiled.
+    assert sorted(told) in ([0, 1], [1, 1])
     again = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, check=True)
     assert again.stderr == ""
     assert list(tmp_path.rglob("*.nbc"))
