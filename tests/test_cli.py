@@ -199,6 +199,8 @@ def test_version(capsys):
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
         (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),
+        (["bench", "lengths", "--dtype", "float32", "bfloat16"], "bench lengths takes one dtype at a time"),
+        (["bench", "lengths", "--dtype", "float16"], "dtype is 'float16'; there are float32, bfloat16"),
         (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
         (["bench", "report"], "no results to report"),
         (["pretrain", "mini", "--model", "roberta", "-o", "nowhere"], "there is no model 'roberta'"),

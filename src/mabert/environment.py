@@ -22,10 +22,25 @@ def environment() -> dict[str, Any]:
         "memory_gib": memory(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "fast_dtype": fast_dtype(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "packages": {name: installed(name) for name in packages},
         "commit": commit(),
     }
+
+
+def fast_dtype(device: str | None = None) -> str:
+    """``bfloat16`` where a device has instructions for products in it, else ``float32``.
+
+    Without them bf16 is computed in float32 after all, after a conversion, and several times as slow.
+
+    Args:
+        device: ``cpu`` or ``cuda``; default, the GPU where there is one.
+    """
+    if device == "cuda" or (device is None and torch.cuda.is_available()):
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    capabilities = torch.cpu.get_capabilities()
+    return "bfloat16" if any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")) else "float32"
 
 
 def installed(package: str) -> str | None:

@@ -71,6 +71,15 @@ def test_a_run_writes_rows_and_ratios(tmp_path: Path) -> None:
     assert result["speed"]["two texts"]["bert"] == pytest.approx(ratio)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_default_dtype_is_the_fast_one(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    built = []
+    monkeypatch.setattr(lengths, "fast_dtype", lambda device: {"cpu": dtype}[device])
+    monkeypatch.setattr(lengths, "calls", lambda texts, dtype: built.append(dtype) or {"unpadded": lambda: None})
+    assert lengths.run(quick=True)["dtype"] == dtype
+    assert built == [getattr(torch, dtype)]
+
+
 def test_texts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "lengths", "--texts", "reviews.jsonl"]) == 2
     assert "--texts is 'reviews.jsonl'; it must be NAME=FILE" in capsys.readouterr().err

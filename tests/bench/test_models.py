@@ -182,6 +182,14 @@ def test_a_plan_that_cannot_be_run_is_refused(fields, message):
         Plan(**fields)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_default_dtype_is_the_fast_one(monkeypatch, dtype):
+    monkeypatch.setattr(models, "fast_dtype", lambda device: {"cpu": dtype}[device])
+    assert Plan().dtypes == (dtype,)
+    assert {each.dtype for each in Plan().quick().cells()} == {dtype}
+    assert Plan(dtypes=["bfloat16", "float32"]).dtypes == ["bfloat16", "float32"]
+
+
 def test_a_plan_has_every_combination_once():
     plan = Plan(measures=("latency", "memory"), profiles=("paper", "best"), dtypes=("float32",), lengths=(9, 3))
     cells = list(plan.cells())

@@ -71,6 +71,13 @@ def test_a_warm_up_longer_than_the_run_is_remarked(tmp_path, caplog):
     assert "training.warmup_steps is 2, training.steps 2: the learning rate never reaches its peak" in caplog.text
 
 
+@pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
+def test_bf16_without_instructions_for_it_is_remarked(tmp_path, monkeypatch, caplog, dtype, remarks):
+    monkeypatch.setattr(trainer_module, "fast_dtype", lambda: dtype)
+    go(recipe(tmp_path, steps=2, precision="bf16"), tmp_path / "run")
+    assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
+
+
 @pytest.mark.parametrize(("step", "precision"), [(6, "fp32"), (6, "bf16"), (10, "fp32")])
 def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision):
     plan = recipe(tmp_path, precision=precision)

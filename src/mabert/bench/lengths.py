@@ -1,7 +1,7 @@
 """Texts of uneven length: MaBERT without padding and masked, beside BERT and ModernBERT padded, all in one run.
 
 Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
-tokens; or they are those of a person's own texts. Random weights of base size, bf16, one batch of texts in random
+tokens; or they are those of a person's own texts. Random weights of base size, one batch of texts in random
 order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT and
 ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as it does for the
 same bits in any batch (`--deterministic`).
@@ -24,6 +24,8 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 from mabert.baselines.windows import WINDOWED
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, interleave
+from mabert.bench.tasks import DTYPES
+from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig, MaBertModel
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
@@ -155,7 +157,10 @@ def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
 
 
 def run(
-    quick: bool = False, output: Path | None = None, own: Mapping[str, Sequence[int]] | None = None
+    quick: bool = False,
+    output: Path | None = None,
+    own: Mapping[str, Sequence[int]] | None = None,
+    dtype: str | None = None,
 ) -> dict[str, Any]:
     """Measure every side at every distribution of lengths, print the table, and return (and write) it.
 
@@ -163,11 +168,18 @@ def run(
         quick: Two short texts and one round, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
         own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
+        dtype: Of the weights; default, `mabert.environment.fast_dtype`.
 
     Returns:
-        ``environment``, ``rows``, and ``speed``: for each distribution how many times the speed of each other side the
-        unpadded run has.
+        ``environment``, ``dtype``, ``rows``, and ``speed``: for each distribution how many times the speed of each
+        other side the unpadded run has.
+
+    Raises:
+        ValueError: For a dtype that is not there.
     """
+    dtype = fast_dtype("cpu") if dtype is None else dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; there are {', '.join(DTYPES)}")
     console = Console()
     batches = {name: draw(*how) for name, how in NORMAL.items()}
     batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
@@ -179,7 +191,7 @@ def run(
         bar = progress.add_task("lengths", total=len(batches))
         for name, lengths in batches.items():
             progress.update(bar, description=name)
-            sides = calls(lengths, torch.bfloat16)
+            sides = calls(lengths, DTYPES[dtype])
             rows += [row_of(name, side, lengths, spread) for side, spread in interleave(sides, **rounds).items()]
             del sides
             gc.collect()
@@ -187,6 +199,7 @@ def run(
     result = {
         "environment": measured_on(),
         "quick": quick,
+        "dtype": dtype,
         "lengths": {name: list(lengths) for name, lengths in batches.items()},
         "rows": [asdict(row) for row in rows],
         "speed": speeds(rows),
@@ -208,7 +221,7 @@ def speeds(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
-    title = f"texts of uneven length, bf16, {result['environment']['threads']} threads"
+    title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
     table = Table(
         title=title,
         box=box.SIMPLE_HEAD,

@@ -21,6 +21,7 @@ from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import DTYPES, Cell
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import Worker
+from mabert.environment import fast_dtype
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -39,7 +40,7 @@ class Plan:
         models: Names of families.
         measures: Of `MEASURES`.
         profiles: Of `PROFILES`.
-        dtypes: Names of dtypes.
+        dtypes: Names of dtypes; default, `mabert.environment.fast_dtype` alone.
         lengths: Tokens.
         device: ``cpu`` or ``cuda``.
         protocol: How.
@@ -49,7 +50,7 @@ class Plan:
     models: Sequence[str] = tuple(FAMILIES)
     measures: Sequence[str] = MEASURES
     profiles: Sequence[str] = ("best",)
-    dtypes: Sequence[str] = ("bfloat16",)
+    dtypes: Sequence[str] = ()
     lengths: Sequence[int] = LENGTHS
     device: str = "cpu"
     protocol: Protocol = field(default_factory=Protocol)
@@ -69,6 +70,8 @@ class Plan:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', and torch sees no GPU")
+        if not self.dtypes:
+            object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
     def cells(self) -> Iterator[Cell]:
         """The cells, shortest first."""

@@ -24,6 +24,7 @@ from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
 from mabert.bench.turns import Bench, Protocol, Row, Sample
 from mabert.bench.worker import CellError, Worker
+from mabert.environment import fast_dtype
 
 TEXTS = 8192
 """Texts of the protocol."""
@@ -114,7 +115,7 @@ class ManyTexts(Bench):
 
 def run(
     models: Sequence[str] = tuple(FAMILIES),
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     quick: bool = False,
     output: Path | None = None,
     device: str = "cpu",
@@ -126,7 +127,7 @@ def run(
 
     Args:
         models: Names of families.
-        dtype: Of the weights.
+        dtype: Of the weights; default, `mabert.environment.fast_dtype`.
         quick: Small models and two short texts, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
         device: ``cpu`` or ``cuda``.
@@ -138,6 +139,7 @@ def run(
         ``kind``, ``environment``, ``quick``, ``protocol``, ``variables`` of the models' processes, ``share`` of the
         protocol's texts by collection, and ``rows``.
     """
+    dtype = fast_dtype(device) if dtype is None else dtype
     Plan(models=models, dtypes=(dtype,), device=device)
     if times < 1:
         raise ValueError(f"times is {times}; it must be at least 1")

@@ -34,11 +34,12 @@ def add_bench(commands: Any) -> None:
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
     added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
-    rivals = added.add_argument_group("models; for throughput too models, dtype, device, limit and budget")
+    rivals = added.add_argument_group("models; throughput takes all but measure, profile, lengths; lengths takes dtype")
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
-    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help="bfloat16 float32 [bfloat16]")
+    fast = "[bfloat16 where there are instructions for it]"
+    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16 float32 {fast}")
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
     rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
@@ -61,7 +62,8 @@ def run_bench(options: argparse.Namespace) -> None:
     from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":
-        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer))
+        dtype = options.dtype[0] if options.dtype else None
+        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer), dtype)
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
@@ -83,7 +85,7 @@ def check_bench(options: argparse.Namespace) -> None:
         "models": ("models", "throughput"),
         "measure": ("models",),
         "profile": ("models",),
-        "dtype": ("models", "throughput"),
+        "dtype": ("models", "throughput", "lengths"),
         "lengths": ("models",),
         "device": ("models", "throughput"),
         "limit": ("models", "throughput"),
@@ -99,8 +101,8 @@ def check_bench(options: argparse.Namespace) -> None:
     for name in ("limit", "budget", "times"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
-    if options.what == "throughput" and len(options.dtype or ()) > 1:
-        raise ValueError(f"bench throughput takes one dtype at a time; {' '.join(options.dtype)} are given")
+    if options.what in ("throughput", "lengths") and len(options.dtype or ()) > 1:
+        raise ValueError(f"bench {options.what} takes one dtype at a time; {' '.join(options.dtype)} are given")
 
 
 def plan_of(options: argparse.Namespace) -> Any:

@@ -22,7 +22,7 @@ from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
 from mabert.train.run import RESULT, RunFolder, write_text
-from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision
+from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
 
 FREE = ("resolved.processes",)
 """What a resumed run may change."""
@@ -79,6 +79,7 @@ def finetune(
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
+        warn_of_emulation(recipe.precision)
         folder.check(request, resume)
     data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
     job = Job(model, tokenizer, data, recipe, progress, callbacks)

@@ -45,6 +45,7 @@ from mabert.train.trainer import (
     device_arguments,
     orderly,
     resolve_precision,
+    warn_of_emulation,
 )
 from mabert.train.vocabulary import find_tokenizer
 
@@ -128,6 +129,7 @@ def pretrain(
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:
+        warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
     origin = "given by the caller"
     if tokenizer is None:

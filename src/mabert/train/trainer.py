@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import math
 import os
 import shutil
@@ -21,8 +22,11 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
+from mabert.environment import fast_dtype
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
+
+logger = logging.getLogger(__name__)
 
 STAGING = ".saving"
 """Where a checkpoint is written before it gets its name."""
@@ -235,10 +239,16 @@ def resolve_precision(precision: str) -> str:
         return precision
     if precision != "auto":
         raise ValueError(f"precision is {precision!r}; it must be one of ['auto', 'fp32', 'bf16']")
-    if torch.cuda.is_available():
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    capabilities = torch.cpu.get_capabilities()
-    return "bf16" if any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")) else "fp32"
+    return "bf16" if fast_dtype() == "bfloat16" else "fp32"
+
+
+def warn_of_emulation(precision: str) -> None:
+    """Tells who asks for bf16 on a device that computes it in float32."""
+    if resolve_precision(precision) == "bf16" and fast_dtype() == "float32":
+        logger.warning(
+            "precision is bf16, for which this %s has no instructions: fp32 is several times as fast here",
+            "GPU" if torch.cuda.is_available() else "CPU",
+        )
 
 
 def device_arguments(precision: str) -> dict[str, Any]:
