@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 
@@ -124,6 +125,24 @@ def test_bad_options_get_one_clear_line(hub, options, message):
         list(read_documents(f"hub:{hub}:{options}"))
     assert "\n" not in str(error.value)
     assert str(hub) in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_told_in_one_line(hub):
+    (hub / "en/train.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=rf"^hub:{hub}: .*(?i:parquet)") as error:
+        list(read_documents(f"hub:{hub}:en"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_told_as_one(hub, monkeypatch):
+    from datasets.arrow_writer import ArrowWriter
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ArrowWriter, "write_table", full)
+    with pytest.raises(OSError, match=rf"^hub:{hub}: .*No space left on device"):
+        list(read_documents(f"hub:{hub}:en"))
 
 
 def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):

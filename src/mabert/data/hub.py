@@ -143,16 +143,20 @@ class HubSource:
 
         Raises:
             FileNotFoundError: there is no such data set.
-            ValueError: there is no such configuration or split.
+            ValueError: there is no such configuration or split, or a file of it cannot be read.
             ConnectionError: the hub cannot be reached.
+            OSError: the disk is full.
         """
+        from datasets.exceptions import DatasetsError
+
         try:
             if self.streaming:
                 return self._builder.as_streaming_dataset(split=self.split)
             self._builder.download_and_prepare()
             return self._builder.as_dataset(split=self.split)
-        except (ValueError, KeyError, ConnectionError) as error:
-            raise _one_line(error, f"hub:{self.name}") from error
+        except (ValueError, KeyError, OSError, DatasetsError) as error:
+            # `datasets` says no more than that a set could not be made; what hindered it is the cause.
+            raise _one_line(error.__cause__ or error, f"hub:{self.name}") from error
 
 
 def _option(source: str, key: str, value: str) -> str | bool | int:
@@ -167,10 +171,10 @@ def _option(source: str, key: str, value: str) -> str | bool | int:
     return value
 
 
-def _one_line(error: Exception, source: str) -> Exception:
+def _one_line(error: BaseException, source: str) -> Exception:
     """The same kind of error, saying which source, in one line."""
     message = " ".join(str(error).split())
-    for kind in (FileNotFoundError, ConnectionError):
+    for kind in (FileNotFoundError, ConnectionError, OSError):
         if isinstance(error, kind):
             return kind(f"{source}: {message}")
     return ValueError(f"{source}: {message}")
