@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mabert.data import corpus
 from mabert.data.corpus import parse_sources, read_documents
 
 PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
@@ -38,6 +39,15 @@ def write(path, documents):
 def test_every_format_gives_the_documents_back(tmp_path_factory, kind, compression, documents):
     path = write(tmp_path_factory.mktemp("corpus") / f"a{kind}{compression}", documents)
     assert list(read_documents(path)) == documents
+
+
+def test_a_text_without_blank_lines_is_cut_at_a_lines_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST", 10)
+    path = tmp_path / "a.txt"
+    path.write_text("four\nfive5\nsix\nlonger than ten\none\n\ntwo\n")
+    assert list(read_documents(path)) == ["four\nfive5", "six", "longer than ten", "one", "two"]
+    monkeypatch.undo()
+    assert list(read_documents(path)) == ["four\nfive5\nsix\nlonger than ten\none", "two"]
 
 
 def test_a_folder_is_its_files_in_order_and_sources_follow_each_other(tmp_path):

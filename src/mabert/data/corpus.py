@@ -2,7 +2,8 @@
 
 A source is written as
 
-- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; a paragraph a line, a blank line between documents),
+- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; a paragraph a line, a blank line between documents; one of
+  more than four million characters is cut at a line's end),
   `.jsonl` (also `.ndjson`; an object a line) or `.parquet`, each also compressed: `.xz`, `.gz`, `.zst`;
 - `FOLDER`: all such files below it, sorted by path;
 - `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the Hugging Face hub,
@@ -26,6 +27,9 @@ JSON_KINDS = (".jsonl", ".ndjson")
 PARQUET_KINDS = (".parquet",)
 KINDS = TEXT_KINDS + JSON_KINDS + PARQUET_KINDS
 _ROWS = 256
+LONGEST = 4_000_000
+"""Characters of a text file's document, more than most books have: a file without blank lines must not be held, and
+tokenised, as one."""
 
 
 class Source(Protocol):
@@ -140,12 +144,15 @@ def _files_of(path: Path) -> list[Path]:
 
 def _text_documents(lines: Iterable[str]) -> Iterator[str]:
     paragraphs: list[str] = []
+    characters = 0
     for line in lines:
-        if line and not line.isspace():
-            paragraphs.append(line)
-        elif paragraphs:
+        blank = not line or line.isspace()
+        if paragraphs and (blank or characters + len(line) > LONGEST):
             yield "\n".join(paragraphs)
-            paragraphs = []
+            paragraphs, characters = [], 0
+        if not blank:
+            paragraphs.append(line)
+            characters += len(line)
     yield "\n".join(paragraphs)
 
 
