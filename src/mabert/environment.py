@@ -18,6 +18,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "memory_gib": memory(),
         "threads": torch.get_num_threads(),

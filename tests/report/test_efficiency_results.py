@@ -113,11 +113,26 @@ def test_quick_results_are_taken_on_request_and_marked(load):
     ],
 )
 def test_machines_are_not_mixed(tmp_path, changed, message):
-    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2}
-    content = {"kind": "efficiency", "quick": False, "parameters": {}}
-    rows = {"a": [raw("latency", "bert", 128, 1.0)], "b": [raw("latency", "mabert", 128, 1.0)]}
-    for name, told in (("a", environment), ("b", {**environment, "date": "2026-01-02T00:00:00+00:00", **changed})):
-        (tmp_path / name).write_text(json.dumps({**content, "environment": told, "rows": rows[name]}))
+    for file, differs in (("a", {}), ("b", {"date": "2026-01-02T00:00:00+00:00", **changed})):
+        measured(tmp_path / file, **differs)
     with pytest.raises(ValueError, match=message):
         load_results([tmp_path / "a", tmp_path / "b"])
     assert len(load_results([tmp_path / "a"]).rows) == 1
+
+
+def measured(file, **told):
+    """A file with one row, of a model of the file's own."""
+    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
+    rows = [raw("latency", {"a": "bert", "b": "mabert"}[file.name], 128, 1.0)]
+    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
+    file.write_text(json.dumps(content))
+
+
+def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
+    files = [tmp_path / "a", tmp_path / "b"]
+    measured(files[0], instructions="AVX512")
+    measured(files[1], instructions="AVX2")
+    with pytest.raises(ValueError, match=r"measured on one \(AVX512\), 2 threads.* and on one \(AVX2\), 2 threads"):
+        load_results(files)
+    measured(files[1])  # as before it was recorded
+    assert len(load_results(files).rows) == 2

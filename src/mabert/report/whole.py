@@ -15,6 +15,7 @@ from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict
 from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, as_html, as_markdown, contents, unfolded
 from mabert.report.figures import on_paper
 from mabert.report.grid import Grid, to_csv, to_latex, to_markdown
+from mabert.report.machine import machine_of
 from mabert.report.measurements import drift_section, efficiency_section, throughput_section
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import Found
@@ -134,13 +135,8 @@ def _measured(found: Found) -> Iterator[Part]:
 
 
 def _machine(environment: Mapping[str, Any]) -> str:
-    device, processor = environment.get("device"), environment.get("processor")
-    where = processor if device in (None, "cpu") else f"{device}, {processor}"
-    packages = environment.get("packages") or {}
-    return (
-        f"{str(environment.get('date', 'unknown date'))[:10]}, {where}, {environment.get('threads')} threads, "
-        f"torch {packages.get('torch')}, commit {environment.get('commit')}"
-    )
+    date = str(environment.get("date", "unknown date"))[:10]
+    return f"{date}, {machine_of(environment)}, commit {environment.get('commit')}"
 
 
 def _page(document: Sequence[Part]) -> str:

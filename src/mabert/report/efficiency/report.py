@@ -18,6 +18,7 @@ from mabert.report.efficiency.tables import (
     spread_table,
     steps_told,
 )
+from mabert.report.machine import machine_of
 
 PROFILE_TITLES = {"paper": "The paper's settings", "best": "Each model at its best"}
 
@@ -97,10 +98,8 @@ def _sources(results: Results, condition: Condition) -> str:
 
 def _source(source: Source, condition: Condition) -> str:
     told = source.environment
-    machine = told.get("device") if condition.device == "cuda" else told.get("processor")
-    torch = (told.get("packages") or {}).get("torch")
     quick = "; **a quick trial run, not to be quoted**" if source.quick else ""
     return (
-        f"- `{source.name}`: {source.date:%Y-%m-%d}, {machine}, {told.get('threads')} threads, torch {torch}, commit "
+        f"- `{source.name}`: {source.date:%Y-%m-%d}, {machine_of(told, condition.device)}, commit "
         f"{told.get('commit')}{quick}"
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mabert.report import paper
 from mabert.report.efficiency.scaling import Curve
+from mabert.report.machine import machine_of
 
 NAMES = {
     **{model: paper.NAMES[model] for model in paper.BASELINES},
@@ -202,18 +203,15 @@ def check_machines(rows: Iterable[Row]) -> None:
     first: dict[Condition, Source] = {}
     for row in rows:
         known = first.setdefault(row.condition, row.source)
-        here, there = _machine(row.source, row.condition), _machine(known, row.condition)
+        sources = (row.source, known)
+        # Files of before it was recorded do not tell their processor's instructions.
+        told = all("instructions" in source.environment for source in sources)
+        here, there = (machine_of(source.environment, row.condition.device, instructions=told) for source in sources)
         if here != there:
             raise ValueError(
                 f"{known.name} and {row.source.name} both have {' '.join(row.condition)}, but were measured on "
                 f"{there} and on {here}: report them apart"
             )
-
-
-def _machine(source: Source, condition: Condition) -> str:
-    told = source.environment
-    device = told.get("device") if condition.device == "cuda" else told.get("processor")
-    return f"{device}, {told.get('threads')} threads, torch {(told.get('packages') or {}).get('torch')}"
 
 
 def _read(path: Path, allow_quick: bool) -> tuple[Source, dict[str, Any]]:
