@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from mabert.environment import processor
 from mabert.report.study.results import read_study
 from mabert.study import runner as runners
 from mabert.study.cells import CellFiles
 from mabert.study.cluster import send
-from mabert.study.results import pretrained, results_file, write_results
+from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
 from mabert.study.work import BUSY, STOPPED, serve
 from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
@@ -99,6 +100,28 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert result["rows"][0]["pretraining"] == result["rows"][1]["pretraining"], "they share it"
     assert not list((folder / "root/cells").glob("*/checkpoint-*")), "nothing is left to resume"
     assert not list((folder / "root/cells").glob("*/seed-*/model.safetensors")), "nothing starts from these"
+
+
+def test_every_machine_that_ran_a_seed_is_named(unbroken, tmp_path):
+    folder, _, plan, states = unbroken
+    root = tmp_path / "root"
+    shutil.copytree(folder / "root", root)
+    place = next(CellFiles(root, cell.name).run for cell in plan.cells.values() if cell.kind == "finetuning")
+    for seed in (0, 1):
+        assert json.loads((place / f"seed-{seed}/result.json").read_text())["environment"]["processor"]
+    change(place / "seed-1/result.json", lambda result: result["environment"].update(processor="another"))
+    named = [about["processor"] for about in gathered(plan, root, states)["environments"]]
+    assert sorted(named) == sorted({"another", processor()})
+    change(place / "seed-1/result.json", lambda result: result.pop("environment"))
+    change(place / "result.json", lambda result: result["environment"].update(processor="a third"))
+    named = [about["processor"] for about in gathered(plan, root, states)["environments"]]
+    assert "a third" in named, "seeds of before tell no machine: then it is that of the run"
+
+
+def change(file, how):
+    content = json.loads(file.read_text())
+    how(content)
+    file.write_text(json.dumps(content))
 
 
 def test_what_is_finished_is_not_done_again_and_more_seeds_are_added(unbroken):

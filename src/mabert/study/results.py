@@ -34,8 +34,8 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     """The results of a plan, with what is missing and what failed.
 
     Returns:
-        ``kind``, ``version``, ``study``, ``title``, ``label``, ``reference``, ``scale``, ``environment`` of the cell
-        that ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
+        ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``scale``, ``environment`` of
+        what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
         ``budget`` with its ``pretraining``, its ``scores`` by column, metric and seed, of all seeds that are finished,
         and the ``rates`` by column that fine-tuning chose.
     """
@@ -48,6 +48,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "study": plan.name,
         "title": plan.study.title,
         "label": plan.study.label,
+        "note": plan.study.note,
         "reference": plan.study.reference,
         "scale": plan.scale_name,
         "environment": environments[-1] if environments else measured_on(),
@@ -68,11 +69,18 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
 
 
 def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
-    """The machines and versions that the finished cells ran on, each once with the time its last cell ended, the last
-    one last."""
+    """The machines and versions that the finished cells and seeds ran on, each once with the time its last one ended,
+    the last one last."""
     found: dict[str, dict[str, Any]] = {}
     for name in plan.cells:
-        if (result := CellFiles(root, name).result()) is not None:
+        files = CellFiles(root, name)
+        seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
+        # A cell that goes on with other seeds names the last machine only; so seeds name their own.
+        told = [result for result in seeds if "environment" in result]
+        whole = files.result()
+        if whole is not None and (not seeds or len(told) < len(seeds)):
+            told.append(whole)
+        for result in told:
             about = {key: value for key, value in result["environment"].items() if key != "load_average"}
             key = json.dumps(about, sort_keys=True)
             date = max(result["finished"].replace("Z", "+00:00"), found.get(key, {"date": ""})["date"])
@@ -96,7 +104,8 @@ def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], state
         files = CellFiles(root, name)
         for seed in files.seeds():
             result = files.result(seed)
-            assert result is not None
+            if result is None:  # listed, and not to be seen yet on a file system of a network
+                continue
             rates[column["key"]] = result["learning_rate"]
             for metric, value in result["metrics"][column["split"]].items():
                 scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value

@@ -20,8 +20,9 @@ from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
+from mabert.environment import environment
 from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
-from mabert.train.run import RESULT, RunFolder, write_text
+from mabert.train.run import RESULT, RunFolder, now, write_text
 from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
 
 FREE = ("resolved.processes",)
@@ -223,8 +224,15 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
         else:
             write_predictions(place / f"{split}.tsv", data, split, logits)
-    seconds = round(time.time() - began, 1)
-    result = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": history, "seconds": seconds}
+    result = {
+        "seed": seed,
+        "learning_rate": rate,
+        "metrics": metrics,
+        "history": history,
+        "environment": environment(),
+        "finished": now(),
+        "seconds": round(time.time() - began, 1),
+    }
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     return result
 

@@ -20,6 +20,11 @@ RESOLVED = "resolved"
 WRITING = ".writing"
 
 
+def now() -> str:
+    """The time as records have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 class RunFolder:
     """The output folder of a run.
 
@@ -105,7 +110,7 @@ class RunFolder:
             "outcome": outcome,
             **about,
             "environment": environment(),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "finished": now(),
             "seconds": round(time.time() - self.started if seconds is None else seconds, 1),
         }
         write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
