@@ -4,7 +4,7 @@ import json
 import random
 
 from mabert.report import paper
-from mabert.report.study.results import read_study
+from mabert.report.study.results import QUESTIONS, read_study
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -29,7 +29,7 @@ COLUMNS = {
     "rte": ("RTE", "accuracy", "rte", None),
     "mnli_sample": ("MNLI-m", "accuracy", "mnli_m", "13k-row sample"),
 }
-LABELS = {"pattern": "tab:pattern_glue", "components": "tab:ablation_integration", "pooling": "tab:pooling_pred_100pct"}
+LABELS = {question: label for label, question in QUESTIONS.items()}
 REFERENCES = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}
 
 
@@ -124,5 +124,5 @@ def whole_experiment(noise=0.004):
         study(like_the_paper(paper.PATTERNS, 0.1, noise, every), "pattern"),
         study(like_the_paper(paper.INTEGRATION, 1.0, noise, every), "components"),
         study(like_the_paper(paper.POOLING, 1.0, noise, every), "pooling"),
-        study(budgets, "budget", label="fig:glue_budget_avg"),
+        study(budgets, "budget"),
     ]

@@ -166,6 +166,33 @@ def test_growth_between_neighbouring_budgets_of_the_paper_says_nothing_of_those_
     assert "2 missing" in found.numbers
 
 
+@pytest.mark.parametrize(("later", "verdict"), [(0.6, UNMEASURED), (0.2, FAILS)])
+def test_a_fall_between_two_budgets_refutes_growth_and_a_rise_between_them_is_shown(later, verdict):
+    rows = [row("MaBERT", {"cola": [height] * 5}, "mabert", budget) for budget, height in ((0.25, 0.3), (1, later))]
+    (found,) = verdicts([read(rows, "budget")], "MaBERT's average rises")
+    assert found.verdict == verdict
+    assert f"least {later - 0.3:+.3f}" in found.numbers
+    assert "100% over 25%" in found.numbers
+    assert "3 missing" in found.numbers
+
+
+def test_a_file_of_ones_own_is_judged_by_the_papers_table_that_it_names():
+    rows = like_the_paper(paper.PATTERNS)
+    (of_own,) = verdicts([read(rows, "kinds-59db", label="tab:pattern_glue")], f"{MMT} has the highest")
+    (packaged,) = verdicts([read(rows)], f"{MMT} has the highest")
+    assert (of_own.verdict, of_own.numbers, of_own.in_paper) == (packaged.verdict, packaged.numbers, packaged.in_paper)
+    (unnamed,) = verdicts([read(rows, "kinds-59db", label=None)], f"{MMT} has the highest")
+    assert unnamed.verdict == UNMEASURED
+
+
+def test_arms_that_are_equal_in_every_pair_are_told_as_such():
+    scores = {"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4}
+    rows = [row(key, {"cola": [height + seed / 100 for seed in range(5)]}, key, 1.0) for key, height in scores.items()]
+    (found,) = verdicts([read(rows, "components")], "Masking and MAP together are above")
+    assert found.verdict == OPEN
+    assert found.numbers.startswith("2 above, 1 equal in every pair; ")
+
+
 def test_all_arms_of_a_claim_are_averaged_over_the_same_tasks():
     both, alone = {"cola": [0.5] * 5, "rte": [0.5] * 5}, {"cola": [0.1] * 5}
     first = {name: [score + 0.2 for score in scores] for name, scores in both.items()}

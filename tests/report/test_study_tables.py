@@ -3,6 +3,7 @@
 import pytest
 
 from mabert.report import paper
+from mabert.report.document import Text
 from mabert.report.grid import FLAG, MISSING
 from mabert.report.study.figures import arm_chart, budget_chart, loss_chart
 from mabert.report.study.results import read_study
@@ -17,6 +18,7 @@ from mabert.report.study.tables import (
     score_table,
     seed_rows,
     side_by_side,
+    tables_not_run,
 )
 from tests.report.studies import SETTINGS, column, like_the_paper, read, row, study
 
@@ -51,6 +53,39 @@ def test_scores_are_mean_deviation_and_seeds(odd):
         "0.400 (1)",
         "0.333 (1)",
     ]
+
+
+def test_what_no_text_is_needed_for_stands_below_the_scores():
+    columns = [{**column("cola"), "constant": 0.0}, {**column("rte"), "constant": 0.5}]
+    content = study([row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)])
+    table = score_table(read_study({**content, "columns": columns}, "pattern.json"))
+    assert [cell.plain for cell in table.rows[-1]] == ["always the most common class", "0.000", "0.500", "0.250"]
+    bold = {(cells[0].text, number) for cells in table.rows for number, cell in enumerate(cells) if cell.bold}
+    assert bold == {(MMT, 1), (MMT, 3)}, "not what all have, nor what is no model's"
+    assert "most common" not in str(score_table(read_study(content, "pattern.json")))
+
+
+def test_a_note_is_shown_with_the_study():
+    content = study([row(MMT, {"cola": [0.1]}, MMT)], note="What a reader must know.")
+    assert Text("What a reader must know.") in list(section(read_study(content, "pattern.json")))
+
+
+def test_the_papers_tables_that_nothing_is_set_beside_are_shown():
+    names = [grid.name for grid in tables_not_run([])]
+    assert len(names) == len(set(names)) == 3 + len(paper.GLUE)
+    own = read(like_the_paper(paper.PATTERNS), "kinds", label="tab:pattern_glue")
+    left = [grid.name for grid in tables_not_run([own])]
+    assert set(names) - set(left) == {"not-run-paper-pattern-glue"}
+
+
+def test_a_doubtful_table_is_flagged_wherever_its_numbers_stand():
+    rows = like_the_paper(paper.POOLING, 1.0)
+    (note,) = [note for note in side_by_side(read(rows, "pooling")).notes if note.startswith(FLAG)]
+    assert paper.POOLING.provenance in note
+    assert "flagged" in arm_chart(read(rows, "pooling"))
+    assert paper.GLUE[1.0].flagged or "flagged" not in arm_chart(
+        read(like_the_paper(paper.GLUE[1.0], 1.0), "baselines")
+    )
 
 
 def test_what_is_missing_is_shown_with_its_reason(odd):

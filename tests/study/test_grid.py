@@ -3,7 +3,7 @@
 import pytest
 
 from mabert.report import paper
-from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, label_of, load_scale, load_study
+from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, StudyTask
 from mabert.train.recipe import build, load_recipe
 from tests.study.helpers import pairs, scale, study, world
@@ -139,6 +139,43 @@ def test_a_study_that_cannot_be_is_refused(fields, message):
     arms = fields.pop("arms", {"a": {}})
     with pytest.raises(ValueError, match=message):
         study(arms, **{"reference": "a", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("label: tab:pattern", "label is 'tab:pattern'; the paper's are fig:glue_budget_avg, tab:ablation_integration"),
+        (
+            "label: tab:pooling_pred_100pct\narms: {a: {paper: mean}}",
+            "arms.a.paper is 'mean'; the rows of tab:pooling_pred_100pct are attn, cls, map, masked_mean",
+        ),
+        ("arms: {a: {paper: map}}", "arms.a.paper is 'map'; without a label of the paper's table"),
+    ],
+)
+def test_a_table_or_row_that_the_paper_has_not_is_refused(tmp_path, fields, message):
+    file = tmp_path / "own.yaml"
+    arms = "" if "arms:" in fields else "\narms: {a: {}}"
+    file.write_text(f"title: Own\nreference: a\n{fields}{arms}\n")
+    with pytest.raises(ValueError, match=message):
+        load_study(file)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path, name):
+    (tmp_path / "copy.yaml").write_text(find(name, "studies", STUDIES).read_text())
+    assert load_study(tmp_path / "copy.yaml") == load_study(name)
+
+
+def test_a_column_knows_what_the_most_common_class_would_score(tmp_path):
+    world(tmp_path)
+    (cola,) = StudyTask.of("cola", None).load(str(tmp_path / "glue")).columns(1)
+    assert cola["constant"] == 0, "a correlation"
+    content = {**pairs(tmp_path / "glue"), "paper": "mnli_m"}
+    loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+    labels = list(loaded.splits["train"]["label"])
+    common = max(set(labels), key=labels.count)
+    dev = list(loaded.splits["validation"]["label"])
+    assert loaded.columns(1)[0]["constant"] == dev.count(common) / len(dev)
 
 
 def test_a_name_that_is_none_is_refused():

@@ -97,9 +97,9 @@ def missing(why: str = "") -> Cell:
 
 
 def with_best(rows: Sequence[Sequence[Cell]], column: int, lowest: bool = False) -> list[tuple[Cell, ...]]:
-    """The same rows, the best value of a column in bold; nothing is best where only one row has a value."""
+    """The same rows, the best value of a column in bold; nothing is best where all values are the same."""
     values = [value for row in rows if (value := row[column].value) is not None]
-    best = (min if lowest else max)(values) if len(values) > 1 else None
+    best = (min if lowest else max)(values) if len(set(values)) > 1 else None
     return [
         (*row[:column], replace(row[column], bold=best is not None and row[column].value == best), *row[column + 1 :])
         for row in rows

@@ -136,8 +136,11 @@ def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study,
             older.append(f"`{before.file}`: `{study.file}` is a later state of the same study at the same scale")
         latest[study.name, study.scale] = study
     ranks = {name: rank for rank, name in enumerate(order)}
-    shown = sorted(latest.values(), key=lambda study: (ranks.get(study.name, len(ranks)), study.name, study.scale))
-    return tuple(shown), older
+
+    def place(study: Study) -> tuple[int, str, str]:
+        return ranks.get(study.question or "", len(ranks)), study.name, study.scale
+
+    return tuple(sorted(latest.values(), key=place)), older
 
 
 def _date(study: Study) -> str:

@@ -21,7 +21,7 @@ from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import Found
 from mabert.report.study.section import section, summary
 from mabert.report.study.statistics import LEAST_PAIRS, LEVEL
-from mabert.report.study.tables import seed_rows
+from mabert.report.study.tables import seed_rows, tables_not_run
 
 TITLE = "MaBERT: the paper's experiment, run again"
 
@@ -43,7 +43,8 @@ LIMITS = (
 
 def parts(found: Found) -> list[Part]:
     """The document, part by part."""
-    return list(itertools.chain(_head(found), _claims(found), *map(section, found.studies), _measured(found)))
+    studies = itertools.chain.from_iterable(map(section, found.studies))
+    return list(itertools.chain(_head(found), _claims(found), studies, _not_run(found), _measured(found)))
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
@@ -119,6 +120,8 @@ def _claims(found: Found) -> Iterator[Part]:
 
 def _rules() -> tuple[str, ...]:
     return (
+        "Arms that differ in pretraining have one each, which all their seeds share: what is said of them is said of "
+        "these pretrained models.",
         f"A claim on scores {HOLDS} where every comparison it needs is in the claimed direction by a paired t test at "
         f"{1 - LEVEL:.0%}; it {FAILS} where one is in the other direction at that level divided by the number of "
         f"comparisons; it {OPEN} otherwise. Where a needed arm is missing it is {UNMEASURED}, unless another already "
@@ -126,6 +129,13 @@ def _rules() -> tuple[str, ...]:
         "A claim on time is judged in the same way by what the fastest and the slowest call allow; one of a factor "
         "needs the paper's factor at least. Only tasks that both sides have are compared, and each row names them.",
     )
+
+
+def _not_run(found: Found) -> Iterator[Part]:
+    tables = tables_not_run(found.studies)
+    if tables:
+        yield Heading(2, "The paper's tables of scores that nothing here is set beside")
+        yield from (Fold(grid.title, (grid,)) for grid in tables)
 
 
 def _measured(found: Found) -> Iterator[Part]:

@@ -51,7 +51,9 @@ class Study:
         title: In a few words.
         arms: By name, in the order of the tables.
         reference: The arm that the others are compared with.
-        label: Of the paper's table.
+        label: Of the paper's table of the same question, by which the report sets rows and claims beside it; None where
+            the paper has none.
+        note: What a reader must know to read the numbers.
         budgets: Shares of the scale's steps, `10%`; each is a pretraining of its own.
         finetune: Fields of the fine-tuning recipe of all arms, in place of scale's and task's.
     """
@@ -60,6 +62,7 @@ class Study:
     arms: dict[str, Any]
     reference: str
     label: str | None = None
+    note: str = ""
     budgets: list[Any] = field(default_factory=lambda: ["100%"])
     finetune: dict[str, Any] = field(default_factory=dict)
 
@@ -136,9 +139,31 @@ def load_study(name: str | Path) -> Study:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: For a field that does not exist or a value of another type.
+        ValueError: For a field that does not exist, a value of another type, or a table or row that the paper has not.
     """
-    return build(Study, read_yaml(find(name, "studies", STUDIES)), "")
+    study = build(Study, read_yaml(find(name, "studies", STUDIES)), "")
+    if name not in STUDIES:
+        check_in_paper(study)
+    return study
+
+
+def check_in_paper(study: Study) -> None:
+    """Refuses a table and rows that are not among those of the package's studies, which have all of the paper's.
+
+    Raises:
+        ValueError: Naming the field, the value and what there is.
+    """
+    rows: dict[str | None, set[str | None]] = {None: set()}
+    for name in STUDIES:
+        known = load_study(name)
+        rows.setdefault(known.label, set()).update(arm.paper for arm in known.arms.values() if arm.paper)
+    if study.label not in rows:
+        raise ValueError(f"label is {study.label!r}; the paper's are {', '.join(sorted(filter(None, rows)))}")
+    for name, arm in study.arms.items():
+        if arm.paper is not None and arm.paper not in rows[study.label]:
+            there = f"the rows of {study.label} are {', '.join(sorted(rows[study.label]))}"
+            none = "without a label of the paper's table there is no row to stand beside"
+            raise ValueError(f"arms.{name}.paper is {arm.paper!r}; {there if study.label else none}")
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mabert.data.glue import TASKS, glue_task, load_glue
+from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
 from mabert.data.task import Rows, Task
 from mabert.train.recipe import build
@@ -168,6 +171,14 @@ class LoadedTask:
         characters = sum(len(text) for column in texts for text in rows[column])
         return round(characters / 4.5) + (1 + len(texts)) * len(rows)
 
+    def constant(self, split: str) -> float | None:
+        """The score of always answering with the most common class of the training examples; None for a regression."""
+        if self.task.is_regression:
+            return None
+        answer = np.bincount(self.splits["train"]["label"]).argmax()
+        labels = np.array(self.splits[split]["label"])
+        return compute(self.task, np.full_like(labels, answer), labels)[self.task.main_metric]
+
     def columns(self, epochs: int) -> list[dict[str, Any]]:
         """The columns of results that the task fills, as the report takes them."""
         columns = []
@@ -185,6 +196,7 @@ class LoadedTask:
                     "train": len(self.splits["train"]),
                     "validation": len(self.splits[split]),
                     "epochs": epochs,
+                    "constant": self.constant(split),
                     "source": self.data,
                     "split": split,
                     "task": self.task.name,

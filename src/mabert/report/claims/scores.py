@@ -27,7 +27,7 @@ class Claim:
     Attributes:
         text: In our words; ``{budget}`` is filled in.
         source: Label in the paper.
-        studies: Names of the studies that measure it.
+        studies: What the studies ask that measure it, of `mabert.report.study.results.QUESTIONS`.
         pairs: What must be above what.
         tasks: On each of which it must be so; empty for the average.
         budgets: At which alone it is claimed; empty for any.
@@ -143,10 +143,10 @@ def score_verdicts(studies: Sequence[Study]) -> list[Verdict]:
     """Every claim on scores, at every scale and budget that it was measured at; once where nowhere."""
     verdicts = []
     for claim in CLAIMS:
-        found = [each for study in studies if study.name in claim.studies for each in _of_study(claim, study)]
+        found = [each for study in studies if study.question in claim.studies for each in _of_study(claim, study)]
         text = claim.text.format(budget="each share")
         verdicts += found or [Verdict(text, claim.source, "-", UNMEASURED, "", "")]
-    rising = [each for study in studies if study.name == "budget" for each in _growth(study)]
+    rising = [each for study in studies if study.question == "budget" for each in _growth(study)]
     return [*verdicts, *(rising or [Verdict(GROWTH, _GROWTH_SOURCE, "-", UNMEASURED, "", "")])]
 
 
@@ -214,10 +214,14 @@ def _growth(study: Study) -> Iterator[Verdict]:
     columns = _measured(study, rows.values())
     papers = study.papers(columns) or tuple(paper.TASKS)
     compared = []
-    for earlier, later in pairwise(sorted(paper.GLUE)):
+    steps = list(pairwise(sorted(paper.GLUE)))
+    # Neighbours that were measured, where the paper has others between them, can speak against the claim only.
+    steps += [each for each in pairwise(sorted(rows)) if each not in steps]
+    for earlier, later in steps:
         found = _averages_apart(study, rows.get(later), rows.get(earlier), columns)
-        more, less = (paper.average(paper.GLUE[budget], "mabert", papers) for budget in (later, earlier))
-        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, more - less))
+        known = [paper.average(paper.GLUE[each], "mabert", papers) for each in (later, earlier) if each in paper.GLUE]
+        in_paper = known[0] - known[1] if len(known) == 2 else None
+        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, in_paper))
     yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
 
 
@@ -248,7 +252,9 @@ def _numbers(compared: Sequence[Compared], signs: Sequence[int | None], study: S
     measured = [(each.found, each.name) for each in compared if each.found is not None]
     if not measured:
         return ""
-    counts = {"above": signs.count(1), "below": signs.count(-1), "not told apart": signs.count(0)}
+    equal = sum(found.equal for found, _ in measured)
+    counts = {"above": signs.count(1), "below": signs.count(-1), "equal in every pair": equal}
+    counts["not told apart"] = signs.count(0) - equal
     counts["missing"] = signs.count(None)
     least, name = min(measured, key=lambda each: (_speaks(each[0], len(measured)), each[0].mean))
     ends = "" if least.low is None else f" [{least.low:+.3f}, {least.high:+.3f}]"

@@ -12,7 +12,7 @@ from mabert.report.efficiency.chart import LOOKS, Look
 from mabert.report.figures import INK, svg
 from mabert.report.study.results import Row, Study
 from mabert.report.study.statistics import Summary, averages, summary
-from mabert.report.study.tables import ordered, paper_table_of, scored
+from mabert.report.study.tables import ordered, paper_table_of, paper_tables, scored, vocabularies_differ
 
 _COLOURS = [
     LOOKS[name].colour for name in ("mabert", "modernbert", "longformer", "deberta", "bigbird", "albert", "bert")
@@ -120,6 +120,8 @@ def loss_chart(study: Study) -> str | None:
     axes.set_xlabel("step")
     what = "held-out" if _loss_of(study) == "eval_loss" else "training"
     axes.set_ylabel(f"{what} loss (nats a masked token)")
+    if vocabularies_differ(study):
+        axes.set_title("vocabularies differ: losses of different ones cannot be compared", color=INK, fontsize="medium")
     _plain(axes)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     return svg(figure)
@@ -170,7 +172,9 @@ def _curves(study: Study) -> Iterator[Curve]:
 
 
 def _name_panels(panels: Sequence[Axes], study: Study) -> None:
-    for axes, title in zip(panels, (f"here ({study.scale})", "the paper's, the same tasks"), strict=False):
+    flagged = any(table.flagged for _, table in paper_tables(study))
+    theirs = "the paper's, the same tasks" + " (flagged: see its table)" * flagged
+    for axes, title in zip(panels, (f"here ({study.scale})", theirs), strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
         axes.set_xlabel("average score")
         _plain(axes)

@@ -12,6 +12,15 @@ VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
 MODELS = {**paper.NAMES, "modernbert": "ModernBERT"}
 
+QUESTIONS = {
+    "tab:pattern_glue": "pattern",
+    "tab:ablation_integration": "components",
+    "tab:pooling_pred_100pct": "pooling",
+    "fig:glue_budget_avg": "budget",
+    "tab:glue_full_budget": "baselines",
+}
+"""The paper's tables of scores, by their labels, and what each asks."""
+
 _OFFICIAL = {task.title for task in paper.TASKS.values()}
 _STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
 _COLUMN = ("key", "title", "metric")
@@ -31,6 +40,7 @@ class Column:
         train: Training rows; None where not told.
         validation: Rows it is scored on; None where not told.
         epochs: Passes over the training rows; None where not told.
+        constant: The score of always answering with the most common class; None where there is none, or not told.
         source: Where the data came from.
     """
 
@@ -42,6 +52,7 @@ class Column:
     train: int | None = None
     validation: int | None = None
     epochs: int | None = None
+    constant: float | None = None
     source: str = ""
 
     @property
@@ -99,9 +110,10 @@ class Study:
     """One study at one scale.
 
     Attributes:
-        name: ``pattern``, ``components``, ``pooling``, ``budget`` or ``baselines``.
+        name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or that of a file of one's own.
         title: What it is called.
-        label: Of the paper's table; None where it has none.
+        label: Of the paper's table, by which rows and claims are set beside it; None where it has none.
+        note: What a reader must know to read the numbers; may be empty.
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
@@ -115,6 +127,7 @@ class Study:
     name: str
     title: str
     label: str | None
+    note: str
     reference: str
     scale: str
     environments: tuple[Mapping[str, Any], ...]
@@ -122,6 +135,11 @@ class Study:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     file: str
+
+    @property
+    def question(self) -> str | None:
+        """What it asks, of `QUESTIONS`; None where the paper does not ask it."""
+        return QUESTIONS.get(self.label or "")
 
     @property
     def slug(self) -> str:
@@ -179,7 +197,7 @@ class Study:
 
     def label_of(self, arm: str) -> str:
         """How an arm is shown."""
-        known = {"components": paper.INTEGRATIONS, "pooling": paper.POOLINGS}.get(self.name, MODELS)
+        known = {"components": paper.INTEGRATIONS, "pooling": paper.POOLINGS}.get(self.question or "", MODELS)
         return known.get(arm, arm)
 
 
@@ -202,6 +220,7 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
         name=content["study"],
         title=content["title"],
         label=content.get("label"),
+        note=content.get("note") or "",
         reference=content["reference"],
         scale=content["scale"],
         environments=tuple(content.get("environments") or [content["environment"]]),

@@ -23,6 +23,7 @@ def section(study: Study) -> Iterator[Part]:
     """Everything of one study: what was run, figures, tables beside the paper's, and what failed."""
     yield Heading(2, f"{study.title} ({study.scale})")
     yield Text(summary(study))
+    yield from [Text(study.note)] if study.note else []
     yield from _figures(study)
     averages = side_by_side(study)
     yield from [averages] if averages is not None else []

@@ -59,6 +59,11 @@ class Difference(NamedTuple):
     pairs: int
     columns: tuple[str, ...] = ()
 
+    @property
+    def equal(self) -> bool:
+        """Whether both arms have the same score in every pair, as arms have that compute the same."""
+        return self.mean == 0 and self.low in (None, 0) and self.high in (None, 0)
+
     def sign(self, comparisons: int = 1) -> int:
         """1 where the arm is above the other, -1 where below, 0 where that cannot be told.
 

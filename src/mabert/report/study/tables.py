@@ -1,11 +1,11 @@
 """A study's tables: scores, the paper's beside them, differences from the reference, pretraining."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from mabert.report import paper
 from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, with_best, words
-from mabert.report.study.results import Column, Row, Study
+from mabert.report.study.results import MODELS, Column, Row, Study
 from mabert.report.study.statistics import (
     LEAST_PAIRS,
     LEVEL,
@@ -39,8 +39,10 @@ def score_table(study: Study) -> Grid:
         for column in range(first, len(part[0])):
             part = with_best(part, column)
         rows += part
+    rows += _constant_row(study, columns)
     notes = [
-        f"Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; {MISSING} is missing. "
+        f"Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; {MISSING} is missing; bold is "
+        "the highest mean, whether or not it can be told from the others. "
         f"The average is over {study.named(_keys(columns))}, of the seeds that have all of them.",
         *_uneven(study),
         *_samples(study.columns),
@@ -76,9 +78,10 @@ def further_table(study: Study) -> Grid | None:
 
 def paper_tables(study: Study) -> list[tuple[float | None, paper.Table[str, paper.Score]]]:
     """The paper's tables of the same question, each with its budget where it has one."""
-    if study.name in ("budget", "baselines"):
+    if study.question in ("budget", "baselines"):
         return [(budget, paper.GLUE[budget]) for budget in study.budgets if budget in paper.GLUE]
-    table = {"pattern": paper.PATTERNS, "components": paper.INTEGRATION, "pooling": paper.POOLING}.get(study.name)
+    tables = {"pattern": paper.PATTERNS, "components": paper.INTEGRATION, "pooling": paper.POOLING}
+    table = tables.get(study.question or "")
     return [] if table is None else [(None, table)]
 
 
@@ -89,10 +92,27 @@ def paper_table_of(study: Study, budget: float) -> paper.Table[str, paper.Score]
 
 def paper_table(study: Study, table: paper.Table[str, paper.Score]) -> Grid:
     """One of the paper's tables, all of it, with what speaks against it."""
-    head = (FIRST.get(study.name, "arm"), *(f"{task.title} ({task.metric})" for task in paper.TASKS.values()))
+    return _paper_grid(table, study.slug, _first(study), study.label_of)
+
+
+def tables_not_run(studies: Iterable[Study]) -> list[Grid]:
+    """The paper's tables of scores that no study is set beside."""
+    shown = {table.label for study in studies for _, table in paper_tables(study)}
+    kinds = [(paper.PATTERNS, "pattern"), *((table, "model") for table in paper.GLUE.values())]
+    kinds += [(paper.INTEGRATION, "components"), (paper.POOLING, "pooling")]
+    names = {**MODELS, **paper.INTEGRATIONS, **paper.POOLINGS}
+    return [
+        _paper_grid(table, "not-run", first, lambda row: names.get(row, row))
+        for table, first in kinds
+        if table.label not in shown
+    ]
+
+
+def _paper_grid(table: paper.Table[str, paper.Score], prefix: str, first: str, label_of: Callable[[str], str]) -> Grid:
+    head = (first, *(f"{task.title} ({task.metric})" for task in paper.TASKS.values()))
     rows = [
         (
-            Cell(study.label_of(row)),
+            Cell(label_of(row)),
             *(Cell(f"{score.mean:.3f}", f"± {score.std:.3f}", score.mean) for score in cells.values()),
             _number(paper.average(table, row), "{:.3f}"),
         )
@@ -101,8 +121,8 @@ def paper_table(study: Study, table: paper.Table[str, paper.Score]) -> Grid:
     for column in range(1, len(head) + 1):
         rows = with_best(rows, column)
     notes = ["As printed, mean ± standard deviation over five seeds; the averages and the bold are computed from it."]
-    notes += [f"{FLAG}{table.provenance}."] if table.flagged else []
-    name = f"{study.slug}-paper-{table.label.removeprefix('tab:').replace('_', '-')}"
+    notes.append(f"{FLAG if table.flagged else 'Provenance: '}{table.provenance}.")
+    name = f"{prefix}-paper-{table.label.removeprefix('tab:').replace('_', '-')}"
     return Grid(
         name, f"The paper's {table.label}: {table.title}", (*head, f"{AVERAGE} of 8"), tuple(rows), tuple(notes)
     )
@@ -128,6 +148,8 @@ def side_by_side(study: Study) -> Grid | None:
         return None
     notes = [f"Over {study.named(_keys(columns))}. Ranks are among the rows of one budget that have both averages."]
     notes += _uneven(study)
+    flagged = dict.fromkeys(table.provenance for _, table in paper_tables(study) if table.flagged)
+    notes += [f"{FLAG}the paper's numbers: {each}." for each in flagged]
     if any(column.sample for column in columns):
         notes.append("The paper trained on all rows of the tasks that are samples here.")
     head = (*_head(study), "here", "rank here", "in the paper", "rank in the paper")
@@ -175,13 +197,18 @@ def pretraining_table(study: Study) -> Grid:
         for row in ordered(study)
     ]
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
-    if len({row.pretraining.get("tokenizer") for row in study.rows if row.pretraining.get("status") == "done"}) > 1:
+    if vocabularies_differ(study):
         notes.append(f"{FLAG}vocabularies differ, and losses and accuracies of different ones cannot be compared.")
     elif len(study.budgets) == 1:
         rows = with_best(rows, head.index("held-out loss (nats)"), lowest=True)
     if any(row.pretraining.get("tokenizer_trained") for row in study.rows):
         notes.append(f"{FLAG}some vocabularies were trained on the run's text; the paper's models have their own.")
     return Grid(f"{study.slug}-pretraining", f"{study.title}: pretraining", head, tuple(rows), tuple(notes))
+
+
+def vocabularies_differ(study: Study) -> bool:
+    """Whether the finished pretrainings have not all the same vocabulary."""
+    return len({row.pretraining.get("tokenizer") for row in study.rows if row.pretraining.get("status") == "done"}) > 1
 
 
 def failures(study: Study) -> list[str]:
@@ -221,8 +248,12 @@ def scored(study: Study) -> list[Column]:
 
 
 def _head(study: Study) -> tuple[str, ...]:
-    first = FIRST.get(study.name, "arm")
+    first = _first(study)
     return (first, "budget") if len(study.budgets) > 1 else (first,)
+
+
+def _first(study: Study) -> str:
+    return FIRST.get(study.question or "", "arm")
 
 
 def _arm(study: Study, row: Row) -> tuple[Cell, ...]:
@@ -237,6 +268,17 @@ def _score_row(study: Study, row: Row, columns: Sequence[Column]) -> tuple[Cell,
     ]
     whole = summary(averages(scores, _keys(columns)).values())
     return (*_arm(study, row), *cells, _summary(whole))
+
+
+def _constant_row(study: Study, columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
+    """What a score has to be compared with: an answer that looks at no text."""
+    scores = [column.constant for column in study.columns]
+    if all(score is None for score in scores):
+        return []
+    averaged = [column.constant for column in columns]
+    mean = None if None in averaged or not averaged else sum(filter(None, averaged)) / len(averaged)
+    budget = (Cell(""),) if len(study.budgets) > 1 else ()
+    return [(Cell("always the most common class"), *budget, *(_number(each, "{:.3f}") for each in (*scores, mean)))]
 
 
 def _reason(row: Row, column: str) -> str:
