@@ -99,6 +99,6 @@ def planned(folder, root, arms=None, fields=None, budgets=("100%",), glue=None, 
 def written(folder, fields, arms):
     """Files of a scale and a study, for the command line."""
     (folder / "small.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(fields))))
-    content = {"title": "A study", "arms": arms, "reference": next(iter(arms))}
+    content = {"title": "A study", "label": "tab:pooling_pred_100pct", "arms": arms, "reference": next(iter(arms))}
     (folder / "test.yaml").write_text(yaml.safe_dump(content))
     return ["grid", str(folder / "test.yaml"), "--scale", str(folder / "small.yaml"), "--data", str(folder / "glue")]

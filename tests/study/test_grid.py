@@ -4,7 +4,7 @@ import pytest
 
 from mabert.report import paper
 from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
-from mabert.study.tasks import IN_PAPER, StudyTask
+from mabert.study.tasks import IN_PAPER, ROWS, StudyTask
 from mabert.train.recipe import build, load_recipe
 from tests.study.helpers import pairs, scale, study, world
 
@@ -176,6 +176,25 @@ def test_a_column_knows_what_the_most_common_class_would_score(tmp_path):
     common = max(set(labels), key=labels.count)
     dev = list(loaded.splits["validation"]["label"])
     assert loaded.columns(1)[0]["constant"] == dev.count(common) / len(dev)
+
+
+def test_an_official_task_with_other_rows_says_so(tmp_path, monkeypatch):
+    world(tmp_path)
+    cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
+    assert cola.columns(1)[0]["sample"] == "48 train rows and 16 validation rows"
+    monkeypatch.setitem(ROWS, "cola", (48, 16))
+    assert cola.columns(1)[0]["sample"] is None
+    monkeypatch.setitem(ROWS, "cola", (8551, 16))
+    assert cola.columns(1)[0]["sample"] == "48 train rows"
+
+
+def test_padding_of_mixed_batches_is_counted(tmp_path):
+    world(tmp_path)
+    cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
+    alone, fours, whole = (cola.tokens(padded_to=rows) for rows in (1, 4, 48))
+    longest = max(len(text) for text in cola.splits["train"]["text_a"])
+    assert alone == cola.tokens() < fours < whole
+    assert whole == round(48 * (longest / 4.5 + 2))
 
 
 def test_a_name_that_is_none_is_refused():

@@ -23,7 +23,7 @@ from mabert.study.cells import CellFiles
 from mabert.study.cluster import send
 from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
-from mabert.study.work import BUSY, STOPPED, serve
+from mabert.study.work import BUSY, STOPPED, check_unchanged, serve
 from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -45,7 +45,7 @@ def command(arguments, root, **options):
 
 def begun(cell, root, processes=1):
     """The process of a cell, begun."""
-    arguments = (str(root), cell.name, cell.order, cell.seeds, processes)
+    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds, processes)
     process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
     process.start()
     return process
@@ -332,6 +332,32 @@ def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_i
     plan.cells[failed].order["recipe"]["max_length"] = None
     assert run(plan, tmp_path / "root")["CoLA, odd"].state == "done"
     assert not files.failure.exists()
+
+
+def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
+    fields, root = world(tmp_path), tmp_path / "root"
+    plan = planned(tmp_path, root, {"map": {}}, fields)
+    dev = tmp_path / "glue/CoLA/dev.tsv"
+    dev.write_text(dev.read_text().replace("bird", "river", 1))
+    states = run(plan, root)
+    assert states["pretrain map, 100%"].state == "done"
+    assert states["CoLA, map"].state == "failed"
+    assert states["CoLA, map"].reason.startswith("ValueError: the data of CoLA changed since this start of the study")
+    again = planned(tmp_path, root, {"map": {}}, fields)
+    assert {status.state for status in run(again, root).values()} == {"done"}
+    with pytest.raises(ValueError, match="the text changed since this start"):
+        check_unchanged("the text", [1], [2])
+
+
+def test_a_failure_before_the_work_begins_is_recorded(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", {"map": {}}, fields)
+    first = next(iter(plan.cells))
+    CellFiles(tmp_path / "root", first).order.mkdir(parents=True)
+    states = run(plan, tmp_path / "root")
+    assert states["pretrain map, 100%"].state == "failed"
+    assert "IsADirectoryError" in states["pretrain map, 100%"].reason
+    assert states["CoLA, map"].state == "blocked"
 
 
 def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):

@@ -32,7 +32,7 @@ from mabert.data.tokenizer import fingerprint, special_ids
 logger = logging.getLogger(__name__)
 
 # Raise this whenever the same sources and tokenizer would give another cache.
-FORMAT = 1
+FORMAT = 2
 _BATCH_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 20_000
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mabert.processes import SAVING
+
 ENGINES = ("slurm", "local")
 """`local` runs the jobs as processes of this machine."""
 
@@ -93,7 +95,7 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         executor = submitit.AutoExecutor(
             folder=folder / "cluster", cluster=engine, slurm_max_num_timeout=RETURNS, local_max_num_timeout=RETURNS
         )
-        executor.update_parameters(**{"name": "mabert", "timeout_min": DAY, **options})
+        executor.update_parameters(**{"name": "mabert", "timeout_min": DAY, "slurm_signal_delay_s": SAVING, **options})
     except (RuntimeError, NameError) as error:
         raise ValueError(f"submitit: {' '.join(str(error).split())}") from error
     return [executor.submit(Sent(command)) for _ in range(jobs)]

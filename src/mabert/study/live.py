@@ -67,7 +67,8 @@ class LiveView:
         named = ("done", "running", "elsewhere", "waiting", "failed", "blocked")
         parts = [f"{counts[state]} {state}" for state in named if counts[state]]
         left = self.seconds_left(states, running)
-        parts.append("time left: unknown yet" if left is None else f"about {duration(left)} left")
+        alone = " for this runner alone" if counts["elsewhere"] else ""
+        parts.append("time left: unknown yet" if left is None else f"about {duration(left)} left{alone}")
         grid = Table.grid(padding=(0, 1))
         grid.add_row(f"{self.plan.name}, {self.plan.scale_name}", "  ".join(parts))
         parts_of_run = [grid] if running is None else [grid, self.progress(running)]

@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.load import build as build_model
 from mabert.baselines.registry import family_named
+from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import parse_sources
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.study.cells import Cell, CellFiles
@@ -125,7 +126,7 @@ class Planner:
         about = {"text": self.text(recipe.data.sources), "vocabulary": fingerprint(tokenizer)}
         lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
         return Cell(
-            {"format": FORMAT, "kind": "pretraining", "recipe": content, **about},
+            {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
             {"recipe": placed(as_mapping(recipe))},
             f"pretrain {title}",
             steps=recipe.training.steps,
@@ -190,7 +191,7 @@ class Planner:
             needs=start.name,
             seeds=tuple(self.scale.seeds),
             steps=runs * epochs * -(-examples // recipe.batch_size),
-            tokens=runs * epochs * task.tokens(),
+            tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
             parameters=start.parameters,
         )
 
@@ -218,18 +219,28 @@ class Planner:
         """What the text is known by, wherever its files lie."""
         key = tuple(sources)
         if key not in self.texts:
-            local = ("path", "mtime_ns")
-            self.texts[key] = [
-                {name: value for name, value in source.identity().items() if name not in local}
-                for source in parse_sources(sources)
-            ]
+            self.texts[key] = text_of(sources)
         return self.texts[key]
+
+
+def text_of(sources: Sequence[str]) -> list[dict[str, Any]]:
+    """What text is known by, wherever its files lie."""
+    local = ("path", "mtime_ns")
+    return [
+        {name: value for name, value in source.identity().items() if name not in local}
+        for source in parse_sources(sources)
+    ]
 
 
 def parameters_of(config: PreTrainedConfig) -> int:
     """Parameters of a masked language model."""
     with torch.device("meta"):
         return build_model("masked_lm", config).num_parameters()
+
+
+def padded(recipe: FinetuneRecipe) -> bool:
+    """Whether batches are filled up to their longest text: those of mixed lengths, run with their padding."""
+    return recipe.packing == "none" and recipe.batches == "random" and recipe.batch_tokens is None
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:

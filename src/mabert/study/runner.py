@@ -154,7 +154,9 @@ class Runner:
         else:
             if code != 1:
                 record_failure(files, f"the process ended with exit code {code}; see {files.log.name}")
-            status.state, status.reason = "failed", files.why_failed() or f"see {files.log.name}"
+            nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
+            log = f"see {files.log.name}" if files.log.is_file() else nothing
+            status.state, status.reason = "failed", files.why_failed() or log
 
 
 def locked(files: CellFiles) -> bool:

@@ -29,6 +29,18 @@ TITLES = {
 }
 """GLUE's tasks and columns as they are printed."""
 
+ROWS = {
+    "cola": (8551, 1043),
+    "sst2": (67349, 872),
+    "mrpc": (3668, 408),
+    "qqp": (363846, 40430),
+    "mnli": (392702, 9815, 9832),
+    "qnli": (104743, 5463),
+    "rte": (2490, 277),
+    "stsb": (5749, 1500),
+}
+"""Rows of GLUE's official splits, those for training first: others are not scored under the task's own name."""
+
 KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
 """Columns of the task with two validation splits."""
 
@@ -164,12 +176,30 @@ class LoadedTask:
         """Whether the examples have a column."""
         return column in next(iter(self.splits["train"]))
 
-    def tokens(self) -> int:
-        """About how many tokens the training examples have: a token is about 4.5 characters of English."""
+    def tokens(self, padded_to: int = 1) -> int:
+        """About how many tokens the training examples have: a token is about 4.5 characters of English.
+
+        Args:
+            padded_to: Rows of a batch that are filled up to the longest of them, in random order.
+        """
         texts = [column for column in ("text_a", "text_b") if self.task_has(column)]
         rows = self.splits["train"]
-        characters = sum(len(text) for column in texts for text in rows[column])
-        return round(characters / 4.5) + (1 + len(texts)) * len(rows)
+        characters = np.zeros(len(rows))
+        for column in texts:
+            characters += [len(text) for text in rows[column]]
+        tokens = np.random.default_rng(0).permutation(characters / 4.5 + 1 + len(texts))
+        starts = range(0, len(tokens), padded_to)
+        return round(sum(batch.max() * len(batch) for batch in (tokens[at : at + padded_to] for at in starts)))
+
+    def part(self, split: str) -> str | None:
+        """What there is of a task that has not as many rows as GLUE's; None where it has."""
+        official = ROWS.get(self.task.name)
+        if self.asked.files or official is None:
+            return None
+        there = {name: len(self.splits[name]) for name in ("train", split)}
+        wanted = dict(zip(("train", *(name for name in self.splits if name != "train")), official, strict=True))
+        told = [f"{there[name]:,} {name} rows" for name in there if there[name] != wanted[name]]
+        return " and ".join(told).replace("_", " ") or None
 
     def constant(self, split: str) -> float | None:
         """The score of always answering with the most common class of the training examples; None for a regression."""
@@ -192,7 +222,7 @@ class LoadedTask:
                     "title": self.asked.title or TITLES.get(key, key),
                     "metric": self.task.main_metric,
                     "paper": self.asked.paper or (key if key in IN_PAPER else None),
-                    "sample": self.asked.sample,
+                    "sample": self.asked.sample or self.part(split),
                     "train": len(self.splits["train"]),
                     "validation": len(self.splits[split]),
                     "epochs": epochs,

@@ -27,8 +27,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from mabert.processes import keep_freed_memory, variables
+from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.processes import SAVING, keep_freed_memory, variables
 from mabert.study.cells import CellFiles
+from mabert.study.plan import text_of
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune, grid_file
@@ -41,9 +43,6 @@ BUSY = 75
 
 STOPPED = 130
 """Exit code after a stop that was asked for."""
-
-SAVING = 600
-"""Seconds that several processes have to save when they are stopped; torchrun's own 30 may be fewer than a step."""
 
 BEAT = 1.0
 """Seconds between two notes of how far a run is."""
@@ -92,8 +91,11 @@ class Beat(TrainerCallback):
 def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a cell, from where it was left if it has begun."""
     order = json.loads(files.order.read_text(encoding="utf-8"))
+    planned = order["content"]
     if "task" not in order:
         recipe = build(PretrainRecipe, order["recipe"], "")
+        check_unchanged("the text", planned["text"], text_of(recipe.data.sources))
+        check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
         training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
         training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
         pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
@@ -104,6 +106,7 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     recipe = build(FinetuneRecipe, order["recipe"], "")
     start, place = order["start"]
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
+    check_unchanged(f"the data of {loaded.title}", planned["data"], loaded.digest())
     runs = sum(files.result(seed) is None for seed in seeds)
     if len(recipe.learning_rates) > 1:
         runs += sum(not grid_file(files.run, rate).is_file() for rate in recipe.learning_rates)
@@ -122,6 +125,16 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     )
 
 
+def check_unchanged(what: str, planned: Any, found: Any) -> None:
+    """Refuses to do a cell's work with other things than those that it is named by.
+
+    Raises:
+        ValueError: They are not what they were when the study was planned.
+    """
+    if planned != found:
+        raise ValueError(f"{what} changed since this start of the study; start it again for cells of what is there now")
+
+
 def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], processes: int) -> None:
     """A cell's process: takes the lock, does the work, says why where it cannot; ends with an exit code."""
     files = CellFiles(Path(root), name)
@@ -137,16 +150,25 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
     if files.finished(seeds):  # by another since the runner looked
         sys.exit(0)
     stop_with(multiprocessing.parent_process())
+    try:
+        begin(files, order)
+    except OSError as error:
+        record_failure(files, reason_of(error))
+        sys.exit(1)
+    code = attempt(files, seeds, processes)
+    files.progress.unlink(missing_ok=True)
+    lock.release()
+    sys.exit(code)
+
+
+def begin(files: CellFiles, order: dict[str, Any]) -> None:
+    """Writes what is to be done, and lets the log have what is printed from here on."""
     for stale in (files.failure, files.progress):
         stale.unlink(missing_ok=True)
     write_text(files.order, json.dumps(order, indent=1) + "\n")
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    code = attempt(files, seeds, processes)
-    files.progress.unlink(missing_ok=True)
-    lock.release()
-    sys.exit(code)
 
 
 class Once:
@@ -241,13 +263,13 @@ def stop_with(parent: Any) -> None:
 
 
 def main(root: str, name: str, state: str, *seeds: str) -> None:
-    """One of torchrun's processes; the first says why it fails."""
+    """One of torchrun's processes; the first to fail says why."""
     files = CellFiles(Path(root), name)
     keep_freed_memory()
     try:
         do(files, [int(seed) for seed in seeds], state == "begun")
     except Exception as error:
-        if os.environ["RANK"] == "0":
+        if not files.failure.is_file():  # the first to fail has the cause; the others lose it as a partner
             record_failure(files, reason_of(error))
         raise
 
