@@ -1,4 +1,4 @@
-"""On what a result was made: machine, versions, commit."""
+"""On what a result was made: machine, versions, commit; and in what the machine is fast."""
 
 import contextlib
 import os
@@ -18,12 +18,11 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processor": processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": instructions(),
         "cores": os.cpu_count(),
         "memory_gib": memory(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "fast_dtype": fast_dtype(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "packages": {name: installed(name) for name in packages},
         "commit": commit(),
@@ -42,6 +41,11 @@ def fast_dtype(device: str | None = None) -> str:
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     capabilities = torch.cpu.get_capabilities()
     return "bfloat16" if any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")) else "float32"
+
+
+def instructions() -> str:
+    """The processor's kind of vector instructions, as torch uses them: ``AVX2``, ``AVX512``, ``AVX512 BF16``."""
+    return torch.backends.cpu.get_cpu_capability() + " BF16" * (fast_dtype("cpu") == "bfloat16")
 
 
 def installed(package: str) -> str | None:

@@ -141,7 +141,9 @@ def test_each_scale_and_each_budget_is_judged():
     rows = [each for share in (0.1, 1.0) for each in like_the_paper(paper.GLUE[share], share)]
     found = verdicts([read(rows, "baselines"), read(rows, "budget", scale="mini")], "MaBERT has the highest average")
     assert [each.place for each in found] == [
-        f"{scale}, {budget} of the steps" for scale in ("tiny", "mini") for budget in ("10%", "100%")
+        f"Study of {study}, {budget} of the steps"
+        for study in ("baselines, tiny", "budget, mini")
+        for budget in ("10%", "100%")
     ]
     for each, share in zip(found, ("10%", "100%"), strict=False):
         assert each.claim.startswith(f"MaBERT has the highest average at {share} of the steps")
@@ -183,6 +185,13 @@ def test_a_file_of_ones_own_is_judged_by_the_papers_table_that_it_names():
     assert (of_own.verdict, of_own.numbers, of_own.in_paper) == (packaged.verdict, packaged.numbers, packaged.in_paper)
     (unnamed,) = verdicts([read(rows, "kinds-59db", label=None)], f"{MMT} has the highest")
     assert unnamed.verdict == UNMEASURED
+
+
+def test_where_several_studies_ask_the_same_each_verdict_names_its_study():
+    rows = like_the_paper(paper.PATTERNS)
+    both = [read(rows), read(rows, "kinds-59db", label="tab:pattern_glue", title="Kinds")]
+    places = [each.place for each in verdicts(both, f"{MMT} has the highest")]
+    assert places == ["Study of pattern, tiny, 10% of the steps", "Kinds, tiny, 10% of the steps"]
 
 
 def test_arms_that_are_equal_in_every_pair_are_told_as_such():

@@ -123,7 +123,7 @@ def test_machines_are_not_mixed(tmp_path, changed, message):
 def measured(file, **told):
     """A file with one row, of a model of the file's own."""
     environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
-    rows = [raw("latency", {"a": "bert", "b": "mabert"}[file.name], 128, 1.0)]
+    rows = [raw("latency", {"a": "bert", "b": "mabert", "c": "albert"}[file.name], 128, 1.0)]
     content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
     file.write_text(json.dumps(content))
 
@@ -134,5 +134,8 @@ def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
     measured(files[1], instructions="AVX2")
     with pytest.raises(ValueError, match=r"measured on one \(AVX512\), 2 threads.* and on one \(AVX2\), 2 threads"):
         load_results(files)
-    measured(files[1])  # as before it was recorded
+    measured(files[0])  # as before it was recorded
     assert len(load_results(files).rows) == 2
+    measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
+    with pytest.raises(ValueError, match=r"measured on one \(AVX(2|512)\), 2 threads.* and on one \(AVX(2|512)\)"):
+        load_results([*files, tmp_path / "c"])

@@ -59,10 +59,10 @@ def test_what_no_text_is_needed_for_stands_below_the_scores():
     columns = [{**column("cola"), "constant": 0.0}, {**column("rte"), "constant": 0.5}]
     content = study([row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)])
     table = score_table(read_study({**content, "columns": columns}, "pattern.json"))
-    assert [cell.plain for cell in table.rows[-1]] == ["always the most common class", "0.000", "0.500", "0.250"]
+    assert [cell.plain for cell in table.rows[-1]] == ["the best single class for all", "0.000", "0.500", "0.250"]
     bold = {(cells[0].text, number) for cells in table.rows for number, cell in enumerate(cells) if cell.bold}
     assert bold == {(MMT, 1), (MMT, 3)}, "not what all have, nor what is no model's"
-    assert "most common" not in str(score_table(read_study(content, "pattern.json")))
+    assert "single class" not in str(score_table(read_study(content, "pattern.json")))
 
 
 def test_a_note_is_shown_with_the_study():
@@ -117,7 +117,7 @@ def test_a_sample_never_stands_under_the_official_name(odd):
     for table in (score_table(odd), difference_table(odd)):
         assert "MNLI-m, 13k-row sample (accuracy)" in table.head
         assert "MNLI-m (accuracy)" not in table.head
-    assert "MNLI-m, 13k-row sample is trained on 12,988 rows" in score_table(odd).notes[-1]
+    assert "MNLI-m, 13k-row sample, with 12,988 training rows" in score_table(odd).notes[-1]
     named = {**column("mnli_sample"), "title": "MNLI-m, a tenth", "sample": "a tenth"}
     (kept,) = read_study({**study([]), "columns": [named]}, "file").columns
     assert kept.name == "MNLI-m, a tenth"

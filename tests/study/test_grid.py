@@ -3,10 +3,11 @@
 import pytest
 
 from mabert.report import paper
+from mabert.report.study.results import QUESTIONS
 from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, ROWS, StudyTask
 from mabert.train.recipe import build, load_recipe
-from tests.study.helpers import pairs, scale, study, world
+from tests.study.helpers import pairs, planned, scale, study, world
 
 
 @pytest.mark.parametrize(
@@ -144,10 +145,17 @@ def test_a_study_that_cannot_be_is_refused(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("label: tab:pattern", "label is 'tab:pattern'; the paper's are fig:glue_budget_avg, tab:ablation_integration"),
+        (
+            "label: tab:pattern",
+            "label is 'tab:pattern'; those that rows can stand beside are fig:glue_budget_avg, tab:ablation",
+        ),
         (
             "label: tab:pooling_pred_100pct\narms: {a: {paper: mean}}",
             "arms.a.paper is 'mean'; the rows of tab:pooling_pred_100pct are attn, cls, map, masked_mean",
+        ),
+        (
+            "label: tab:pooling_pred_100pct\narms: {a: {paper: map}, b: {paper: map}}",
+            "the arms a and b all stand beside the paper's map; one may",
         ),
         ("arms: {a: {paper: map}}", "arms.a.paper is 'map'; without a label of the paper's table"),
     ],
@@ -164,18 +172,20 @@ def test_a_table_or_row_that_the_paper_has_not_is_refused(tmp_path, fields, mess
 def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path, name):
     (tmp_path / "copy.yaml").write_text(find(name, "studies", STUDIES).read_text())
     assert load_study(tmp_path / "copy.yaml") == load_study(name)
+    assert QUESTIONS[load_study(name).label] == name
 
 
-def test_a_column_knows_what_the_most_common_class_would_score(tmp_path):
+def test_a_column_knows_what_one_class_for_all_would_score(tmp_path):
     world(tmp_path)
     (cola,) = StudyTask.of("cola", None).load(str(tmp_path / "glue")).columns(1)
     assert cola["constant"] == 0, "a correlation"
     content = {**pairs(tmp_path / "glue"), "paper": "mnli_m"}
     loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
-    labels = list(loaded.splits["train"]["label"])
-    common = max(set(labels), key=labels.count)
     dev = list(loaded.splits["validation"]["label"])
-    assert loaded.columns(1)[0]["constant"] == dev.count(common) / len(dev)
+    assert loaded.columns(1)[0]["constant"] == max(dev.count(0), dev.count(1)) / len(dev)
+    positive = dev.count(1) / len(dev)
+    scored = StudyTask.of("pairs", {**content, "paper": "mrpc"}).load(str(tmp_path / "glue"))
+    assert scored.columns(1)[0]["constant"] == pytest.approx(2 * positive / (1 + positive)), "F1 of always 1"
 
 
 def test_an_official_task_with_other_rows_says_so(tmp_path, monkeypatch):
@@ -189,12 +199,16 @@ def test_an_official_task_with_other_rows_says_so(tmp_path, monkeypatch):
 
 
 def test_padding_of_mixed_batches_is_counted(tmp_path):
-    world(tmp_path)
+    fields = world(tmp_path)
     cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
     alone, fours, whole = (cola.tokens(padded_to=rows) for rows in (1, 4, 48))
     longest = max(len(text) for text in cola.splits["train"]["text_a"])
     assert alone == cola.tokens() < fours < whole
     assert whole == round(48 * (longest / 4.5 + 2))
+    arms = {"unpadded": {}, "padded": {"finetune": {"packing": "none", "batches": "random"}}}
+    plan = planned(tmp_path, tmp_path / "root", arms, fields)
+    tokens = {cell.title: cell.tokens for cell in plan.cells.values()}
+    assert tokens["CoLA, unpadded"] < tokens["CoLA, padded"]
 
 
 def test_a_name_that_is_none_is_refused():

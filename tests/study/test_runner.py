@@ -20,10 +20,10 @@ from mabert.environment import processor
 from mabert.report.study.results import read_study
 from mabert.study import runner as runners
 from mabert.study.cells import CellFiles
-from mabert.study.cluster import send
+from mabert.study.cluster import parameters, send
 from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
-from mabert.study.work import BUSY, STOPPED, check_unchanged, serve
+from mabert.study.work import BUSY, STOPPED, serve
 from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -343,10 +343,15 @@ def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
     assert states["pretrain map, 100%"].state == "done"
     assert states["CoLA, map"].state == "failed"
     assert states["CoLA, map"].reason.startswith("ValueError: the data of CoLA changed since this start of the study")
+    other = planned(tmp_path, root, {"map": {"pretrain": {"training.seed": 1}}}, fields)
+    text = Path(fields["pretrain"]["data"]["sources"][0])
+    before = text.read_text()
+    text.write_text(before + "the river\n")
+    (reason,) = (status.reason for title, status in run(other, root).items() if "pretrain" in title)
+    assert reason.startswith("ValueError: the text changed since this start of the study")
+    text.write_text(before)
     again = planned(tmp_path, root, {"map": {}}, fields)
     assert {status.state for status in run(again, root).values()} == {"done"}
-    with pytest.raises(ValueError, match="the text changed since this start"):
-        check_unchanged("the text", [1], [2])
 
 
 def test_a_failure_before_the_work_begins_is_recorded(unbroken, tmp_path):
@@ -453,6 +458,16 @@ def test_several_processes_end_with_the_one_that_began_them(unbroken, tmp_path):
     with files.group.open("w") as group:
         fcntl.flock(group, fcntl.LOCK_EX)
     waits_for(lambda: not os.path.exists(f"/proc/{worker}"))
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [({}, 600), ({"timeout_min": 60}, 600), ({"timeout_min": 10}, 300), ({"slurm_signal_delay_s": 5}, 5)],
+)
+def test_slurm_leaves_a_job_time_to_save_and_time_to_work(options, delay):
+    asked = parameters(options)
+    assert asked["slurm_signal_delay_s"] == delay
+    assert asked.items() >= options.items()
 
 
 def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):

@@ -129,6 +129,15 @@ def read_documents(sources: str | Path | Iterable[str | Path], text_column: str 
             yield document
 
 
+def identities(sources: str | Path | Iterable[str | Path]) -> list[dict[str, Any]]:
+    """What the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
+    local = ("path", "mtime_ns")
+    return [
+        {name: value for name, value in source.identity().items() if name not in local}
+        for source in parse_sources(sources)
+    ]
+
+
 def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (a hub data set is written hub:NAME)")

@@ -145,9 +145,9 @@ class HubSource:
             FileNotFoundError: there is no such data set.
             ValueError: there is no such configuration or split, or a file of it cannot be read.
             ConnectionError: the hub cannot be reached.
-            OSError: the disk is full.
+            OSError: the disk is full, or a file may not be read or written.
         """
-        from datasets.exceptions import DatasetsError
+        from datasets.exceptions import DatasetGenerationError, DatasetsError
 
         try:
             if self.streaming:
@@ -155,8 +155,9 @@ class HubSource:
             self._builder.download_and_prepare()
             return self._builder.as_dataset(split=self.split)
         except (ValueError, KeyError, OSError, DatasetsError) as error:
-            # `datasets` says no more than that a set could not be made; what hindered it is the cause.
-            raise _one_line(error.__cause__ or error, f"hub:{self.name}") from error
+            # This one says no more than that a set could not be made; what hindered it is the cause.
+            told = error.__cause__ if isinstance(error, DatasetGenerationError) else None
+            raise _one_line(told or error, f"hub:{self.name}") from error
 
 
 def _option(source: str, key: str, value: str) -> str | bool | int:

@@ -34,8 +34,8 @@ LIMITS = (
     f"A comparison of fewer than {LEAST_PAIRS} pairs decides nothing.",
     "**Models, text and steps are those named with each study**, far below the paper's unless the scale is `paper`: "
     "the order of arms can be compared with the paper's, the scores cannot.",
-    "A task named a sample was trained on part of its rows; its scores are not those of the official task, though the "
-    "paper's averages beside them are over the official one.",
+    "A task named a sample has other rows than the official one; its scores are not those of the official task, though "
+    "the paper's averages beside them are over the official one.",
     "Scores are on validation data; where fine-tuning keeps the best epoch, or has several learning rates to choose "
     "from, the choice was made on the same data, the rate's by the first seed.",
 )

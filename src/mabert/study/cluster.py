@@ -68,6 +68,15 @@ class Sent:
         return self.code
 
 
+def parameters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """submitit's parameters: what is asked for, and ours for what is not.
+
+    Slurm asks a job to stop `SAVING` seconds before its time is over, or half of its time before.
+    """
+    asked = {"name": "mabert", "timeout_min": DAY, **options}
+    return {"slurm_signal_delay_s": min(SAVING, 30 * asked["timeout_min"]), **asked}
+
+
 def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: Mapping[str, Any]) -> list[Any]:
     """Submits runners.
 
@@ -95,7 +104,7 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         executor = submitit.AutoExecutor(
             folder=folder / "cluster", cluster=engine, slurm_max_num_timeout=RETURNS, local_max_num_timeout=RETURNS
         )
-        executor.update_parameters(**{"name": "mabert", "timeout_min": DAY, "slurm_signal_delay_s": SAVING, **options})
+        executor.update_parameters(**parameters(options))
     except (RuntimeError, NameError) as error:
         raise ValueError(f"submitit: {' '.join(str(error).split())}") from error
     return [executor.submit(Sent(command)) for _ in range(jobs)]

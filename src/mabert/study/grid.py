@@ -148,7 +148,7 @@ def load_study(name: str | Path) -> Study:
 
 
 def check_in_paper(study: Study) -> None:
-    """Refuses a table and rows that are not among those of the package's studies, which have all of the paper's.
+    """Refuses a table and rows that are not among those of the package's studies, by which the report goes.
 
     Raises:
         ValueError: Naming the field, the value and what there is.
@@ -157,13 +157,17 @@ def check_in_paper(study: Study) -> None:
     for name in STUDIES:
         known = load_study(name)
         rows.setdefault(known.label, set()).update(arm.paper for arm in known.arms.values() if arm.paper)
+    labels = ", ".join(sorted(filter(None, rows)))
     if study.label not in rows:
-        raise ValueError(f"label is {study.label!r}; the paper's are {', '.join(sorted(filter(None, rows)))}")
+        raise ValueError(f"label is {study.label!r}; those that rows can stand beside are {labels}")
     for name, arm in study.arms.items():
         if arm.paper is not None and arm.paper not in rows[study.label]:
             there = f"the rows of {study.label} are {', '.join(sorted(rows[study.label]))}"
             none = "without a label of the paper's table there is no row to stand beside"
             raise ValueError(f"arms.{name}.paper is {arm.paper!r}; {there if study.label else none}")
+        twins = [other for other, of in study.arms.items() if arm.paper is not None and of.paper == arm.paper]
+        if len(twins) > 1:
+            raise ValueError(f"the arms {' and '.join(twins)} all stand beside the paper's {arm.paper}; one may")
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from mabert.baselines.load import build as build_model
 from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
-from mabert.data.corpus import parse_sources
+from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.grid import Arm, Scale, Study
@@ -219,17 +219,8 @@ class Planner:
         """What the text is known by, wherever its files lie."""
         key = tuple(sources)
         if key not in self.texts:
-            self.texts[key] = text_of(sources)
+            self.texts[key] = identities(sources)
         return self.texts[key]
-
-
-def text_of(sources: Sequence[str]) -> list[dict[str, Any]]:
-    """What text is known by, wherever its files lie."""
-    local = ("path", "mtime_ns")
-    return [
-        {name: value for name, value in source.identity().items() if name not in local}
-        for source in parse_sources(sources)
-    ]
 
 
 def parameters_of(config: PreTrainedConfig) -> int:

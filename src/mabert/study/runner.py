@@ -156,7 +156,7 @@ class Runner:
                 record_failure(files, f"the process ended with exit code {code}; see {files.log.name}")
             nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
             log = f"see {files.log.name}" if files.log.is_file() else nothing
-            status.state, status.reason = "failed", files.why_failed() or log
+            status.state, status.reason = "failed", files.why_failed(self.began) or log
 
 
 def locked(files: CellFiles) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -187,12 +188,15 @@ class LoadedTask:
         characters = np.zeros(len(rows))
         for column in texts:
             characters += [len(text) for text in rows[column]]
-        tokens = np.random.default_rng(0).permutation(characters / 4.5 + 1 + len(texts))
+        tokens = characters / 4.5 + 1 + len(texts)
+        if padded_to == 1:
+            return round(tokens.sum())
+        tokens = np.random.default_rng(0).permutation(tokens)
         starts = range(0, len(tokens), padded_to)
         return round(sum(batch.max() * len(batch) for batch in (tokens[at : at + padded_to] for at in starts)))
 
-    def part(self, split: str) -> str | None:
-        """What there is of a task that has not as many rows as GLUE's; None where it has."""
+    def unofficial_rows(self, split: str) -> str | None:
+        """The rows of an official task that has another number of them than GLUE has; None where it has GLUE's."""
         official = ROWS.get(self.task.name)
         if self.asked.files or official is None:
             return None
@@ -201,13 +205,16 @@ class LoadedTask:
         told = [f"{there[name]:,} {name} rows" for name in there if there[name] != wanted[name]]
         return " and ".join(told).replace("_", " ") or None
 
-    def constant(self, split: str) -> float | None:
-        """The score of always answering with the most common class of the training examples; None for a regression."""
-        if self.task.is_regression:
-            return None
-        answer = np.bincount(self.splits["train"]["label"]).argmax()
-        labels = np.array(self.splits[split]["label"])
-        return compute(self.task, np.full_like(labels, answer), labels)[self.task.main_metric]
+    @cached_property
+    def constants(self) -> dict[str, float | None]:
+        """The best score that one class for all examples could have, by split; None for a regression."""
+        found: dict[str, float | None] = {}
+        for split, rows in self.splits.items():
+            labels = np.asarray(rows["label"][:])
+            answers = () if self.task.is_regression else range(self.task.num_labels)
+            scores = (compute(self.task, np.full_like(labels, answer), labels) for answer in answers)
+            found[split] = max((score[self.task.main_metric] for score in scores), default=None)
+        return found
 
     def columns(self, epochs: int) -> list[dict[str, Any]]:
         """The columns of results that the task fills, as the report takes them."""
@@ -222,11 +229,11 @@ class LoadedTask:
                     "title": self.asked.title or TITLES.get(key, key),
                     "metric": self.task.main_metric,
                     "paper": self.asked.paper or (key if key in IN_PAPER else None),
-                    "sample": self.asked.sample or self.part(split),
+                    "sample": self.asked.sample or self.unofficial_rows(split),
                     "train": len(self.splits["train"]),
                     "validation": len(self.splits[split]),
                     "epochs": epochs,
-                    "constant": self.constant(split),
+                    "constant": self.constants[split],
                     "source": self.data,
                     "split": split,
                     "task": self.task.name,

@@ -27,10 +27,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.processes import SAVING, keep_freed_memory, variables
 from mabert.study.cells import CellFiles
-from mabert.study.plan import text_of
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune, grid_file
@@ -94,7 +94,7 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     planned = order["content"]
     if "task" not in order:
         recipe = build(PretrainRecipe, order["recipe"], "")
-        check_unchanged("the text", planned["text"], text_of(recipe.data.sources))
+        check_unchanged("the text", planned["text"], identities(recipe.data.sources))
         check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
         training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
         training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
@@ -147,6 +147,9 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
         lock.acquire(timeout=0)
     except Timeout:
         sys.exit(BUSY)
+    except OSError as error:
+        record_failure(files, reason_of(error))
+        sys.exit(1)
     if files.finished(seeds):  # by another since the runner looked
         sys.exit(0)
     stop_with(multiprocessing.parent_process())

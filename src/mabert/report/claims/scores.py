@@ -1,7 +1,8 @@
 """Claims on scores: which arm is above which, on average or on a task."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -143,11 +144,18 @@ def score_verdicts(studies: Sequence[Study]) -> list[Verdict]:
     """Every claim on scores, at every scale and budget that it was measured at; once where nowhere."""
     verdicts = []
     for claim in CLAIMS:
-        found = [each for study in studies if study.question in claim.studies for each in _of_study(claim, study)]
+        found = _of_all([study for study in studies if study.question in claim.studies], partial(_of_study, claim))
         text = claim.text.format(budget="each share")
         verdicts += found or [Verdict(text, claim.source, "-", UNMEASURED, "", "")]
-    rising = [each for study in studies if study.question == "budget" for each in _growth(study)]
+    rising = _of_all([study for study in studies if study.question == "budget"], _growth)
     return [*verdicts, *(rising or [Verdict(GROWTH, _GROWTH_SOURCE, "-", UNMEASURED, "", "")])]
+
+
+def _of_all(studies: Sequence[Study], judged: Callable[[Study], Iterable[Verdict]]) -> list[Verdict]:
+    """The verdicts of some studies; of several, each says which."""
+    if len(studies) == 1:
+        return list(judged(studies[0]))
+    return [replace(each, place=f"{study.title}, {each.place}") for study in studies for each in judged(study)]
 
 
 def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:

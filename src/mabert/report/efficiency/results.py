@@ -203,6 +203,8 @@ def check_machines(rows: Iterable[Row]) -> None:
     first: dict[Condition, Source] = {}
     for row in rows:
         known = first.setdefault(row.condition, row.source)
+        if "instructions" not in known.environment:  # then one that tells them is the better measure of the others
+            first[row.condition] = row.source
         sources = (row.source, known)
         # Files of before it was recorded do not tell their processor's instructions.
         told = all("instructions" in source.environment for source in sources)

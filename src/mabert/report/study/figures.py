@@ -70,7 +70,8 @@ def budget_chart(study: Study) -> str | None:
     if not any(found for line in ours.values() for found in line.values()):
         return None
     figure = Figure(figsize=(8.2, 3.8), layout="constrained")
-    panels = figure.subplots(1, 2, squeeze=False)[0]
+    theirs = study.question in ("budget", "baselines")
+    panels = figure.subplots(1, 2 if theirs else 1, squeeze=False)[0]
     for number, (arm, line) in enumerate(ours.items()):
         look = look_of(study, arm, number)
         points = {budget: found for budget, found in line.items() if found is not None}
@@ -89,14 +90,14 @@ def budget_chart(study: Study) -> str | None:
     papers = study.papers(column.key for column in scored(study))
     for number, arm in enumerate(arms):
         key = next((row.paper for row in study.rows if row.arm == arm), None)
-        if key is not None and key in paper.NAMES and papers:
+        if theirs and key is not None and key in paper.NAMES and papers:
             look = look_of(study, arm, number)
             heights = [paper.average(table, key, papers) for table in paper.GLUE.values()]
             shares = [100 * budget for budget in paper.GLUE]
             panels[1].plot(
                 shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=_DASHED
             )
-    for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=True):
+    for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=False):
         axes.set_xticks([100 * budget for budget in budgets], [f"{budget:.0%}" for budget in budgets])
     _name_panels(panels, study)
     for axes in panels:

@@ -21,7 +21,6 @@ QUESTIONS = {
 }
 """The paper's tables of scores, by their labels, and what each asks."""
 
-_OFFICIAL = {task.title for task in paper.TASKS.values()}
 _STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
 _COLUMN = ("key", "title", "metric")
 _ROW = ("arm", "budget", "pretraining", "scores")
@@ -36,11 +35,11 @@ class Column:
         title: What it is called.
         metric: Key of the metric that it is scored by.
         paper: The paper's column of this task; None where it has none.
-        sample: What part of the training rows it was trained on; None for all.
+        sample: What rows it has, where they are not the official ones; None where they are.
         train: Training rows; None where not told.
         validation: Rows it is scored on; None where not told.
         epochs: Passes over the training rows; None where not told.
-        constant: The score of always answering with the most common class; None where there is none, or not told.
+        constant: The best score that one class for all could have; None where there is none, or not told.
         source: Where the data came from.
     """
 
@@ -57,8 +56,8 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The title, which for a sample never is the official one alone."""
-        return f"{self.title}, {self.sample}" if self.sample and self.title in _OFFICIAL else self.title
+        """The title, which for a sample says so."""
+        return f"{self.title}, {self.sample}" if self.sample and self.sample not in self.title else self.title
 
     @property
     def heading(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from statistics import fmean
 
 from mabert.report import paper
 from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, with_best, words
@@ -276,9 +277,9 @@ def _constant_row(study: Study, columns: Sequence[Column]) -> list[tuple[Cell, .
     if all(score is None for score in scores):
         return []
     averaged = [column.constant for column in columns]
-    mean = None if None in averaged or not averaged else sum(filter(None, averaged)) / len(averaged)
+    mean = None if None in averaged or not averaged else fmean(averaged)
     budget = (Cell(""),) if len(study.budgets) > 1 else ()
-    return [(Cell("always the most common class"), *budget, *(_number(each, "{:.3f}") for each in (*scores, mean)))]
+    return [(Cell("the best single class for all"), *budget, *(_number(each, "{:.3f}") for each in (*scores, mean)))]
 
 
 def _reason(row: Row, column: str) -> str:
@@ -346,8 +347,10 @@ def _uneven(study: Study) -> list[str]:
 
 def _samples(columns: Iterable[Column]) -> list[str]:
     told = [
-        f"{column.name} is trained on {column.train:,} rows, not on all"
-        for column in columns
-        if column.sample and column.train
+        f"{column.name}, with {column.train:,} training rows" for column in columns if column.sample and column.train
     ]
-    return [f"{'; '.join(told)}: its scores are not those of the official task."] if told else []
+    return (
+        [f"Scores on other rows than the official task's are not scores on that task: {'; '.join(told)}."]
+        if told
+        else []
+    )

@@ -1,0 +1,33 @@
+"""What results say of their machine, and in what it is said to be fast."""
+
+import pytest
+import torch
+
+from mabert.environment import environment, fast_dtype, instructions
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "dtype", "named"),
+    [
+        ({"avx2": True}, "float32", "KIND"),
+        ({"avx512_bf16": True}, "bfloat16", "KIND BF16"),
+        ({"amx_bf16": True, "avx512_bf16": False}, "bfloat16", "KIND BF16"),
+        ({"bf16": True}, "bfloat16", "KIND BF16"),
+        ({}, "float32", "KIND"),
+    ],
+)
+def test_a_processor_is_fast_in_what_it_has_instructions_for(monkeypatch, capabilities, dtype, named):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "KIND")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert fast_dtype("cpu") == fast_dtype() == dtype
+    assert instructions() == environment()["instructions"] == named
+
+
+@pytest.mark.parametrize(("supported", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert fast_dtype("cuda") == fast_dtype() == dtype
+    assert fast_dtype("cpu") == "float32"
