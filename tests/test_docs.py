@@ -9,6 +9,8 @@ from pathlib import Path
 from mabert.report.drift import cures
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import load_results
+from mabert.report.sources import find
+from mabert.report.whole import write_report
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -36,6 +38,15 @@ def test_the_tables_of_efficiency_are_those_of_the_files_that_they_name():
     files = sorted(set(re.findall(r"^- `(\S+-models\.json)`:", page, re.MULTILINE)))
     assert len(files) > 1
     assert efficiency_report(load_results([RESULTS / file for file in files])) == page
+
+
+def test_the_page_is_that_of_the_results_beside_it(tmp_path):
+    write_report(find([RESULTS]), tmp_path / "report.html")
+    page = (RESULTS / "page/report.md").read_text(encoding="utf-8")
+    assert page == (tmp_path / "report.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\]\((report/\S+\.svg)\)", page)
+    assert figures
+    assert all((RESULTS / "page" / figure).is_file() for figure in figures)
 
 
 def test_the_smallest_example_of_the_leak():

@@ -123,7 +123,14 @@ def rivals(profile: str, measure: str, output: Path) -> dict[str, Any]:
     # The limit leaves room for the first call, which compiles.
     protocol = Protocol(warm_seconds=1.0, budget=2.0, limit=90.0)
     lengths = LENGTHS[profile] if measure != "training" else TRAINED_LENGTHS[profile]
-    plan = Plan(measures=(measure,), profiles=(profile,), lengths=lengths, device="cuda", protocol=protocol)
+    plan = Plan(
+        measures=(measure,),
+        profiles=(profile,),
+        dtypes=("bfloat16",),
+        lengths=lengths,
+        device="cuda",
+        protocol=protocol,
+    )
     return run(plan, output=output, name=f"gpu-{profile}_{measure}.partial")
 
 
