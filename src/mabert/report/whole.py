@@ -95,7 +95,7 @@ def _head(found: Found) -> Iterator[Part]:
     runs += [f"Memory and time: {_machine(source.environment)}" for source in sources]
     runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
     runs += [f"Throughput: {_machine(content.get('environment') or {})}" for _, content in found.throughputs]
-    yield Items(tuple(runs))
+    yield Items(tuple(dict.fromkeys(runs)))
     if found.studies:
         told = tuple(f"{study.title} at scale `{study.scale}`: {summary(study)}" for study in found.studies)
         yield Fold("What was run, and with what settings", (Items(told),))
