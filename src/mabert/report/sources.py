@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.report.efficiency.results import Results, load_results
-from mabert.report.study.results import Study, read_study
+from mabert.report.study.results import QUESTIONS, Study, read_study
 
 KINDS = {
     "study": "mabert study",
@@ -127,7 +127,6 @@ def _check(content: dict[str, Any], kind: str, path: Path) -> None:
 
 def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study, ...], list[str]]:
     """Of two files of one study at one scale the one written later stays; the others are told of."""
-    order = ["pattern", "baselines", "budget", "components", "pooling"]
     latest: dict[tuple[str, str], Study] = {}
     older = []
     for study in sorted((read_study(content, path.name) for path, content in files), key=_date):
@@ -135,7 +134,7 @@ def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study,
         if before is not None:
             older.append(f"`{before.file}`: `{study.file}` is a later state of the same study at the same scale")
         latest[study.name, study.scale] = study
-    ranks = {name: rank for rank, name in enumerate(order)}
+    ranks = {question: rank for rank, question in enumerate(QUESTIONS.values())}
 
     def place(study: Study) -> tuple[int, str, str]:
         return ranks.get(study.question or "", len(ranks)), study.name, study.scale

@@ -14,12 +14,12 @@ MODELS = {**paper.NAMES, "modernbert": "ModernBERT"}
 
 QUESTIONS = {
     "tab:pattern_glue": "pattern",
+    "tab:glue_full_budget": "baselines",
+    "fig:glue_budget_avg": "budget",
     "tab:ablation_integration": "components",
     "tab:pooling_pred_100pct": "pooling",
-    "fig:glue_budget_avg": "budget",
-    "tab:glue_full_budget": "baselines",
 }
-"""The paper's tables of scores, by their labels, and what each asks."""
+"""What studies ask that the paper asks too, by the labels of its tables and figure, in the order of the page."""
 
 _STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
 _COLUMN = ("key", "title", "metric")

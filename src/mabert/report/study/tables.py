@@ -99,12 +99,12 @@ def paper_table(study: Study, table: paper.Table[str, paper.Score]) -> Grid:
 def tables_not_run(studies: Iterable[Study]) -> list[Grid]:
     """The paper's tables of scores that no study is set beside."""
     shown = {table.label for study in studies for _, table in paper_tables(study)}
-    kinds = [(paper.PATTERNS, "pattern"), *((table, "model") for table in paper.GLUE.values())]
+    kinds = [(paper.PATTERNS, "pattern"), *((table, "budget") for table in paper.GLUE.values())]
     kinds += [(paper.INTEGRATION, "components"), (paper.POOLING, "pooling")]
     names = {**MODELS, **paper.INTEGRATIONS, **paper.POOLINGS}
     return [
-        _paper_grid(table, "not-run", first, lambda row: names.get(row, row))
-        for table, first in kinds
+        _paper_grid(table, "not-run", FIRST[question], lambda row: names.get(row, row))
+        for table, question in kinds
         if table.label not in shown
     ]
 
