@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from mabert import MaBertForMaskedLM
-from mabert.data.batches import Divided, TokenBudgetSampler, part
+from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, part
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from tests.model.helpers import build, config
@@ -31,6 +31,32 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
     for batch in batches:
         chosen = [lengths[index] for index in batch]
         assert len(batch) == 1 or (max(chosen) * len(batch) if padded else sum(chosen)) <= tokens
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 20), st.integers(1, 3), st.booleans())
+def test_every_epoch_has_every_example_once_in_an_order_of_its_own(lengths, size, epochs, grouped):
+    sampler = ExampleSampler(lengths, size, epochs=epochs, seed=0, grouped=grouped)
+    batches, ends = list(sampler), sampler.epoch_ends()
+    assert batches == list(sampler)
+    assert len(sampler) == len(batches) == ends[-1]
+    passes = [batches[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+    for each in passes:
+        assert sorted(itertools.chain(*each)) == list(range(len(lengths)))
+        assert {len(batch) for batch in each[:-1]} <= {size}
+    if len(set(lengths)) > 1 and len(lengths) > 20:
+        assert len({str(each) for each in passes}) == epochs
+
+
+def test_examples_of_like_length_come_together_where_that_is_asked_for():
+    lengths = np.random.default_rng(0).integers(3, 60, 400)
+    spread = {
+        grouped: np.mean(
+            [np.ptp(lengths[batch]) for batch in ExampleSampler(lengths, 8, epochs=1, seed=0, grouped=grouped)]
+        )
+        for grouped in (True, False)
+    }
+    assert spread[True] < spread[False] / 3
 
 
 def test_a_run_is_its_epochs_in_new_orders_and_the_same_each_time():

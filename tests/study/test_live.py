@@ -136,6 +136,8 @@ def test_of_a_begun_cell_what_is_left_counts(tmp_path):
             (files.run / folder / "result.json").write_text("{}")
     assert CellFiles(root, pretraining.name).left(pretraining) == pytest.approx(1 - 3 / pretraining.steps)
     assert CellFiles(root, tuning.name).left(tuning) == 1 - 1 / len(tuning.seeds)
+    (CellFiles(root, tuning.name).run / "unfinished/seed-1-lr-0.02/checkpoint-2").mkdir(parents=True)
+    assert CellFiles(root, tuning.name).left(tuning) == 1 - 1 / len(tuning.seeds) - 2 / tuning.steps
     finish(root, pretraining.name, 1.0)
     assert CellFiles(root, pretraining.name).left(pretraining) == 0
 

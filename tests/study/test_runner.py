@@ -283,6 +283,26 @@ def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroke
     assert not files.progress.exists()
 
 
+def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    plan = planned(folder, root, {"map": ARMS["map"]}, {**fields, "tasks": {"cola": {"finetune": {"epochs": 400}}}})
+    cell = plan.cells[plan.rows[0].finetunings["cola"]]
+    files = CellFiles(root, cell.name)
+    process = begun(cell, root)
+    waits_for(files.progress.is_file)
+    process.terminate()
+    process.join()
+    assert process.exitcode == STOPPED
+    (saved,) = files.run.glob("unfinished/*/checkpoint-*")
+    process = begun(cell, root)
+    waits_for(files.progress.is_file)
+    assert json.loads(files.progress.read_text())["step"] > int(saved.name.removeprefix("checkpoint-"))
+    process.join()
+    assert files.done(cell)
+    assert not (files.run / "unfinished").exists()
+
+
 def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
     own = json.loads(json.dumps(fields))

@@ -2,11 +2,12 @@
 
 import csv
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +21,18 @@ from mabert.baselines.load import build
 from mabert.baselines.registry import family_named
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
+from mabert.data.tokenizer import load_tokenizer
+from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
-from mabert.train.classifier import ClassifierTrainer, FinetuneRecipe, encode_task, epochs_of, logits_of
+from mabert.train.classifier import (
+    ClassifierTrainer,
+    FinetuneRecipe,
+    Job,
+    encode_task,
+    epochs_of,
+    logits_of,
+    train_classifier,
+)
 from mabert.train.finetune import check_divides, finetune
 from mabert.train.trainer import TrainingDivergedError
 from tests.model.helpers import config
@@ -141,30 +152,13 @@ def watched_batches(monkeypatch):
     return seen
 
 
-class Texts:
-    """Examples of which only the lengths are known."""
-
-    def __init__(self, lengths):
-        self.lengths = list(lengths)
-
-    def __len__(self):
-        return len(self.lengths)
-
-
-def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path):
-    lengths = np.random.default_rng(0).integers(3, 60, 400)
-    spread = {}
+def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path, monkeypatch):
+    seen, padding = watched_batches(monkeypatch), {}
     for batches in ("length", "random"):
-        trainer = SimpleNamespace(
-            job=SimpleNamespace(
-                data=SimpleNamespace(splits={"train": Texts(lengths)}), recipe=SimpleNamespace(batches=batches)
-            ),
-            args=SimpleNamespace(train_batch_size=4, world_size=2, seed=0),
-        )
-        order = list(ClassifierTrainer._get_train_sampler(trainer))
-        assert sorted(order) == list(range(400))
-        spread[batches] = np.ptp(lengths[order].reshape(-1, 8), axis=1).mean()
-    assert spread["length"] < spread["random"] / 3
+        go(pretrained, tmp_path / batches, epochs=1, batch_size=4, batches=batches)
+        padding[batches] = np.mean([(ids == tokenizer().pad_token_id).float().mean().item() for ids in seen])
+        seen.clear()
+    assert padding["length"] < padding["random"] / 3
 
 
 @pytest.mark.parametrize("packing", ["unpad", "pack", "none"])
@@ -264,6 +258,86 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     result = go(pretrained, tmp_path / "run", seeds=(0, 1), epochs=1, resume=True)
     assert len(result["outcome"]["scores"]["validation"]["accuracy"]["values"]) == 2
     assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
+
+
+class Ends(TrainerCallback):
+    """Ends a process, once, before a step; the head of the model is lost at the last one."""
+
+    def __init__(self, step, how):
+        self.step, self.how = step, how
+
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == self.step:
+            self.step = None
+            self.how()
+
+    def on_step_end(self, args, state, control, model, **_):
+        if state.global_step == state.max_steps:
+            with torch.no_grad():
+                model.classifier.weight.zero_()
+
+
+def killed():
+    raise SystemError("killed")
+
+
+def interrupted():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how"),
+    [
+        ({"batches": "random"}, killed),
+        ({"batches": "length", "packing": "none"}, interrupted),
+        ({"batch_tokens": 100, "packing": "pack"}, killed),
+        ({"learning_rates": [1e-2, 2e-2]}, killed),
+    ],
+    ids=str,
+)
+def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(pretrained, tmp_path, monkeypatch, recipe, how):
+    monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0 if how is killed else math.inf)
+    how_trained = FinetuneRecipe(**{**RECIPE, "dropout": 0.1, "select": "best", **recipe})
+
+    def start(folder, step, **options):
+        given = (pretrained, TASK, splits(), tmp_path / folder, how_trained, (0, 1))
+        return finetune(*given, progress=False, callbacks=[Ends(step, how)], **options)
+
+    whole, seen = start("whole", None), watched_batches(monkeypatch)
+    with pytest.raises((SystemError, KeyboardInterrupt)) as stop:
+        start("stopped", 25)
+    done = 25 if how is killed else 26
+    if how is interrupted:
+        assert f"checkpoint-{done}; go on with --resume" in str(stop.value)
+    with pytest.raises(ValueError, match=r"already holds files.*--resume"):
+        start("stopped", None)
+    seen.clear()
+    again = start("stopped", None, resume=True)
+    one, two = (tmp_path / folder for folder in ("whole", "stopped"))
+    steps = max(entry["step"] for entry in json.loads((one / "seed-0/result.json").read_text())["history"])
+    assert len(seen) == steps * (2 + len(again["outcome"]["tried"])) - done
+    assert again["outcome"] == whole["outcome"]
+    for seed in ("seed-0", "seed-1"):
+        other = load_file(two / seed / "model.safetensors")
+        assert all(
+            (weight == other[name]).all() for name, weight in load_file(one / seed / "model.safetensors").items()
+        )
+        mine, theirs = (json.loads((folder / seed / "result.json").read_text())["history"] for folder in (one, two))
+        # A mean loss is over the steps since the start where that came after the last one was noted.
+        assert [{**entry, "loss": None} for entry in mine] == [{**entry, "loss": None} for entry in theirs]
+        assert mine[-1]["epoch"] == 3
+    assert not (two / "unfinished").exists()
+
+
+def test_a_rate_that_changed_is_not_gone_on_with(pretrained, tmp_path, monkeypatch):
+    monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0)
+    recipe = FinetuneRecipe(**RECIPE)
+    with pytest.raises(SystemError):
+        finetune(pretrained, TASK, splits(), tmp_path / "run", recipe, progress=False, callbacks=[Ends(25, killed)])
+    data = encode_task(TASK, splits(), load_tokenizer(str(pretrained)), 64, False)
+    seen = watched_batches(monkeypatch)
+    train_classifier(Job(pretrained, load_tokenizer(str(pretrained)), data, recipe, False), tmp_path / "run", 1e-3, 0)
+    assert len(seen) == 30
 
 
 def test_other_examples_are_no_resumption(pretrained, tmp_path):
@@ -402,8 +476,8 @@ def test_the_epoch_that_is_asked_for_is_kept(pretrained, tmp_path, select):
     class Spoilt(TrainerCallback):
         """The last epoch ends with a head that calls everything a bird."""
 
-        def on_epoch_end(self, args, state, control, model, **_):
-            if round(state.epoch) == 4:
+        def on_step_end(self, args, state, control, model, **_):
+            if state.global_step == state.max_steps:
                 with torch.no_grad():
                     model.classifier.weight.zero_()
                     model.classifier.bias.copy_(torch.tensor([-1.0, 1.0]))

@@ -111,7 +111,9 @@ def add_finetune(commands: Any) -> None:
     how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
     how.add_argument("--masking", choices=("none", "pre", "post", "pre+post", "exact"), help="of padding [the model's]")
     how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
-    how.add_argument("--resume", action="store_true", help="keep the seeds that are finished")
+    how.add_argument(
+        "--resume", action="store_true", help="go on where it was stopped, keeping the seeds that are finished"
+    )
 
 
 def seed_list(text: str) -> list[int]:

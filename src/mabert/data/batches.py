@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from torch.utils.data import Sampler
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mabert.data.permutation import Permutation
 
@@ -63,6 +65,42 @@ class Divided(Sampler[list[int]]):
 def part(examples: int, rank: int, processes: int) -> float:
     """How many examples of a batch a process has, in shares of an even one."""
     return len(range(rank, examples, processes)) * processes / examples
+
+
+class ExampleSampler(Sampler[list[int]]):
+    """Batches of so many examples: a `batch_sampler` for a DataLoader.
+
+    One pass over the sampler is the whole run, epoch after epoch, each in an order of its own, and every pass is the
+    same, so skipping the batches that are done resumes exactly. Give Trainer one epoch.
+
+    Args:
+        lengths: tokens of each example.
+        size: examples of a batch; the last of an epoch has what is left.
+        epochs: passes over the examples.
+        seed: of the orders.
+        grouped: examples of a batch are of like length, with the longest of an epoch first, as transformers'
+            `LengthGroupedSampler` has them; else they are drawn at random.
+    """
+
+    def __init__(self, lengths: Sequence[int], size: int, *, epochs: int, seed: int, grouped: bool) -> None:
+        self.lengths, self.size, self.epochs, self.seed, self.grouped = lengths, size, epochs, seed, grouped
+
+    def __iter__(self) -> Iterator[list[int]]:
+        draws = torch.Generator().manual_seed(self.seed)
+        order: Sampler[int] = (
+            LengthGroupedSampler(self.size, lengths=self.lengths, generator=draws)
+            if self.grouped
+            else RandomSampler(self.lengths, generator=draws)
+        )
+        for _ in range(self.epochs):
+            yield from BatchSampler(order, self.size, drop_last=False)
+
+    def __len__(self) -> int:
+        return self.epochs * -(-len(self.lengths) // self.size)
+
+    def epoch_ends(self) -> list[int]:
+        """Batches from the start of the run to the end of each epoch."""
+        return [len(self) // self.epochs * done for done in range(1, self.epochs + 1)]
 
 
 class TokenBudgetSampler(Sampler[list[int]]):

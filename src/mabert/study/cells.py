@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.train.run import REQUEST, RESULT
+from mabert.train.run import REQUEST, RESULT, UNFINISHED
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,15 @@ class CellFiles:
         return RESULT in listed and set(seeds) <= set(self.seeds())
 
     def left(self, cell: Cell) -> float:
-        """The share of a cell's work that is to be done: of a pretraining since its last checkpoint, of a fine-tuning
-        the seeds."""
+        """The share of a cell's work that is to be done: since the last checkpoint, and of a fine-tuning the seeds that
+        are not finished."""
         if self.done(cell):
             return 0.0
-        if cell.kind == "finetuning":
-            return len(set(cell.seeds) - set(self.seeds())) / len(cell.seeds)
-        saved = (int(folder.name.removeprefix("checkpoint-")) for folder in self.run.glob("checkpoint-*"))
-        return 1 - max(saved, default=0) / cell.steps
+        finetunes = cell.kind == "finetuning"
+        whole = len(set(cell.seeds) - set(self.seeds())) / len(cell.seeds) if finetunes else 1.0
+        checkpoints = self.run.glob(f"{UNFINISHED}/*/checkpoint-*" if finetunes else "checkpoint-*")
+        saved = max((int(folder.name.removeprefix("checkpoint-")) for folder in checkpoints), default=0)
+        return max(0.0, whole - saved / cell.steps)
 
     def seeds(self) -> list[int]:
         """Seeds that are finished, those of other plans too."""

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -23,11 +23,11 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import get_last_checkpoint
 
 from mabert.baselines.load import build, load_config, with_new_head
 from mabert.baselines.registry import family_of
-from mabert.data.batches import Divided, TokenBudgetSampler, batches_by_length, part
+from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, batches_by_length, part
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
@@ -36,8 +36,11 @@ from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.train.recipe import Packing, at_least, check_choices, check_packing
+from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
     MaBertTrainer,
+    SaveOnInterrupt,
+    Stopwatch,
     TrainingDivergedError,
     device_arguments,
     joined,
@@ -47,6 +50,12 @@ from mabert.train.trainer import (
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
+
+SAVE_SECONDS = 600.0
+"""Between two checkpoints: what a kill may cost. Few fine-tunings take as long."""
+
+BEST = "best.safetensors"
+"""The weights of the best epoch so far, in a checkpoint."""
 
 
 @dataclass
@@ -180,26 +189,20 @@ class Job:
         """Passes over the training data."""
         return epochs_of(self.recipe, self.data.task)
 
-    def budget(self, seed: int) -> TokenBudgetSampler | None:
-        """The batches of a whole run by `batch_tokens`, or None where a batch is a number of examples."""
-        recipe = self.recipe
+    def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
+        """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
+        recipe, lengths = self.recipe, self.data.splits["train"].lengths
+        grouped = recipe.batches == "length"
         if recipe.batch_tokens is None:
-            return None
+            return ExampleSampler(lengths, recipe.batch_size, epochs=self.epochs, seed=seed, grouped=grouped)
         return TokenBudgetSampler(
-            self.data.splits["train"].lengths,
+            lengths,
             recipe.batch_tokens,
             epochs=self.epochs,
             seed=seed,
-            grouped=recipe.batches == "length",
+            grouped=grouped,
             padded=recipe.packing == "none" or not runs_unpadded(classifier_config(self)),
         )
-
-    def sizes(self, budget: TokenBudgetSampler | None) -> list[int]:
-        """Examples of each step of a run, all processes together."""
-        if budget is not None:
-            return [len(batch) for batch in budget]
-        examples, size = len(self.data.splits["train"]), self.recipe.batch_size
-        return self.epochs * [min(size, examples - first) for first in range(0, examples, size)]
 
     def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
         """A classifier's outputs for one split, float32 (examples, labels).
@@ -227,31 +230,53 @@ def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
     return 10 if isinstance(task, GlueTask) and task.name in SMALL_TASKS else 3
 
 
-def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
-    """One training run.
+@dataclass(frozen=True)
+class Trained:
+    """What came out of one training run.
+
+    Attributes:
+        classifier: The model.
+        history: What was logged on the way.
+        before: Seconds that earlier starts of the run spent on it.
+    """
+
+    classifier: PreTrainedModel
+    history: list[dict[str, Any]]
+    before: float
+
+
+def checkpoints_of(folder: Path, rate: float, seed: int) -> Path:
+    """Where a training run of a fine-tuning in `folder` leaves its checkpoints."""
+    return folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
+
+
+def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
+    """One training run, from its last checkpoint if there is one.
 
     Args:
         job: What to train on, and how.
-        place: Folder that the Trainer may use.
+        folder: Of the fine-tuning.
         rate: Peak learning rate.
         seed: Of head, order and dropout.
 
-    Returns:
-        The classifier, and what was logged on the way.
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     set_seed(seed)
     recipe, task = job.recipe, job.data.task
     classifier = new_classifier(job)
-    budget = job.budget(seed)
+    batches = job.batches(seed)
     processes = joined(recipe.precision).num_processes
-    sizes = job.sizes(budget)
-    steps = len(sizes)
+    steps = len(batches)
+    place = checkpoints_of(folder, rate, seed)
+    checkpoint = get_last_checkpoint(str(place)) if place.is_dir() else None
+    interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ClassifierTrainer(
         model=classifier,
         args=orderly(
             TrainingArguments(
                 output_dir=str(place),
-                num_train_epochs=1 if budget else job.epochs,
+                num_train_epochs=1,  # as long as the run
                 per_device_train_batch_size=max(1, recipe.batch_size // processes),
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
@@ -260,12 +285,11 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
                 seed=seed,
                 logging_steps=max(1, min(50, steps // 20)),
                 save_strategy="no",
-                eval_strategy="no" if budget else "epoch",
+                save_total_limit=1,
                 report_to=[],
                 remove_unused_columns=False,
                 logging_nan_inf_filter=False,
-                # Seeded by the sum of seed and epoch, the second epoch of a seed would be the first of the next seed.
-                accelerator_config={"use_seedable_sampler": False, "even_batches": False},
+                accelerator_config={"even_batches": False},
                 **device_arguments(recipe.precision),
             )
         ),
@@ -274,16 +298,24 @@ def train_classifier(job: Job, place: Path, rate: float, seed: int) -> tuple[Pre
         eval_dataset=job.data.splits[job.data.validations[0]],
         title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
         job=job,
-        budget=budget,
-        sizes=sizes,
-        callbacks=list(job.callbacks),
+        batches=batches,
+        callbacks=[interrupt, stopwatch, *job.callbacks],
     )
-    trainer.train()
+    with interrupt.listening():
+        trainer.train(resume_from_checkpoint=checkpoint)
+    if interrupt.interrupted:
+        raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(place))}; go on with --resume")
     if trainer.best_weights is not None:
         classifier.load_state_dict(trainer.best_weights)
     if isinstance(classifier.config, MaBertConfig):
         classifier.config.unpad = "auto"
-    return classifier, [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+    ends = [0, *batches.epoch_ends()]
+    history = [
+        {**entry, "epoch": round(float(np.interp(entry["step"], ends, range(len(ends)))), 4)}
+        for entry in trainer.state.log_history
+        if "train_runtime" not in entry
+    ]
+    return Trained(classifier, history, stopwatch.before)
 
 
 def new_classifier(job: Job) -> PreTrainedModel:
@@ -321,41 +353,27 @@ def runs_unpadded(config: PreTrainedConfig) -> bool:
 
 
 class ClassifierTrainer(MaBertTrainer):
-    """Batches of like length; the task's metrics on the validation data after every epoch.
+    """A whole run's batches; the task's metrics on the validation data after every epoch.
 
     Args:
         job: What to train on, and how.
-        budget: All batches of the run, which Trainer takes to be one epoch; or None, epochs of `batch_size` examples.
-        sizes: Examples of each step.
+        batches: All of the run, which Trainer takes to be one epoch.
         arguments: As `MaBertTrainer` takes them.
     """
 
-    def __init__(
-        self, *, job: Job, sizes: Sequence[int], budget: TokenBudgetSampler | None = None, **arguments: Any
-    ) -> None:
+    def __init__(self, *, job: Job, batches: ExampleSampler | TokenBudgetSampler, **arguments: Any) -> None:
         super().__init__(**arguments)
         # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
         # take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
-        self.job, self.budget, self.sizes = job, budget, sizes
-        if budget is not None:
-            self.add_callback(EvaluateAt(budget.epoch_ends()))
-        self.best = -math.inf
+        self.job, self.batches = job, batches
+        self.sizes = [len(batch) for batch in batches]
+        self.add_callback(EvaluateAt(batches.epoch_ends()))
         self.best_weights: dict[str, torch.Tensor] | None = None
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        examples, order = self.job.data.splits["train"], torch.Generator().manual_seed(self.args.seed)
-        if self.job.recipe.batches == "random":
-            return RandomSampler(examples, generator=order)
-        size = self.args.train_batch_size * self.args.world_size
-        return LengthGroupedSampler(size, lengths=examples.lengths, generator=order)
 
     def get_train_dataloader(self) -> DataLoader:
         examples, processes = self.job.data.splits["train"], self.args.world_size
-        batches: Sampler[list[int]] = self.budget or BatchSampler(
-            self._get_train_sampler(), self.args.train_batch_size * processes, drop_last=False
-        )
-        parts = Divided(batches, processes) if processes > 1 else batches
+        parts: Sampler[list[int]] = Divided(self.batches, processes) if processes > 1 else self.batches
         pinned = self.args.dataloader_pin_memory
         loader = DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator, pin_memory=pinned)
         return self.accelerator.prepare(loader)
@@ -377,13 +395,24 @@ class ClassifierTrainer(MaBertTrainer):
         """Scores the first validation split, and keeps the best weights if they are wanted."""
         scores = self.job.scores(self.model)
         metrics = {f"eval_{name}": value for name, value in scores.items()}
-        main = scores[self.job.data.task.main_metric]
-        if self.job.recipe.select == "best" and main > self.best:
-            self.best = main
+        main, best = scores[self.job.data.task.main_metric], self.state.best_metric
+        if self.job.recipe.select == "best" and (best is None or main > best):
+            self.state.best_metric = main  # which a checkpoint keeps
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.best_weights is not None:
+            save_file(self.best_weights, Path(output_dir or self.args.output_dir) / BEST)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        kept = Path(resume_from_checkpoint) / BEST
+        if kept.is_file():
+            self.best_weights = load_file(kept)
 
 
 class EvaluateAt(TrainerCallback):

@@ -1,7 +1,9 @@
 """Fine-tuning on a text classification or regression task: a grid of learning rates, several seeds, one record."""
 
+import contextlib
 import dataclasses
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -21,8 +23,16 @@ from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
-from mabert.train.classifier import FinetuneRecipe, Job, TaskData, encode_task, new_classifier, train_classifier
-from mabert.train.run import RESULT, RunFolder, now, write_text
+from mabert.train.classifier import (
+    FinetuneRecipe,
+    Job,
+    TaskData,
+    checkpoints_of,
+    encode_task,
+    new_classifier,
+    train_classifier,
+)
+from mabert.train.run import RESULT, UNFINISHED, RunFolder, now, write_text
 from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
 
 FREE = ("resolved.processes",)
@@ -55,7 +65,8 @@ def finetune(
         recipe: How.
         seeds: Of initialisation of the head, order and dropout.
         source: Where the examples come from, for the record.
-        resume: Whether to go on in a folder, keeping the seeds that are finished.
+        resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
+            its last checkpoint, to the same weights.
         vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
             and examples may lie elsewhere then, being the same.
         progress: Whether to show progress.
@@ -70,6 +81,7 @@ def finetune(
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If model, data and recipe do not fit, or the folder holds another run.
+        KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
@@ -98,6 +110,9 @@ def finetune(
     tried = {rate: read_json(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
     done = {seed: read_json(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
     processes.wait_for_everyone()
+    if processes.is_main_process:
+        for seed in (seed for seed, result in done.items() if result):  # a kill may have come before this
+            leave_no_checkpoints(folder.path, seed)
     try:
         rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
         runs, diverged = [], {}
@@ -109,8 +124,9 @@ def finetune(
                 if processes.num_processes > 1:  # the others wait for this one
                     raise
                 diverged[seed] = str(error)
+                leave_no_checkpoints(folder.path, seed)
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt("finished seeds are kept; go on with --resume") from stop
+        raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
         raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
@@ -183,19 +199,20 @@ def best_rate(
         if before is not None and before["seed"] == seed:  # what was tried under another seed is not compared with this
             found[rate] = before
             continue
-        began, diverged = time.time(), None
+        began, spent, diverged = time.time(), 0.0, None
         try:
-            classifier, _ = train_classifier(job, folder, rate, seed)
-            score = job.scores(classifier)[job.data.task.main_metric]
+            trained = train_classifier(job, folder, rate, seed)
+            score, spent = job.scores(trained.classifier)[job.data.task.main_metric], trained.before
         except TrainingDivergedError as error:
             if processes.num_processes > 1:
                 raise
             score, diverged = None, str(error)
         found[rate] = {"learning_rate": rate, "seed": seed, "score": score, "diverged": diverged}
-        found[rate]["seconds"] = round(time.time() - began, 1)
+        found[rate]["seconds"] = round(spent + time.time() - began, 1)
         if processes.is_main_process:
             grid_file(folder, rate).parent.mkdir(exist_ok=True)
             write_text(grid_file(folder, rate), json.dumps(found[rate]) + "\n")
+            leave_no_checkpoints(folder, seed, rate)
     whole = {rate: each["score"] for rate, each in found.items() if each["score"] is not None}
     if not whole:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
@@ -206,13 +223,13 @@ def best_rate(
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:
     """Trains, saves if it is to be kept, and measures under one seed."""
     began = time.time()
-    classifier, history = train_classifier(job, place, rate, seed)
+    trained = train_classifier(job, place.parent, rate, seed)
     if writes and keep_model:
-        classifier.save_pretrained(place)
+        trained.classifier.save_pretrained(place)
         job.tokenizer.save_pretrained(place)
     data, metrics = job.data, {}
     # By every process: one that went on to the next seed would give up waiting for the first after half an hour.
-    found = {split: job.logits(classifier, split) for split in data.splits if split != "train"}
+    found = {split: job.logits(trained.classifier, split) for split in data.splits if split != "train"}
     if not writes:
         return {}
     place.mkdir(parents=True, exist_ok=True)
@@ -228,13 +245,23 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
         "seed": seed,
         "learning_rate": rate,
         "metrics": metrics,
-        "history": history,
+        "history": trained.history,
         "environment": environment(),
         "finished": now(),
-        "seconds": round(time.time() - began, 1),
+        "seconds": round(trained.before + time.time() - began, 1),
     }
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
+    leave_no_checkpoints(place.parent, seed)
     return result
+
+
+def leave_no_checkpoints(folder: Path, seed: int, rate: float | None = None) -> None:
+    """Removes those of a seed, or of a seed's training at one rate, whose result is written."""
+    for place in (folder / UNFINISHED).glob(f"seed-{seed}-lr-*"):
+        if rate is None or place == checkpoints_of(folder, rate, seed):
+            shutil.rmtree(place, ignore_errors=True)
+    with contextlib.suppress(OSError):  # there are others', or none
+        (folder / UNFINISHED).rmdir()
 
 
 def decided(task: Task, logits: np.ndarray) -> np.ndarray:

@@ -14,6 +14,9 @@ from mabert.environment import environment
 REQUEST = "request.yaml"
 RESULT = "result.json"
 LOGS = "tensorboard"
+UNFINISHED = "unfinished"
+"""Folder for the checkpoints of a run's trainings, where there are several, while they are under way."""
+
 RESOLVED = "resolved"
 """Where a request says what the run found out when it began."""
 

@@ -131,12 +131,16 @@ def publish(written: Path, place: Path) -> None:
 class SaveOnInterrupt(TrainerCallback):
     """Ctrl-C finishes the step, saves and stops; a second one stops at once.
 
+    Args:
+        every: Seconds after which it saves anyhow.
+
     Attributes:
         interrupted: Whether it happened.
     """
 
-    def __init__(self) -> None:
-        self.interrupted = False
+    def __init__(self, every: float = math.inf) -> None:
+        self.interrupted, self.every = False, every
+        self.saved = time.monotonic()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -160,14 +164,24 @@ class SaveOnInterrupt(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Asks for a checkpoint and the end, in all processes at the same step."""
+        due = time.monotonic() - self.saved >= self.every
         if torch.distributed.is_initialized():
-            heard = torch.tensor([int(self.interrupted)], device=args.device)
-            torch.distributed.all_reduce(heard, op=torch.distributed.ReduceOp.MAX)
-            self.interrupted = bool(heard)
-        if self.interrupted:
-            control.should_save = True
-            control.should_training_stop = True
+            asked = torch.tensor([int(self.interrupted), int(due)], device=args.device)
+            torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+            self.interrupted, due = map(bool, asked.tolist())
+        control.should_save = control.should_save or self.interrupted or due
+        control.should_training_stop = control.should_training_stop or self.interrupted
         return control
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Starts the clock."""
+        self.saved = time.monotonic()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Starts the clock again."""
+        self.saved = time.monotonic()
 
 
 class StepsAsAsked(TrainerCallback):
