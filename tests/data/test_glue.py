@@ -167,31 +167,51 @@ def test_bad_names(tmp_path):
         load_glue("cola", tmp_path)
 
 
-def hub_set(folder, classes):
+# Text columns and classes of each configuration of nyu-mll/glue, as its page lists them; STS-B has scores.
+PLAIN, MATCHED = ("train", "validation", "test"), ("validation_matched", "validation_mismatched")
+ON_THE_HUB = {
+    "cola": (("sentence",), ("unacceptable", "acceptable"), PLAIN),
+    "sst2": (("sentence",), ("negative", "positive"), PLAIN),
+    "mrpc": (("sentence1", "sentence2"), ("not_equivalent", "equivalent"), PLAIN),
+    "qqp": (("question1", "question2"), ("not_duplicate", "duplicate"), PLAIN),
+    "mnli": (
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ("train", *MATCHED, "test_matched", "test_mismatched"),
+    ),
+    "qnli": (("question", "sentence"), ("entailment", "not_entailment"), PLAIN),
+    "rte": (("sentence1", "sentence2"), ("entailment", "not_entailment"), PLAIN),
+    "stsb": (("sentence1", "sentence2"), (), PLAIN),
+}
+
+
+def hub_set(folder, task, classes=None):
+    """A data set as the hub has it, of one task: the label of training is the last class, or 2.5."""
     import datasets
 
+    texts, published, splits = ON_THE_HUB[task]
+    classes = classes or published
+    label = datasets.ClassLabel(names=list(classes)) if classes else datasets.Value("float32")
     features = datasets.Features(
-        sentence1=datasets.Value("string"),
-        sentence2=datasets.Value("string"),
-        label=datasets.ClassLabel(names=classes),
-        idx=datasets.Value("int32"),
+        **dict.fromkeys(texts, datasets.Value("string")), label=label, idx=datasets.Value("int32")
     )
     metadata = {b"huggingface": json.dumps({"info": {"features": features.to_dict()}}).encode()}
-    for split, label in (("train", 1), ("validation", 0), ("test", -1)):
+    for split in splits:
+        known = len(classes) - 1 if classes else 2.5
+        value = -1 if split.startswith("test") else known
         table = pa.table(
-            {
-                "sentence1": ["A."],
-                "sentence2": ["B."],
-                "label": pa.array([label], pa.int64()),
+            {name: [f"{name} of {split}"] for name in texts}
+            | {
+                "label": pa.array([value], pa.int64() if classes else pa.float32()),
                 "idx": pa.array([4], pa.int32()),
             }
         )
-        path = folder / "mrpc" / f"{split}-00000.parquet"
+        path = folder / task / f"{split}-00000.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table.replace_schema_metadata(metadata), path)
     (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: mrpc\n  data_files:\n"
-        + "".join(f"  - {{split: {split}, path: mrpc/{split}-*}}\n" for split in ("train", "validation", "test"))
+        f"---\nconfigs:\n- config_name: {task}\n  data_files:\n"
+        + "".join(f"  - {{split: {split}, path: {task}/{split}-*}}\n" for split in splits)
         + "---\n"
     )
     return folder
@@ -206,16 +226,19 @@ def no_downloads(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_downloads")
-def test_the_hub_gives_the_same_columns(tmp_path):
-    source = hub_set(tmp_path / "set", ["not_equivalent", "equivalent"])
-    loaded = load_glue("mrpc", f"hub:{source}")
-    assert list(loaded) == ["train", "validation", "test"]
-    assert loaded["train"][0] == {"text_a": "A.", "text_b": "B.", "label": 1, "index": 4}
-    assert loaded["test"][0] == {"text_a": "A.", "text_b": "B.", "index": 4}
+@pytest.mark.parametrize("task", TASKS)
+def test_the_hub_gives_the_same_columns(tmp_path, task):
+    texts, classes, splits = ON_THE_HUB[task]
+    loaded = load_glue(task, f"hub:{hub_set(tmp_path / 'set', task)}")
+    assert tuple(loaded) == splits
+    for split, rows in loaded.items():
+        read = dict(zip(("text_a", "text_b"), (f"{name} of {split}" for name in texts), strict=False))
+        label = {} if split.startswith("test") else {"label": len(classes) - 1 if classes else 2.5}
+        assert rows[0] == {**read, **label, "index": 4}
 
 
 @pytest.mark.usefixtures("no_downloads")
 def test_a_hub_set_with_other_classes_is_refused(tmp_path):
-    source = hub_set(tmp_path / "set", ["equivalent", "not_equivalent"])
+    source = hub_set(tmp_path / "set", "mrpc", ["equivalent", "not_equivalent"])
     with pytest.raises(ValueError, match=r"the classes are \['equivalent', 'not_equivalent'\], not \['not_equivalent'"):
         load_glue("mrpc", f"hub:{source}")

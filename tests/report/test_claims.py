@@ -12,7 +12,7 @@ from mabert.report.sources import find
 from mabert.report.study.statistics import difference
 from mabert.study.grid import load_study
 from tests.report.rows import CPU, GPU, SLOW, raw, whole
-from tests.report.studies import like_the_paper, read, row
+from tests.report.studies import COLUMNS, like_the_paper, read, row
 
 MMT, MAMBA, TRANSFORMER = "MMTMMTMMTMMT", "M" * 12, "T" * 12
 MIXED = [pattern for pattern in paper.PATTERNS.rows if len(set(pattern)) == 2]
@@ -59,6 +59,8 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
     alone = found.pop("Masking alone is above neither, on average")
     five_tasks = found.pop(f"On CoLA, MRPC, MNLI-m, MNLI-mm and RTE {MMT} has the highest score")
     on_every_task = [found.pop(claim) for claim in list(found) if "every task" in claim]
+    most = found.pop("Transformer layers alone are below each mixed pattern on most tasks")
+    widest = found.pop("[CLS] pooling in place of MAP costs the full model most on CoLA, with masking and without")
     assert {each.verdict for each in [*found.values(), alone]} == {HOLDS}
     assert len(found) == 12
     # The made-up columns are CoLA and RTE; the others are missing.
@@ -67,6 +69,10 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
         *(f"{share} of the steps" for share in ("10%", "25%", "50%")),
         *["100% of the steps"] * 2,
     ]
+    assert (most.verdict, widest.verdict) == (UNMEASURED, UNMEASURED)
+    assert "12 above, 36 missing" in most.numbers
+    assert widest.numbers.startswith("2 above, 12 missing; ")
+    assert "on CoLA less that on RTE" in widest.numbers
     assert (five_of_eight.verdict, five_of_eight.place) == (UNMEASURED, "tiny, 100% of the steps")
     assert "10 above, 15 missing" in five_of_eight.numbers
     assert five_tasks.verdict == UNMEASURED
@@ -76,7 +82,7 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
 def test_without_any_study_every_claim_is_named_once_and_not_measured():
     found = score_verdicts([])
     assert {each.verdict for each in found} == {UNMEASURED}
-    assert len({each.claim for each in found}) == len(found) == 15
+    assert len({each.claim for each in found}) == len(found) == 17
 
 
 BELOW = dict.fromkeys(paper.PATTERNS.rows, 0.5)
@@ -213,6 +219,44 @@ def test_all_arms_of_a_claim_are_averaged_over_the_same_tasks():
     assert found.verdict == UNMEASURED
     assert found.numbers.startswith("6 above, 1 missing; ")
     assert found.numbers.endswith("; over CoLA, RTE")
+
+
+EIGHT = tuple(paper.TASKS)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "missing", "verdict"),
+    [(5, 3, 0, HOLDS), (5, 0, 3, HOLDS), (4, 4, 0, FAILS), (0, 4, 4, FAILS), (4, 3, 1, UNMEASURED), (4, 3, 0, OPEN)],
+)
+def test_most_tasks_are_more_than_half_whatever_the_rest_says(monkeypatch, above, below, missing, verdict):
+    for task in EIGHT:
+        monkeypatch.setitem(COLUMNS, task, (paper.TASKS[task].title, "accuracy", task, None))
+    gaps = [0.1] * above + [-0.1] * below + [None] * missing
+    gaps += [0.0] * (8 - len(gaps))
+    scores = {
+        key: {
+            task: [0.5 + (gap if key in MIXED else 0.0)] * 5
+            for task, gap in zip(EIGHT, gaps, strict=True)
+            if gap is not None
+        }
+        for key in paper.PATTERNS.rows
+    }
+    study = read([row(key, each, key) for key, each in scores.items()], columns=EIGHT)
+    (found,) = verdicts([study], "Transformer layers alone")
+    assert found.verdict == verdict, found
+
+
+@pytest.mark.parametrize(("on_cola", "on_rte", "verdict"), [(0.2, 0.1, UNMEASURED), (0.1, 0.2, FAILS)])
+def test_the_widest_gap_is_wider_than_each_other(on_cola, on_rte, verdict):
+    gaps = {"cola": on_cola, "rte": on_rte}
+    rows = [
+        row(key, {task: [0.5 + gap * (key == "full")] * 5 for task, gap in gaps.items()}, key, 1.0)
+        for key in ("full", "psm_only", "map_only", "none")
+    ]
+    (found,) = verdicts([read(rows, "components")], "[CLS] pooling in place of MAP")
+    assert found.verdict == verdict
+    assert f"{on_cola - on_rte:+.3f}" in found.numbers
+    assert found.in_paper.startswith("least ")
 
 
 def test_one_budget_shows_no_growth():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mabert.report import paper
 from mabert.report.claims.verdict import OPEN, UNMEASURED, Verdict, judge
 from mabert.report.study.results import Row, Study
-from mabert.report.study.statistics import LEAST_PAIRS, Difference, averages, difference
+from mabert.report.study.statistics import LEAST_PAIRS, Difference, Seeds, averages, difference
 from mabert.report.study.tables import paper_table_of
 
 Pair = tuple[str, str]
@@ -33,6 +33,8 @@ class Claim:
         pairs: What must be above what.
         tasks: On each of which it must be so; empty for the average.
         budgets: At which alone it is claimed; empty for any.
+        most: Whether more than half of the tasks are enough for a pair.
+        widest: The task on which the rows must be farther apart than on each of `tasks`, in place of the above.
     """
 
     text: str
@@ -41,6 +43,8 @@ class Claim:
     pairs: tuple[Pair, ...]
     tasks: tuple[str, ...] = ()
     budgets: tuple[float, ...] = ()
+    most: bool = False
+    widest: str = ""
 
 
 CLAIMS = (
@@ -68,6 +72,14 @@ CLAIMS = (
         ("pattern",),
         tuple((_DEFAULT, other) for other in paper.PATTERNS.rows if other != _DEFAULT),
         _HIGHEST,
+    ),
+    Claim(
+        "Transformer layers alone are below each mixed pattern on most tasks",
+        "tab:pattern_glue",
+        ("pattern",),
+        tuple(product(_MIXED, (_TRANSFORMER,))),
+        tuple(paper.TASKS),
+        most=True,
     ),
     Claim(
         "MaBERT has the highest average at {budget} of the steps (by the tables; the text says among the top)",
@@ -109,6 +121,14 @@ CLAIMS = (
         "tab:ablation_integration",
         ("components",),
         (("full", "psm_only"), ("map_only", "none")),
+    ),
+    Claim(
+        "[CLS] pooling in place of MAP costs the full model most on CoLA, with masking and without",
+        "tab:ablation_integration",
+        ("components",),
+        (("full", "psm_only"), ("full", "none")),
+        tuple(task for task in paper.TASKS if task != "cola"),
+        widest="cola",
     ),
     Claim(
         "Masking alone is above neither, on average",
@@ -183,12 +203,14 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
                     each
                     for pair in claim.pairs
                     for each in (
-                        _on_tasks(study, budget, claim, rows, pair) or [_on_average(study, budget, rows, pair, columns)]
+                        [_on_task(study, budget, rows, pair, task, claim.widest) for task in claim.tasks]
+                        or [_on_average(study, budget, rows, pair, columns)]
                     )
                 ]
                 place = ", ".join(filter(None, (study.scale, f"{budget:.0%} of the steps", variant)))
                 flagged = (table := paper_table_of(study, budget)) is not None and table.flagged
-                yield _verdict(claim.text.format(budget=f"{budget:.0%}"), claim.source, place, compared, study, flagged)
+                text, together = claim.text.format(budget=f"{budget:.0%}"), len(claim.tasks) if claim.most else 1
+                yield _verdict(text, claim.source, place, compared, study, flagged, together)
 
 
 def _measured(study: Study, rows: Iterable[Row]) -> tuple[str, ...]:
@@ -216,19 +238,33 @@ def _on_average(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair
     return Compared(_name(study, rows, pair), found, theirs)
 
 
-def _on_tasks(study: Study, budget: float, claim: Claim, rows: Mapping[str, Row], pair: Pair) -> list[Compared]:
-    """One comparison a task; a sample of a task is not that task."""
+def _on_task(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair, task: str, widest: str = "") -> Compared:
+    """The gap of two rows on a task, or how much wider it is on another; a sample of a task is not that task."""
     first, second = (rows.get(key) for key in pair)
-    columns = {column.paper: column for column in study.columns if not column.sample}
-    table, compared = paper_table_of(study, budget), []
-    for task in claim.tasks:
-        found = None
-        if first and second and task in columns:
-            key = columns[task].key
-            found = difference(study.scores(first).get(key, {}), study.scores(second).get(key, {}), (key,))
-        theirs = None if table is None else table.rows[pair[0]][task].mean - table.rows[pair[1]][task].mean
-        compared.append(Compared(f"{_name(study, rows, pair)} on {paper.TASKS[task].title}", found, theirs))
-    return compared
+    keys = {column.paper: column.key for column in study.columns if not column.sample}
+    table = paper_table_of(study, budget)
+
+    def gaps(task: str) -> Seeds:
+        if first is None or second is None or task not in keys:
+            return {}
+        ours, theirs = (study.scores(row).get(keys[task], {}) for row in (first, second))
+        return {seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()}
+
+    def in_paper(task: str) -> float | None:
+        return None if table is None else table.rows[pair[0]][task].mean - table.rows[pair[1]][task].mean
+
+    name, papers = _name(study, rows, pair), in_paper(task)
+    if not widest:
+        own = gaps(task)
+        found = difference(own, dict.fromkeys(own, 0.0), (keys[task],)) if own else None
+        return Compared(f"{name} on {paper.TASKS[task].title}", found, papers)
+    found = difference(gaps(widest), gaps(task), tuple(keys[each] for each in (widest, task) if each in keys))
+    wider = in_paper(widest)
+    return Compared(
+        f"{name} on {paper.TASKS[widest].title} less that on {paper.TASKS[task].title}",
+        found,
+        None if wider is None or papers is None else wider - papers,
+    )
 
 
 def _growth(study: Study) -> Iterator[Verdict]:
@@ -247,16 +283,35 @@ def _growth(study: Study) -> Iterator[Verdict]:
     yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
 
 
-def _verdict(claim: str, source: str, place: str, compared: Sequence[Compared], study: Study, flagged: bool) -> Verdict:
+def _verdict(
+    claim: str,
+    source: str,
+    place: str,
+    compared: Sequence[Compared],
+    study: Study,
+    flagged: bool,
+    together: int = 1,
+) -> Verdict:
+    """Judges a claim; of so many comparisons `together`, most decide."""
     measured = sum(each.found is not None for each in compared)
     signs = [_speaks(each.found, measured) for each in compared]
-    verdict = judge(signs)
+    verdict = judge([_majority(signs[first : first + together]) for first in range(0, len(signs), together)])
     numbers = _numbers(compared, signs, study)
     theirs = [(each.in_paper, each.name) for each in compared if each.in_paper is not None]
     told = "" if not theirs else f"least {min(theirs)[0]:+.3f}: {min(theirs)[1]}" + (" (flagged)" if flagged else "")
     if verdict == OPEN and all(each.found is not None and each.found.pairs < LEAST_PAIRS for each in compared):
         numbers += f"; fewer than {LEAST_PAIRS} pairs"
     return Verdict(claim, source, place, verdict, numbers, told)
+
+
+def _majority(signs: Sequence[int | None]) -> int | None:
+    """What most of some comparisons say: that of a single one, as it is."""
+    needed = len(signs) // 2 + 1
+    if signs.count(1) >= needed:
+        return 1
+    if len(signs) - signs.count(-1) < needed:
+        return -1
+    return None if None in signs else 0
 
 
 def _speaks(found: Difference | None, comparisons: int) -> int | None:
