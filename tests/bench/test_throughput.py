@@ -112,8 +112,11 @@ def test_collections_are_those_of_the_protocol():
         assert lengths.std().item() == pytest.approx(deviation, rel=0.1)
 
 
-def test_a_run_writes_rows(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_writes_rows_in_the_fast_dtype(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(throughput, "fast_dtype", lambda device: {"cpu": dtype}[device])
     result = throughput.run(("bert", "mabert"), quick=True, output=tmp_path)
+    assert result["dtype"] == dtype
     (path,) = tmp_path.glob("*-throughput.json")
     assert json.loads(path.read_text()) == result
     assert [(row["model"], row["status"], row["tokens"]) for row in result["rows"]] == [

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from mabert.environment import processor
 from mabert.report.study.results import read_study
 from mabert.study import runner as runners
+from mabert.study import work
 from mabert.study.cells import CellFiles
 from mabert.study.cluster import parameters, send
 from mabert.study.results import gathered, pretrained, results_file, write_results
@@ -372,6 +373,23 @@ def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
     text.write_text(before)
     again = planned(tmp_path, root, {"map": {}}, fields)
     assert {status.state for status in run(again, root).values()} == {"done"}
+
+
+def test_whichever_of_several_processes_fails_first_says_why(tmp_path, monkeypatch):
+    files = CellFiles(tmp_path, "cell")
+    files.run.parent.mkdir()
+    for reason in ("the text changed", "a partner is lost"):
+        monkeypatch.setattr(work, "do", fails(ValueError(reason)))
+        with pytest.raises(ValueError, match=reason):
+            work.main(str(tmp_path), "cell", "new", "0")
+    assert files.why_failed() == "ValueError: the text changed"
+
+
+def fails(error):
+    def done(*_):
+        raise error
+
+    return done
 
 
 def test_a_failure_before_the_work_begins_is_recorded(unbroken, tmp_path):

@@ -24,6 +24,7 @@ from mabert.data.table import table_task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
+from mabert.train import trainer
 from mabert.train.classifier import (
     ClassifierTrainer,
     FinetuneRecipe,
@@ -261,7 +262,7 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
 
 
 class Ends(TrainerCallback):
-    """Ends a process, once, before a step; the head of the model is lost at the last one."""
+    """Ends a process, once, after so many steps; the head of the model is lost at the last one."""
 
     def __init__(self, step, how):
         self.step, self.how = step, how
@@ -270,6 +271,8 @@ class Ends(TrainerCallback):
         if state.global_step == self.step:
             self.step = None
             self.how()
+
+    on_evaluate = on_step_begin
 
     def on_step_end(self, args, state, control, model, **_):
         if state.global_step == state.max_steps:
@@ -286,16 +289,19 @@ def interrupted():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "how"),
+    ("recipe", "how", "step", "kept"),
     [
-        ({"batches": "random"}, killed),
-        ({"batches": "length", "packing": "none"}, interrupted),
-        ({"batch_tokens": 100, "packing": "pack"}, killed),
-        ({"learning_rates": [1e-2, 2e-2]}, killed),
+        ({"batches": "random"}, killed, 25, 25),
+        ({"batches": "length", "packing": "none"}, interrupted, 25, 26),
+        ({"batches": "random"}, interrupted, 30, 30),
+        ({"batch_tokens": 100, "packing": "pack"}, killed, 25, 25),
+        ({"learning_rates": [1e-2, 2e-2]}, killed, 25, 25),
     ],
-    ids=str,
+    ids=["a kill", "Ctrl-C", "Ctrl-C in the last evaluation", "a kill, batches of tokens", "a kill, in a grid"],
 )
-def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(pretrained, tmp_path, monkeypatch, recipe, how):
+def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
+    pretrained, tmp_path, monkeypatch, recipe, how, step, kept
+):
     monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0 if how is killed else math.inf)
     how_trained = FinetuneRecipe(**{**RECIPE, "dropout": 0.1, "select": "best", **recipe})
 
@@ -305,17 +311,16 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(pretrained, tmp_pat
 
     whole, seen = start("whole", None), watched_batches(monkeypatch)
     with pytest.raises((SystemError, KeyboardInterrupt)) as stop:
-        start("stopped", 25)
-    done = 25 if how is killed else 26
+        start("stopped", step)
     if how is interrupted:
-        assert f"checkpoint-{done}; go on with --resume" in str(stop.value)
+        assert f"checkpoint-{kept}; go on with --resume" in str(stop.value)
     with pytest.raises(ValueError, match=r"already holds files.*--resume"):
         start("stopped", None)
     seen.clear()
     again = start("stopped", None, resume=True)
     one, two = (tmp_path / folder for folder in ("whole", "stopped"))
     steps = max(entry["step"] for entry in json.loads((one / "seed-0/result.json").read_text())["history"])
-    assert len(seen) == steps * (2 + len(again["outcome"]["tried"])) - done
+    assert len(seen) == steps * (2 + len(again["outcome"]["tried"])) - kept
     assert again["outcome"] == whole["outcome"]
     for seed in ("seed-0", "seed-1"):
         other = load_file(two / seed / "model.safetensors")
@@ -327,6 +332,64 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(pretrained, tmp_pat
         assert [{**entry, "loss": None} for entry in mine] == [{**entry, "loss": None} for entry in theirs]
         assert mine[-1]["epoch"] == 3
     assert not (two / "unfinished").exists()
+
+
+STOPPED = """
+import sys
+from mabert.train import classifier
+from tests.train.helpers import must_part
+from tests.train import test_finetune as tests
+classifier.SAVE_SECONDS = 0.0
+must_part()
+recipe = tests.FinetuneRecipe(**{**tests.RECIPE, "learning_rates": [1e-2, 2e-2], "dropout": 0.1, "select": "best"})
+ends = tests.Ends(int(sys.argv[3]), tests.killed)
+given = (sys.argv[1], tests.TASK, tests.splits(), sys.argv[2], recipe)
+tests.finetune(*given, progress=False, resume=sys.argv[4:] == ["resume"], callbacks=[ends])
+"""
+
+
+@pytest.mark.slow
+def test_several_processes_go_on_to_the_same_weights(pretrained, tmp_path):
+    (tmp_path / "program.py").write_text(STOPPED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+
+    def start(folder, *more):
+        arguments = [str(tmp_path / "program.py"), str(pretrained), str(tmp_path / folder), *more]
+        return subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
+
+    whole = start("whole", "-1")
+    assert whole.returncode == 0, whole.stderr
+    stopped = start("stopped", "25")
+    assert "SystemError: killed" in stopped.stderr
+    assert list((tmp_path / "stopped/unfinished").glob("seed-0-lr-0.01/checkpoint-25"))
+    again = start("stopped", "-1", "resume")
+    assert again.returncode == 0, again.stderr
+    one, two = (load_file(tmp_path / folder / "seed-0/model.safetensors") for folder in ("whole", "stopped"))
+    assert all((weight == two[name]).all() for name, weight in one.items())
+    assert not (tmp_path / "stopped/unfinished").exists()
+
+
+def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(ClassifierTrainer, "_save_optimizer_and_scheduler", full)
+    go(pretrained, tmp_path / "run", epochs=1)
+    assert (tmp_path / "run/seed-0/result.json").is_file()
+    assert "No space left on device" in caplog.text
+    assert caplog.text.count("there is no earlier checkpoint; training goes on") == 10
+    given = (pretrained, TASK, splits(), tmp_path / "other", FinetuneRecipe(**RECIPE))
+    with pytest.raises(OSError, match="No space left on device"):
+        finetune(*given, progress=False, callbacks=[Ends(3, interrupted)])
+
+
+@pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
+def test_bf16_without_instructions_for_it_is_remarked(pretrained, tmp_path, monkeypatch, caplog, dtype, remarks):
+    monkeypatch.setattr(trainer, "fast_dtype", lambda: dtype)
+    go(pretrained, tmp_path / "run", precision="bf16", epochs=1)
+    assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
 
 
 def test_a_rate_that_changed_is_not_gone_on_with(pretrained, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,14 @@ class CellFiles:
         are not finished."""
         if self.done(cell):
             return 0.0
-        finetunes = cell.kind == "finetuning"
-        whole = len(set(cell.seeds) - set(self.seeds())) / len(cell.seeds) if finetunes else 1.0
-        checkpoints = self.run.glob(f"{UNFINISHED}/*/checkpoint-*" if finetunes else "checkpoint-*")
+        whole, checkpoints = 1.0, list(self.run.glob("checkpoint-*"))
+        if cell.kind == "finetuning":
+            missing = set(cell.seeds) - set(self.seeds())
+            whole = len(missing) / len(cell.seeds)
+            places = (self.run.glob(f"{UNFINISHED}/seed-{seed}-lr-*/checkpoint-*") for seed in missing)
+            checkpoints = [*chain.from_iterable(places)]
         saved = max((int(folder.name.removeprefix("checkpoint-")) for folder in checkpoints), default=0)
-        return max(0.0, whole - saved / cell.steps)
+        return max(1 / cell.steps, whole - saved / cell.steps)
 
     def seeds(self) -> list[int]:
         """Seeds that are finished, those of other plans too."""

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,13 @@ from mabert.train.trainer import (
     resolve_precision,
 )
 
+logger = logging.getLogger(__name__)
+
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
 
 SAVE_SECONDS = 600.0
-"""Between two checkpoints: what a kill may cost. Few fine-tunings take as long."""
+"""Between two checkpoints: what a kill may cost, and an evaluation. Few fine-tunings take as long."""
 
 BEST = "best.safetensors"
 """The weights of the best epoch so far, in a checkpoint."""
@@ -266,9 +269,10 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
     recipe, task = job.recipe, job.data.task
     classifier = new_classifier(job)
     batches = job.batches(seed)
-    processes = joined(recipe.precision).num_processes
+    processes = joined(recipe.precision)
     steps = len(batches)
     place = checkpoints_of(folder, rate, seed)
+    processes.wait_for_everyone()  # the first may be removing some of before
     checkpoint = get_last_checkpoint(str(place)) if place.is_dir() else None
     interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ClassifierTrainer(
@@ -277,7 +281,7 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
             TrainingArguments(
                 output_dir=str(place),
                 num_train_epochs=1,  # as long as the run
-                per_device_train_batch_size=max(1, recipe.batch_size // processes),
+                per_device_train_batch_size=max(1, recipe.batch_size // processes.num_processes),
                 learning_rate=rate,
                 warmup_steps=round(recipe.warmup_share * steps),
                 weight_decay=recipe.weight_decay,
@@ -405,8 +409,18 @@ class ClassifierTrainer(MaBertTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
-        if self.best_weights is not None:
+        if self.best_weights is not None and self.args.should_save:
             save_file(self.best_weights, Path(output_dir or self.args.output_dir) / BEST)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        try:
+            super()._save_checkpoint(model, trial)
+        except OSError as error:
+            # Training needs no disk, so one that is full need not end it; several processes would wait for this one.
+            listeners = (each for each in self.callback_handler.callbacks if isinstance(each, SaveOnInterrupt))
+            if self.args.world_size > 1 or any(each.interrupted for each in listeners):
+                raise
+            logger.warning("%s; training goes on", error)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

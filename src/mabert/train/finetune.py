@@ -32,7 +32,7 @@ from mabert.train.classifier import (
     new_classifier,
     train_classifier,
 )
-from mabert.train.run import RESULT, UNFINISHED, RunFolder, now, write_text
+from mabert.train.run import RESULT, RunFolder, now, write_text
 from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
 
 FREE = ("resolved.processes",)
@@ -66,7 +66,7 @@ def finetune(
         seeds: Of initialisation of the head, order and dropout.
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
-            its last checkpoint, to the same weights.
+            its last checkpoint, to the same weights where the processes are as many.
         vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
             and examples may lie elsewhere then, being the same.
         progress: Whether to show progress.
@@ -81,7 +81,7 @@ def finetune(
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If model, data and recipe do not fit, or the folder holds another run.
-        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+        KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
@@ -111,8 +111,8 @@ def finetune(
     done = {seed: read_json(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
     processes.wait_for_everyone()
     if processes.is_main_process:
-        for seed in (seed for seed, result in done.items() if result):  # a kill may have come before this
-            leave_no_checkpoints(folder.path, seed)
+        for result in filter(None, done.values()):  # a kill may have come before this
+            leave_no_checkpoints(folder.path, result["learning_rate"], result["seed"])
     try:
         rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
         runs, diverged = [], {}
@@ -124,7 +124,7 @@ def finetune(
                 if processes.num_processes > 1:  # the others wait for this one
                     raise
                 diverged[seed] = str(error)
-                leave_no_checkpoints(folder.path, seed)
+                leave_no_checkpoints(folder.path, rate, seed)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
     if diverged:
@@ -212,7 +212,7 @@ def best_rate(
         if processes.is_main_process:
             grid_file(folder, rate).parent.mkdir(exist_ok=True)
             write_text(grid_file(folder, rate), json.dumps(found[rate]) + "\n")
-            leave_no_checkpoints(folder, seed, rate)
+            leave_no_checkpoints(folder, rate, seed)
     whole = {rate: each["score"] for rate, each in found.items() if each["score"] is not None}
     if not whole:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
@@ -251,17 +251,16 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
         "seconds": round(trained.before + time.time() - began, 1),
     }
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
-    leave_no_checkpoints(place.parent, seed)
+    leave_no_checkpoints(place.parent, rate, seed)
     return result
 
 
-def leave_no_checkpoints(folder: Path, seed: int, rate: float | None = None) -> None:
-    """Removes those of a seed, or of a seed's training at one rate, whose result is written."""
-    for place in (folder / UNFINISHED).glob(f"seed-{seed}-lr-*"):
-        if rate is None or place == checkpoints_of(folder, rate, seed):
-            shutil.rmtree(place, ignore_errors=True)
+def leave_no_checkpoints(folder: Path, rate: float, seed: int) -> None:
+    """Removes those of a training that is not gone on with: its result is written, or it diverged."""
+    place = checkpoints_of(folder, rate, seed)
+    shutil.rmtree(place, ignore_errors=True)
     with contextlib.suppress(OSError):  # there are others', or none
-        (folder / UNFINISHED).rmdir()
+        place.parent.rmdir()
 
 
 def decided(task: Task, logits: np.ndarray) -> np.ndarray:

@@ -132,7 +132,8 @@ class SaveOnInterrupt(TrainerCallback):
     """Ctrl-C finishes the step, saves and stops; a second one stops at once.
 
     Args:
-        every: Seconds after which it saves anyhow.
+        every: Seconds after which it saves anyhow; a training that took as long is saved at its end, too, for what
+            comes after it.
 
     Attributes:
         interrupted: Whether it happened.
@@ -140,7 +141,8 @@ class SaveOnInterrupt(TrainerCallback):
 
     def __init__(self, every: float = math.inf) -> None:
         self.interrupted, self.every = False, every
-        self.saved = time.monotonic()
+        self.began = self.saved = time.monotonic()
+        self.saved_step: int | None = None
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -164,24 +166,35 @@ class SaveOnInterrupt(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Asks for a checkpoint and the end, in all processes at the same step."""
-        due = time.monotonic() - self.saved >= self.every
+        return self._answer(args, control, self.saved)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Likewise, for an interrupt that came while the last step was evaluated."""
+        return control if self.saved_step == state.global_step else self._answer(args, control, self.began)
+
+    def _answer(self, args: TrainingArguments, control: TrainerControl, since: float) -> TrainerControl:
+        # Read once: a signal may come at any time, and one that comes later is answered at the next step.
+        stop, due = self.interrupted, time.monotonic() - since >= self.every
         if torch.distributed.is_initialized():
-            asked = torch.tensor([int(self.interrupted), int(due)], device=args.device)
+            asked = torch.tensor([int(stop), int(due)], device=args.device)
             torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-            self.interrupted, due = map(bool, asked.tolist())
-        control.should_save = control.should_save or self.interrupted or due
-        control.should_training_stop = control.should_training_stop or self.interrupted
+            stop, due = map(bool, asked.tolist())
+            self.interrupted = self.interrupted or stop
+        control.should_save = control.should_save or stop or due
+        control.should_training_stop = control.should_training_stop or stop
         return control
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Starts the clock."""
-        self.saved = time.monotonic()
+        """Starts the clocks."""
+        self.began = self.saved = time.monotonic()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Starts the clock again."""
-        self.saved = time.monotonic()
+        """Starts one of them again."""
+        self.saved, self.saved_step = time.monotonic(), state.global_step
 
 
 class StepsAsAsked(TrainerCallback):
