@@ -226,6 +226,10 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     figures = {"efficiency-paper-float32-cpu.svg", "efficiency-best-bfloat16-cuda.svg"}
     assert names == {"efficiency.md", *figures}
     assert "## The paper's settings, fp32, cpu" in (tmp_path / "out/efficiency.md").read_text()
+    slow = [{**row, "status": "too slow", "limit": 9.0} for row in whole(CPU)]
+    (tmp_path / "b.json").write_text(json.dumps({**content, "rows": slow}))
+    assert run(capsys, "bench", "report", tmp_path / "b.json", "-o", tmp_path / "slow")[0] == 0
+    assert [file.name for file in (tmp_path / "slow").iterdir()] == ["efficiency.md"], "nothing to draw"
 
 
 def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811

@@ -23,6 +23,6 @@ def load(tmp_path):
             paths.append(tmp_path / f"{month}.json")
             paths[-1].write_text(json.dumps({**content, **changes}), encoding="utf-8")
         # The order in which files are given must not matter.
-        return load_results(reversed(paths), allow_quick=changes.get("quick") == "allowed")
+        return load_results(reversed(paths))
 
     return write

@@ -6,7 +6,7 @@ import pytest
 
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import curve, load_results
-from tests.report.rows import CPU, GPU, raw, whole
+from tests.report.rows import CPU, GPU, raw
 
 
 def test_of_two_rows_for_the_same_thing_the_later_stays(load):
@@ -97,11 +97,6 @@ def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
         load_results([tmp_path / "b.json"])
     with pytest.raises(ValueError, match="no results"):
         load_results([])
-
-
-def test_quick_results_are_taken_on_request_and_marked(load):
-    assert "a quick trial run, not to be quoted" in efficiency_report(load(whole(), quick="allowed"))
-    assert "quick" not in efficiency_report(load(whole()))
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_uneven_numbers_of_seeds_are_said():
     rows = [row(MMT, {"cola": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 3}, MAMBA)]
     for table in (score_table(read(rows)), side_by_side(read(rows))):
         assert any(note.startswith(FLAG) and "3 to 5 seeds" in note for note in table.notes)
-        assert not any("seeds;" in note for note in score_table(read(rows[:1])).notes)
+    assert not any("to 5 seeds" in note for note in score_table(read(rows[:1])).notes)
     settings = {**SETTINGS, "seeds": [0]}
     assert "Fine-tuned under 5 seeds" in summary(read_study(study(rows, settings=settings), "x.json"))
 

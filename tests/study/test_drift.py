@@ -64,7 +64,7 @@ def test_the_distance_is_one_minus_the_cosine():
 def test_figure_and_tables_show_every_masking(result):
     chart = drift_chart(result)
     assert "[CLS]" in chart
-    assert "unpadded" in chart
+    assert all(f">{masking}<" in chart for masking in MASKINGS)
     of_cls, of_mean = drift_grids(result, "drift")
     assert len(of_cls.rows) == len(of_mean.rows) == 7 * len(SIDES) * len(ATTENTIONS)
     assert of_cls.head[5:] == of_mean.head[5:] == MASKINGS

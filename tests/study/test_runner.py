@@ -25,7 +25,7 @@ from mabert.study.cluster import parameters, send
 from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
 from mabert.study.work import BUSY, STOPPED, serve
-from tests.study.helpers import FINETUNE, inference, planned, scale, world, written
+from tests.study.helpers import FINETUNE, inference, planned, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
 
@@ -562,4 +562,4 @@ def test_epochs_and_recipes_reach_the_run(unbroken):
     (row, _) = plan.rows
     request = CellFiles(folder / "root", row.finetunings["cola"]).result()["request"]
     assert {name: request[name] for name in FINETUNE} == FINETUNE
-    assert scale(unbroken[1]).seeds == [0, 1]
+    assert request["pooling"] is None, "the arm says it by the study's own word"

@@ -72,6 +72,7 @@ def test_any_field_can_be_overridden():
         ("training.lerning_rate=1", "unknown field 'training.lerning_rate'; did you mean 'training.learning_rate'?"),
         ("model.hiden_size=1", "unknown field 'model.hiden_size'; did you mean 'model.hidden_size'?"),
         ("optimizer=adam", "unknown field 'optimizer'"),
+        ("probability=1", "unknown field 'probability'; did you mean 'masking.probability'?"),
         ("learning_rate=1", "unknown field 'learning_rate'; did you mean 'training.learning_rate'?"),
         ("training.steps=many", "training.steps is 'many'; it must be a whole number"),
         ("training.steps=true", "training.steps is True; it must be a whole number"),

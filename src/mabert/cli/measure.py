@@ -135,7 +135,7 @@ def report_on(files: list[str], output: Path) -> Path:
 
     results = load_results([Path(file) for file in files])
     output.mkdir(parents=True, exist_ok=True)
-    for condition in results.conditions():
+    for condition in filter(results.has_numbers, results.conditions()):
         chart = scaling_chart(results, condition.profile, condition.dtype, condition.device)
         name = f"efficiency-{condition.profile}-{condition.dtype}-{condition.device}.svg"
         (output / name).write_text(on_paper(chart), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def trained_tokenizer(
         if not place.exists():
             logger.info("training the tokenizer %s", place)
             writing = place.with_name(f".{place.name}.writing")
+            shutil.rmtree(writing, ignore_errors=True)  # the lock is held: it is of an attempt that was killed
             train_tokenizer(family, beginnings(parsed, characters), characters=characters).save_pretrained(writing)
             writing.rename(place)
     return load_tokenizer(place)

@@ -14,10 +14,6 @@ from typing import Any
 
 from mabert.processes import SAVING
 
-ENGINES = ("slurm", "local")
-"""`local` runs the jobs as processes of this machine."""
-
-
 DAY = 24 * 60
 """Minutes after which a job has to make room; it is sent again and goes on with what it left."""
 
@@ -83,7 +79,7 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
     Args:
         command: What each job runs.
         folder: Of the study; scripts and logs of the jobs go to `cluster` in it.
-        engine: One of `ENGINES`.
+        engine: `slurm`; or `local`, which runs the jobs as processes of this machine.
         jobs: How many runners.
         options: submitit's parameters, such as `timeout_min` (a day unless it is given), `slurm_partition` or
             `gpus_per_node`.

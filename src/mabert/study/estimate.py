@@ -32,8 +32,6 @@ SHORT = (8, 4)
 PROBES = 3
 """Calls of a probe after the first."""
 
-SCORED = 0.15
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -98,7 +96,8 @@ class Probes:
     def times(self, cell: Cell, recipe: PretrainRecipe, rows: int, length: int, scores: bool) -> "Times":
         """Of a pretraining, or of another one that takes as long."""
         about = cell.content["recipe"]
-        key = repr((recipe.architecture, about["model"], about["training"]["precision"], rows, length, scores))
+        takes = (about["model"], about["training"]["precision"], about["masking"]["probability"])
+        key = repr((recipe.architecture, *takes, rows, length, scores))
         if key not in self.taken:
             self.taken[key] = probe(recipe, rows, length, scores=scores)
         return self.taken[key]
@@ -150,7 +149,7 @@ def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Ti
     head = getattr(model, family_named(recipe.architecture).head)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     ids = torch.randint(5, config.vocab_size, (rows, length), device=device)
-    labels = ids.masked_fill(torch.rand(ids.shape, device=device) >= SCORED, -100)
+    labels = ids.masked_fill(torch.rand(ids.shape, device=device) >= recipe.masking.probability, -100)
     labels[0, 0] = ids[0, 0]  # a batch of few tokens may draw none
     bf16 = resolve_precision(recipe.training.precision) == "bf16"
 

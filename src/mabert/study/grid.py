@@ -67,11 +67,17 @@ class Study:
     finetune: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
-        for arm in self.arms.values():
-            arm.finetune = {**self.finetune, **arm.finetune}
         if not self.arms:
             raise ValueError("arms is empty; a study compares at least one")
+        for name in self.arms:
+            if not isinstance(name, str):
+                raise ValueError(f"arms names {name!r}; it must be text: write {str(name)!r} in quotes")
+        self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
+        build(FinetuneRecipe, self.finetune, "finetune")
+        for name, arm in self.arms.items():
+            build(PretrainRecipe, nested(arm.pretrain), f"arms.{name}.pretrain")
+            build(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
+            arm.finetune = {**self.finetune, **arm.finetune}
         if self.reference not in self.arms:
             raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
         self.budgets = [share_of(budget, "budgets") for budget in self.budgets]
@@ -120,11 +126,7 @@ class Scale:
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
         """The pretraining of an arm at a share of the steps."""
         content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
-        for name, value in arm.pretrain.items():
-            changes: dict[str, Any] = {}
-            set_field(changes, name.split("."), value)
-            content = merged(content, changes)
-        return build(PretrainRecipe, content, "").at_budget(budget)
+        return build(PretrainRecipe, merged(content, nested(arm.pretrain)), "").at_budget(budget)
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
         """The fine-tuning of an arm on a task."""
@@ -200,6 +202,16 @@ def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
         places = [place / folder / f"{name}.yaml" for place in recipe_folders()]
         return next(place for place in places if place.is_file())
     raise FileNotFoundError(f"no file {str(name)!r}, nor one of {', '.join(known)}")
+
+
+def nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields by dotted name as sections."""
+    content: dict[str, Any] = {}
+    for name, value in fields.items():
+        changes: dict[str, Any] = {}
+        set_field(changes, name.split("."), value)
+        content = merged(content, changes)
+    return content
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
 from mabert.data.task import Rows, Task
+from mabert.train.classifier import FinetuneRecipe
 from mabert.train.recipe import build
 
 TITLES = {
@@ -109,7 +110,9 @@ class StudyTask:
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":
         """From what a scale holds under the task's name."""
-        return build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
+        task = build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
+        build(FinetuneRecipe, task.finetune, f"tasks.{name}.finetune")
+        return task
 
     def load(self, data: str) -> "LoadedTask":
         """Reads the examples.

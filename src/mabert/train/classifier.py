@@ -474,9 +474,9 @@ def logits_of(
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )
     for batch in batches:
-        rows = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
-        rows = {name: value.to(device) for name, value in rows.items()}
+        filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
+        inputs = {name: value.to(device) for name, value in filled.items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
-            out[batch] = model(**rows).logits.float().cpu().numpy()
+            out[batch] = model(**inputs).logits.float().cpu().numpy()
     model.train(training)
     return out

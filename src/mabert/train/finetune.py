@@ -159,9 +159,8 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
 
 
 def weights_digest(model: str | Path) -> str | None:
-    """What a folder's weights are known by; None for a model of the hub."""
-    file = Path(model) / "model.safetensors"
-    return digest(file)[:16] if file.is_file() else None
+    """What a folder's weights are known by, in one file or several; None for a model of the hub."""
+    return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
 
 
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:

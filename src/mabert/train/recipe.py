@@ -310,14 +310,25 @@ def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
     content[keys[-1]] = value
 
 
-def unknown(key: str, known: typing.Iterable[str]) -> str:
-    """The message for a key that does not exist."""
+def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] = ()) -> str:
+    """The message for a key that does not exist.
+
+    Args:
+        key: Its dotted name.
+        known: Those at its place.
+        deeper: Those of the sections at its place: one that ends as the key does is likely meant.
+    """
     known = sorted(known)
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    leaves = {f.name: f"training.{f.name}" for f in dataclasses.fields(TrainingRecipe)}
-    if "." not in key and key in leaves:
-        near = [leaves[key]]
+    meant = [each for each in deeper if each.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = meant or difflib.get_close_matches(key, known, n=1, cutoff=0.7)
     return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
+
+
+def sections_fields(kind: type) -> typing.Iterator[str]:
+    """Dotted names of the fields of a dataclass's sections, which are dataclasses themselves."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from (f"{name}.{each.name}" for each in dataclasses.fields(hint))
 
 
 def build(kind: type, content: Any, where: str) -> Any:
@@ -334,17 +345,16 @@ def build(kind: type, content: Any, where: str) -> Any:
         raise ValueError(f"{where} is {content!r}; it must be a mapping of fields")
     hints = typing.get_type_hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
-    values = {}
+    values, prefix = {}, f"{where}." if where else ""
     for key, value in content.items():
-        name = f"{where}.{key}" if where else str(key)
         if key not in names:
-            raise ValueError(unknown(name, [f"{where}.{known}" if where else known for known in names]))
-        values[key] = convert(hints[key], value, name)
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and is_required(f)]
-        raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}") from error
+            known, deeper = ([prefix + each for each in found] for found in (names, sections_fields(kind)))
+            raise ValueError(unknown(f"{prefix}{key}", known, deeper))
+        values[key] = convert(hints[key], value, f"{prefix}{key}")
+    missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and is_required(f)]
+    if missing:
+        raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}")
+    return kind(**values)
 
 
 def is_required(declared: dataclasses.Field) -> bool:

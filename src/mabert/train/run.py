@@ -42,7 +42,6 @@ class RunFolder:
         self.path = Path(path)
         self.free = free
         self.vouched = vouched
-        self.started = time.time()
 
     def check(self, request: dict[str, Any], resume: bool) -> None:
         """Whether a run may use the folder; changes nothing.
@@ -100,12 +99,12 @@ class RunFolder:
         file = self.path / RESULT
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
-    def write_result(self, outcome: dict[str, Any], seconds: float | None = None, **about: Any) -> dict[str, Any]:
+    def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
         """Writes `result.json` and returns its content.
 
         Args:
             outcome: What came out.
-            seconds: Duration over all starts of the run; default, since this one.
+            seconds: Duration over all starts of the run.
             about: Further entries, such as the seed.
         """
         result = {
@@ -114,7 +113,7 @@ class RunFolder:
             **about,
             "environment": environment(),
             "finished": now(),
-            "seconds": round(time.time() - self.started if seconds is None else seconds, 1),
+            "seconds": round(seconds, 1),
         }
         write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return result

@@ -98,8 +98,6 @@ def _sources(results: Results, condition: Condition) -> str:
 
 def _source(source: Source, condition: Condition) -> str:
     told = source.environment
-    quick = "; **a quick trial run, not to be quoted**" if source.quick else ""
     return (
-        f"- `{source.name}`: {source.date:%Y-%m-%d}, {machine_of(told, condition.device)}, commit "
-        f"{told.get('commit')}{quick}"
+        f"- `{source.name}`: {source.date:%Y-%m-%d}, {machine_of(told, condition.device)}, commit {told.get('commit')}"
     )

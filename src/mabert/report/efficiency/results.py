@@ -54,13 +54,11 @@ class Source:
         name: Of the file.
         date: Of the measurement, with its time zone.
         environment: Machine, versions and commit.
-        quick: Whether it was a trial run, whose numbers show only that everything runs.
     """
 
     name: str
     date: datetime
     environment: Mapping[str, Any]
-    quick: bool
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def factor(row: Row, ours: Row | None) -> float:
     return 1.0 if anchor is None or ours is None or ours.value is None else ours.value / anchor
 
 
-def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Results:
+def load_results(paths: Iterable[Path | str]) -> Results:
     """Read results and merge them.
 
     Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
@@ -173,14 +171,13 @@ def load_results(paths: Iterable[Path | str], allow_quick: bool = False) -> Resu
 
     Args:
         paths: JSON files that `mabert bench models` wrote.
-        allow_quick: Whether trial runs are taken too.
 
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: No file was given, or one is not JSON, not of this kind, incomplete, or a trial run; or what should
             stand in one table was measured on different machines.
     """
-    read = sorted((_read(Path(path), allow_quick) for path in paths), key=lambda pair: pair[0].date)
+    read = sorted((_read(Path(path)) for path in paths), key=lambda pair: pair[0].date)
     if not read:
         raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
     parameters: dict[str, int] = {}
@@ -216,7 +213,7 @@ def check_machines(rows: Iterable[Row]) -> None:
             )
 
 
-def _read(path: Path, allow_quick: bool) -> tuple[Source, dict[str, Any]]:
+def _read(path: Path) -> tuple[Source, dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -227,11 +224,11 @@ def _read(path: Path, allow_quick: bool) -> tuple[Source, dict[str, Any]]:
     absent = [name for name in ("environment", "quick", "parameters", "rows") if name not in content]
     if absent or "date" not in content["environment"]:
         raise ValueError(f"{path}: lacks {', '.join(absent) or 'the date of its environment'}")
-    if content["quick"] and not allow_quick:
-        raise ValueError(f"{path}: a quick trial run; measure without --quick, or allow quick results")
+    if content["quick"]:
+        raise ValueError(f"{path}: a quick trial run, whose numbers say nothing; measure without --quick")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return Source(path.name, date, content["environment"], content["quick"]), content
+    return Source(path.name, date, content["environment"]), content
 
 
 def _row(raw: Mapping[str, Any], source: Source) -> Row:

@@ -92,7 +92,6 @@ class Row:
             ``parameters``, ``seconds``, ``history`` and so on; any of them may be missing.
         scores: By task, metric and seed.
         failed: Fine-tuning runs that broke off.
-        rates: Learning rates of fine-tuning, by task; empty where not told.
     """
 
     arm: str
@@ -101,7 +100,6 @@ class Row:
     pretraining: Mapping[str, Any]
     scores: Mapping[str, Mapping[str, Seeds]]
     failed: tuple[Failure, ...]
-    rates: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -252,7 +250,6 @@ def _row(raw: Mapping[str, Any], columns: set[str], file: str) -> Row:
             for column, metrics in raw["scores"].items()
         },
         failed=tuple(map(_failure, raw.get("failed") or ())),
-        rates=raw.get("rates") or {},
     )
 
 
