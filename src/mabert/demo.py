@@ -28,7 +28,7 @@ from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import PretrainRecipe, load_recipe
-from mabert.train.run import write_text
+from mabert.writing import write_text
 
 VOCABULARY = 6000
 EXAMPLES = {"train": 6000, "validation": 1000}

@@ -225,9 +225,9 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(make, tokenizer, text
         process.send_signal(signal.SIGKILL)
     left = visible(tmp_path / "caches")
     assert len(left) == 1
-    assert left[0].endswith(".building")
+    assert left[0].endswith(".writing")
     cache = make(text_file)
-    assert visible(tmp_path / "caches") == [cache.folder.name] == [left[0][1:].removesuffix(".building")]
+    assert visible(tmp_path / "caches") == [cache.folder.name] == [left[0][1:].removesuffix(".writing")]
 
 
 def test_of_two_builders_one_waits_for_the_other(make, text_file, monkeypatch):

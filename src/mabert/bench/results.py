@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.environment import environment
-from mabert.train.run import write_text
+from mabert.writing import write_text
 
 
 def measured_on() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, say
+from mabert.writing import write_text
 
 
 def add_demo(commands: Any) -> None:
@@ -138,9 +139,9 @@ def report_on(files: list[str], output: Path) -> Path:
     for condition in filter(results.has_numbers, results.conditions()):
         chart = scaling_chart(results, condition.profile, condition.dtype, condition.device)
         name = f"efficiency-{condition.profile}-{condition.dtype}-{condition.device}.svg"
-        (output / name).write_text(on_paper(chart), encoding="utf-8")
+        write_text(output / name, on_paper(chart))
     tables = output / "efficiency.md"
-    tables.write_text(efficiency_report(results), encoding="utf-8")
+    write_text(tables, efficiency_report(results))
     return tables
 
 

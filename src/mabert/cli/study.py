@@ -7,6 +7,7 @@ from typing import Any
 
 from mabert.cli.command import command, complain, say
 from mabert.cli.train import GLUE, seed_list
+from mabert.writing import write_text
 
 GRIDS = {
     "pattern": "schedules of Mamba and Transformer layers",
@@ -173,7 +174,7 @@ def run_drift(options: argparse.Namespace) -> None:
     result["source"] = {"texts": options.texts or f"cola validation of {options.data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")
-    path_of(result, folder, "drift", ".svg").write_text(on_paper(drift_chart(result)), encoding="utf-8")
+    write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
     tables = "\n".join(map(to_markdown, [*truth_grids(result, "drift"), *drift_grids(result, "drift")]))
-    path_of(result, folder, "drift", ".md").write_text(tables, encoding="utf-8")
+    write_text(path_of(result, folder, "drift", ".md"), tables)
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -6,6 +6,7 @@ from typing import Any
 
 from mabert.cli.command import command, say
 from mabert.processes import keep_freed_memory
+from mabert.writing import write_text
 
 GLUE = "hub:nyu-mll/glue"
 GLUE_OPTIONS = {"data": GLUE}
@@ -65,7 +66,7 @@ def run_pretrain(options: argparse.Namespace) -> None:
 
         outcome = result["outcome"]
         chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
-        (Path(options.output) / "loss.svg").write_text(on_paper(chart), encoding="utf-8")
+        write_text(Path(options.output) / "loss.svg", on_paper(chart))
         say(
             f"{options.output}: {outcome['steps']} steps, {outcome['tokens']:,} tokens; held-out loss "
             f"{outcome['held_out_loss']:.3f}, accuracy {outcome['held_out_accuracy']:.1%}"

@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import time
 from array import array
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,7 @@ from mabert.data.corpus import Source, parse_sources
 from mabert.data.npy import NpyWriter
 from mabert.data.progress import Progress
 from mabert.data.tokenizer import fingerprint, special_ids
+from mabert.writing import whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -127,28 +127,21 @@ def _build(
     limits: _Limits,
     progress: bool,
 ) -> None:
-    building = place.with_name(f".{place.name}.building")
-    # The lock is held, so what lies here is the rest of a build that was killed.
-    shutil.rmtree(building, ignore_errors=True)
     started = time.monotonic()
     try:
-        building.mkdir()
-        counts = _write_arrays(building, sources, tokenizer, limits, progress)
-        manifest = recipe | counts | {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
-        manifest["seconds"] = round(time.monotonic() - started, 3)
-        with (building / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        building.rename(place)
-    except BaseException as error:
-        shutil.rmtree(building, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
-            raise OSError(
-                error.errno,
-                f"no space left while writing the token cache in {place.parent}; nothing half-built was left there",
-            ) from error
-        raise
+        with whole_folder(place) as building:
+            counts = _write_arrays(building, sources, tokenizer, limits, progress)
+            manifest = recipe | counts | {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
+            manifest["seconds"] = round(time.monotonic() - started, 3)
+            with (building / MANIFEST).open("w", encoding="utf-8") as file:
+                json.dump(manifest, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        told = f"no space left while writing the token cache in {place.parent}; nothing half-built was left there"
+        raise OSError(error.errno, told) from error
 
 
 def _write_arrays(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from mabert.data.glue import GlueTask, glue_task
 from mabert.data.task import Task
+from mabert.writing import write_text
 
 _SCORES = (0.0, 5.0)
 
@@ -51,10 +51,8 @@ def write_leaderboard(
     if path.suffix != ".tsv":
         path = path / _file_name(task, split)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.writing")
     lines = ["index\tprediction", *(f"{number}\t{value}" for number, value in zip(index, written, strict=True))]
-    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    write_text(path, "\n".join(lines) + "\n")
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.corpus import Source, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import CHARACTERS, train_tokenizer
+from mabert.writing import whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +54,9 @@ def trained_tokenizer(
     with FileLock(place.with_name(f".{place.name}.lock")):
         if not place.exists():
             logger.info("training the tokenizer %s", place)
-            writing = place.with_name(f".{place.name}.writing")
-            shutil.rmtree(writing, ignore_errors=True)  # the lock is held: it is of an attempt that was killed
-            train_tokenizer(family, beginnings(parsed, characters), characters=characters).save_pretrained(writing)
-            writing.rename(place)
+            tokenizer = train_tokenizer(family, beginnings(parsed, characters), characters=characters)
+            with whole_folder(place) as writing:
+                tokenizer.save_pretrained(writing)
     return load_tokenizer(place)
 
 

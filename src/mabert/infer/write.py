@@ -2,10 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,6 +14,7 @@ from transformers import PreTrainedConfig
 from mabert.baselines.registry import family_of
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig
+from mabert.writing import whole_file
 
 
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
@@ -33,23 +33,6 @@ def check_output(output: str | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"{output} exists already; name another file")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
-
-
-@contextmanager
-def whole_file(output: str | Path) -> Iterator[BinaryIO]:
-    """A file that is there when all of it is written: a full disk or Ctrl-C leaves none.
-
-    Yields:
-        A stream to write to; the file gets its name when the block ends without an error.
-    """
-    path = Path(output)
-    beside = path.with_name(f".{path.name}.writing")
-    try:
-        with beside.open("wb") as file:
-            yield file
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_rows(rows: Iterable[dict[str, Any]], output: str | None) -> None:

@@ -22,6 +22,7 @@ from mabert.report.sources import Found
 from mabert.report.study.section import section, summary
 from mabert.report.study.statistics import LEAST_PAIRS, LEVEL
 from mabert.report.study.tables import seed_rows, tables_not_run
+from mabert.writing import write_text
 
 TITLE = "MaBERT: the paper's experiment, run again"
 
@@ -75,7 +76,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
     for study in found.studies:
         files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
     for path, text in files.items():
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     return list(files)
 
 

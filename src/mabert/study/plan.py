@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +23,9 @@ from mabert.study.tasks import FROM_MNLI, LoadedTask
 from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import PretrainRecipe, as_mapping
-from mabert.train.run import write_text
 from mabert.train.trainer import resolve_precision
 from mabert.train.vocabulary import find_tokenizer
+from mabert.writing import whole_folder
 
 FORMAT = 1
 """Raised when the same cell would give another result."""
@@ -208,11 +207,9 @@ class Planner:
             if not folder.is_dir():
                 cache = Path(str(recipe.data.cache))
                 tokenizer, origin = find_tokenizer(family, asked, recipe.data.sources, cache)
-                building = folder.with_name(f".{folder.name}.building")
-                shutil.rmtree(building, ignore_errors=True)
-                tokenizer.save_pretrained(building)
-                write_text(building / "origin.json", json.dumps({"tokenizer": origin}) + "\n")
-                building.rename(folder)
+                with whole_folder(folder) as building:
+                    tokenizer.save_pretrained(building)
+                    (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
         return folder, load_tokenizer(str(folder))
 
     def text(self, sources: Sequence[str]) -> list[dict[str, Any]]:

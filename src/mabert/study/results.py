@@ -10,8 +10,8 @@ from mabert.study.cells import CellFiles
 from mabert.study.plan import TOKENIZERS, Plan, Row
 from mabert.study.runner import Status
 from mabert.train.classifier import epochs_of
-from mabert.train.run import write_text
 from mabert.train.vocabulary import TRAINED
+from mabert.writing import write_text
 
 VERSION = 1
 

@@ -36,7 +36,7 @@ from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune, grid_file
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import PretrainRecipe, build
-from mabert.train.run import write_text
+from mabert.writing import write_text
 
 BUSY = 75
 """Exit code where another process runs the cell (EX_TEMPFAIL)."""

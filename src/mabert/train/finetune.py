@@ -32,8 +32,9 @@ from mabert.train.classifier import (
     new_classifier,
     train_classifier,
 )
-from mabert.train.run import RESULT, RunFolder, now, write_text
+from mabert.train.run import RESULT, RunFolder, now
 from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
+from mabert.writing import write_text
 
 FREE = ("resolved.processes",)
 """What a resumed run may change."""

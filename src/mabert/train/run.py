@@ -1,7 +1,6 @@
 """One folder a run: what was asked, what came out, and nothing of another run."""
 
 import json
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from mabert.environment import environment
+from mabert.writing import WRITING, write_text
 
 REQUEST = "request.yaml"
 RESULT = "result.json"
@@ -19,8 +19,6 @@ UNFINISHED = "unfinished"
 
 RESOLVED = "resolved"
 """Where a request says what the run found out when it began."""
-
-WRITING = ".writing"
 
 
 def now() -> str:
@@ -126,14 +124,3 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]
             yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
     elif old != new:
         yield where, f"{where}: {old!r} there, {new!r} here"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a full disk or a kill leaves the old one."""
-    # Several processes, of several machines too, may write the same file; each has a name of its own until it is whole.
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{WRITING}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""Files and folders that are there whole or not at all, whatever ends the writing of them."""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+WRITING = ".writing"
+"""How the names end of what is not whole yet."""
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[BinaryIO]:
+    """A file that gets its name when the block ends without an error; else what had the name before stays.
+
+    Yields:
+        A stream to write to.
+    """
+    path = Path(path)
+    # Several processes, of several machines too, may write the same file; each has a name of its own until it is whole.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{WRITING}")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a file, in UTF-8, whole or not at all: a full disk or a kill leaves the old one."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder that gets its name when the block ends without an error; else there is none.
+
+    One process at a time may make it, as one that holds a lock does: the rest of one that was killed is removed.
+
+    Yields:
+        The folder, under another name.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.name}{WRITING}")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir()
+        yield beside
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

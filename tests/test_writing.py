@@ -1,0 +1,60 @@
+"""What is written is there whole or not at all, and what was there before stays until then."""
+
+import pytest
+
+from mabert.writing import whole_file, whole_folder, write_text
+
+
+def half(writing, begin):
+    """Begins to write, and fails."""
+    with writing as place:
+        begin(place)
+        raise OSError("full")
+
+
+def test_a_file_replaces_the_old_one_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old, \u00e9")
+    assert path.read_bytes() == "old, \u00e9".encode()
+    with pytest.raises(OSError, match="full"):
+        half(whole_file(path), lambda file: file.write(b"new"))
+    assert path.read_text(encoding="utf-8") == "old, \u00e9"
+    with whole_file(path) as file:
+        file.write(b"new")
+        assert path.read_text(encoding="utf-8") == "old, \u00e9"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path], "nothing else is left"
+
+
+def test_two_may_write_the_same_file_and_one_of_them_is_there_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole_file(path) as one, whole_file(path) as two:
+        one.write(b"one")
+        two.write(b"two")
+    assert path.read_text() in ("one", "two")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_there_when_it_is_whole(tmp_path):
+    path = tmp_path / "made"
+    with pytest.raises(OSError, match="full"):
+        half(whole_folder(path), lambda folder: (folder / "half").touch())
+    assert list(tmp_path.iterdir()) == []
+    with whole_folder(path) as folder:
+        (folder / "whole").touch()
+        assert not path.exists()
+    assert [file.name for file in path.iterdir()] == ["whole"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_rest_of_a_folder_that_was_killed_is_removed(tmp_path):
+    path = tmp_path / "made"
+    with whole_folder(path) as folder:
+        name = folder.name
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "half").touch()
+    path.rmdir()
+    with whole_folder(path) as folder:
+        assert list(folder.iterdir()) == []
+        (folder / "all").touch()
+    assert [file.name for file in path.iterdir()] == ["all"]
