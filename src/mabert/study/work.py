@@ -91,22 +91,31 @@ class Beat(TrainerCallback):
 def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a cell, from where it was left if it has begun."""
     order = json.loads(files.order.read_text(encoding="utf-8"))
-    planned = order["content"]
-    if "task" not in order:
-        recipe = build(PretrainRecipe, order["recipe"], "")
-        check_unchanged("the text", planned["text"], identities(recipe.data.sources))
-        check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
-        training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
-        training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
-        pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
-        if int(os.environ.get("RANK", "0")) == 0:
-            for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
-                shutil.rmtree(checkpoint)
-        return
+    if order["content"]["kind"] == "pretraining":
+        do_pretraining(files, order, begun)
+    else:
+        do_finetuning(files, order, seeds, begun)
+
+
+def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
+    """Does the work of a pretraining's cell."""
+    recipe, planned = build(PretrainRecipe, order["recipe"], ""), order["content"]
+    check_unchanged("the text", planned["text"], identities(recipe.data.sources))
+    check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
+    training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
+    training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
+    pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
+    if int(os.environ.get("RANK", "0")) == 0:
+        for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
+            shutil.rmtree(checkpoint)
+
+
+def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
+    """Does the work of a fine-tuning's cell under some seeds."""
     recipe = build(FinetuneRecipe, order["recipe"], "")
     start, place = order["start"]
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
-    check_unchanged(f"the data of {loaded.title}", planned["data"], loaded.digest())
+    check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     runs = sum(files.result(seed) is None for seed in seeds)
     if len(recipe.learning_rates) > 1:
         runs += sum(not grid_file(files.run, rate).is_file() for rate in recipe.learning_rates)

@@ -266,41 +266,19 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     set_seed(seed)
-    recipe, task = job.recipe, job.data.task
     classifier = new_classifier(job)
     batches = job.batches(seed)
-    processes = joined(recipe.precision)
-    steps = len(batches)
     place = checkpoints_of(folder, rate, seed)
-    processes.wait_for_everyone()  # the first may be removing some of before
+    joined(job.recipe.precision).wait_for_everyone()  # the first may be removing some of before
     checkpoint = get_last_checkpoint(str(place)) if place.is_dir() else None
     interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ClassifierTrainer(
         model=classifier,
-        args=orderly(
-            TrainingArguments(
-                output_dir=str(place),
-                num_train_epochs=1,  # as long as the run
-                per_device_train_batch_size=max(1, recipe.batch_size // processes.num_processes),
-                learning_rate=rate,
-                warmup_steps=round(recipe.warmup_share * steps),
-                weight_decay=recipe.weight_decay,
-                lr_scheduler_type="linear",
-                seed=seed,
-                logging_steps=max(1, min(50, steps // 20)),
-                save_strategy="no",
-                save_total_limit=1,
-                report_to=[],
-                remove_unused_columns=False,
-                logging_nan_inf_filter=False,
-                accelerator_config={"even_batches": False},
-                **device_arguments(recipe.precision),
-            )
-        ),
-        data_collator=FlatteningCollator() if recipe.packing == "pack" else Collator(job.tokenizer.pad_token_id),
+        args=training_arguments(job.recipe, place, rate, seed, len(batches)),
+        data_collator=FlatteningCollator() if job.recipe.packing == "pack" else Collator(job.tokenizer.pad_token_id),
         train_dataset=job.data.splits["train"],
         eval_dataset=job.data.splits[job.data.validations[0]],
-        title=f"{task.name} seed {seed} lr {rate:g}" if job.progress else None,
+        title=f"{job.data.task.name} seed {seed} lr {rate:g}" if job.progress else None,
         job=job,
         batches=batches,
         callbacks=[interrupt, stopwatch, *job.callbacks],
@@ -320,6 +298,30 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         if "train_runtime" not in entry
     ]
     return Trained(classifier, history, stopwatch.before)
+
+
+def training_arguments(recipe: FinetuneRecipe, place: Path, rate: float, seed: int, steps: int) -> TrainingArguments:
+    """A run in transformers' words."""
+    return orderly(
+        TrainingArguments(
+            output_dir=str(place),
+            num_train_epochs=1,  # as long as the run
+            per_device_train_batch_size=max(1, recipe.batch_size // joined(recipe.precision).num_processes),
+            learning_rate=rate,
+            warmup_steps=round(recipe.warmup_share * steps),
+            weight_decay=recipe.weight_decay,
+            lr_scheduler_type="linear",
+            seed=seed,
+            logging_steps=max(1, min(50, steps // 20)),
+            save_strategy="no",
+            save_total_limit=1,
+            report_to=[],
+            remove_unused_columns=False,
+            logging_nan_inf_filter=False,
+            accelerator_config={"even_batches": False},
+            **device_arguments(recipe.precision),
+        )
+    )
 
 
 def new_classifier(job: Job) -> PreTrainedModel:

@@ -116,21 +116,9 @@ def finetune(
             leave_no_checkpoints(folder.path, result["learning_rate"], result["seed"])
     try:
         rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
-        runs, diverged = [], {}
-        for seed in seeds:
-            place = folder.path / f"seed-{seed}"
-            try:
-                runs.append(done[seed] or run_seed(job, place, rate, seed, keep_models, processes.is_main_process))
-            except TrainingDivergedError as error:
-                if processes.num_processes > 1:  # the others wait for this one
-                    raise
-                diverged[seed] = str(error)
-                leave_no_checkpoints(folder.path, rate, seed)
+        runs = run_seeds(job, folder.path, rate, done, keep_models, processes)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
-    if diverged:
-        causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
     if not processes.is_main_process:
         return {}
     outcome = {
@@ -218,6 +206,35 @@ def best_rate(
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
     return max(whole, key=whole.__getitem__), {f"{rate:g}": each["score"] for rate, each in found.items()}
+
+
+def run_seeds(
+    job: Job,
+    folder: Path,
+    rate: float,
+    done: Mapping[int, dict[str, Any] | None],
+    keep_models: bool,
+    processes: PartialState,
+) -> list[dict[str, Any]]:
+    """The result of every seed, of those that are done as it is.
+
+    Raises:
+        TrainingDivergedError: If any did, naming them, when the others are finished; of several processes, at once.
+    """
+    runs, diverged = [], {}
+    for seed, before in done.items():
+        place = folder / f"seed-{seed}"
+        try:
+            runs.append(before or run_seed(job, place, rate, seed, keep_models, processes.is_main_process))
+        except TrainingDivergedError as error:
+            if processes.num_processes > 1:  # the others wait for this one
+                raise
+            diverged[seed] = str(error)
+            leave_no_checkpoints(folder, rate, seed)
+    if diverged:
+        causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
+        raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
+    return runs
 
 
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:
