@@ -15,6 +15,7 @@ from tests.report.rows import CPU, GPU, SLOW, raw, whole
 from tests.report.studies import COLUMNS, like_the_paper, read, row
 
 MMT, MAMBA, TRANSFORMER = "MMTMMTMMTMMT", "M" * 12, "T" * 12
+SHARES = ("10%", "25%", "50%")
 MIXED = [pattern for pattern in paper.PATTERNS.rows if len(set(pattern)) == 2]
 
 
@@ -61,14 +62,16 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
     on_every_task = [found.pop(claim) for claim in list(found) if "every task" in claim]
     most = found.pop("Transformer layers alone are below each mixed pattern on most tasks")
     widest = found.pop("The full model's lead over [CLS] pooling, with masking and without, is widest on CoLA")
+    leads = [found.pop(f"MaBERT's lead over each rival is widest on CoLA at {share} of the steps") for share in SHARES]
     assert {each.verdict for each in [*found.values(), alone]} == {HOLDS}
     assert len(found) == 12
     # The made-up columns are CoLA and RTE; the others are missing.
     assert {each.verdict for each in on_every_task} == {UNMEASURED}
     assert [each.place[6:] for each in on_every_task] == [
-        *(f"{share} of the steps" for share in ("10%", "25%", "50%")),
-        *["100% of the steps"] * 2,
+        *(f"{share} of the steps" for share in SHARES),
+        *["100% of the steps"] * 3,
     ]
+    assert {each.verdict for each in leads} == {UNMEASURED}
     assert (most.verdict, widest.verdict) == (UNMEASURED, UNMEASURED)
     assert "12 above, 36 missing" in most.numbers
     assert widest.numbers.startswith("2 above, 12 missing; ")
@@ -82,7 +85,7 @@ def test_the_papers_own_scores_bear_out_its_claims_on_patterns_models_components
 def test_without_any_study_every_claim_is_named_once_and_not_measured():
     found = score_verdicts([])
     assert {each.verdict for each in found} == {UNMEASURED}
-    assert len({each.claim for each in found}) == len(found) == 17
+    assert len({each.claim for each in found}) == len(found) == 19
 
 
 BELOW = dict.fromkeys(paper.PATTERNS.rows, 0.5)
@@ -266,6 +269,12 @@ def test_the_papers_eight_columns_bear_out_what_is_said_of_most_tasks_and_of_the
         monkeypatch.setitem(COLUMNS, task, (paper.TASKS[task].title, "accuracy", task, None))
     patterns = read(like_the_paper(paper.PATTERNS, columns=EIGHT), columns=EIGHT)
     components = read(like_the_paper(paper.INTEGRATION, 1.0, columns=EIGHT), "components", columns=EIGHT)
+    budgets = [each for share in paper.GLUE for each in like_the_paper(paper.GLUE[share], share, columns=EIGHT)]
+    pooling = read(like_the_paper(paper.POOLING, 1.0, columns=EIGHT), "pooling", columns=EIGHT)
+    leads = verdicts([read(budgets, "budget", columns=EIGHT)], "MaBERT's lead over each rival")
+    assert [each.verdict for each in leads] == [HOLDS] * 3
+    (everywhere,) = verdicts([pooling], "MAP is the best pooling on every task")
+    assert everywhere.verdict == HOLDS
     (most,) = verdicts([patterns], "Transformer layers alone")
     (widest,) = verdicts([components], "The full model's lead")
     assert (most.verdict, widest.verdict) == (HOLDS, HOLDS)
@@ -403,8 +412,8 @@ def test_a_measure_that_was_only_taken_under_other_settings_is_judged_there(load
     rows = [raw("latency", "mabert", 4096, 1.0, CPU), raw("training", "mabert", 4096, 1.0, GPU)]
     (training,), (lowest,) = of(load(rows), TRAINING), of(load(rows), LOWEST)
     assert (training.place, lowest.place) == ("best settings, bf16, cuda", "fp32, cpu")
-    (memory,) = of(load(rows), "MaBERT needs less memory")
-    assert (memory.verdict, memory.place) == (UNMEASURED, "-")
+    memory = of(load(rows), "MaBERT needs less memory")
+    assert [(each.verdict, each.place) for each in memory] == [(UNMEASURED, "-")] * 2
 
 
 def test_without_measurements_every_efficiency_claim_stands_once_with_the_papers_factor():

@@ -1,10 +1,10 @@
 """The page in a real browser: its tables sort, and nothing complains. Skipped where there is no Chromium or Chrome."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
+from html import escape
 
 import pytest
 
@@ -12,7 +12,6 @@ from mabert.report.grid import Cell, Grid, missing, to_html
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import find
 from mabert.report.whole import write_report
-from tests.report.studies import whole_experiment
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH")
@@ -36,7 +35,7 @@ buttons[1].focus();
 found.push(`focus ${document.activeElement === buttons[1] && buttons[1].tabIndex === 0}`);
 const box = document.querySelector("#table-wide .wide");
 found.push(`page ${document.documentElement.scrollWidth <= innerWidth}`, `box ${box.scrollWidth > box.clientWidth}`);
-document.title = found.join("; ");
+top.document.title = [`width ${innerWidth}`, ...found].join("; ");
 """
 
 
@@ -46,7 +45,8 @@ const before = cells(), links = [...document.querySelectorAll("nav a")];
 document.querySelectorAll("#table-claims th button")[1].click();
 const after = cells();
 document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
-document.title = [
+top.document.title = [
+  `width ${innerWidth}`,
   `tables ${document.querySelectorAll("table").length}`,
   `figures ${document.querySelectorAll("svg").length}`,
   `sorted ${after.join() === [...before].sort().join() && after.join() !== before.join()}`,
@@ -56,37 +56,59 @@ document.title = [
 """
 
 
+PRINTED = """
+for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+  if (rule.media && rule.media.mediaText === "print") rule.media.mediaText = "all";
+dispatchEvent(new Event("beforeprint"));
+const clipped = [...document.querySelectorAll(".wide")].filter((box) => box.scrollWidth > box.clientWidth + 1);
+top.document.title = [
+  `width ${innerWidth}`,
+  `clipped ${clipped.map((box) => box.closest("[id]").id)}`,
+  `open ${[...document.querySelectorAll("details")].every((fold) => fold.open)}`,
+].join("; ");
+"""
+PHONE, SHEET = 390, 718  # CSS pixels: of a phone, and of A4 less a centimetre on each side
+
+
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """The title that the script left on a page of two tables, and what the page logged."""
     file = tmp_path_factory.mktemp("browser") / "page.html"
-    file.write_text(page("t", [to_html(GRID), to_html(WIDE)], TABLES, SORTING + SCRIPT), encoding="utf-8")
-    return browsed(file)
+    return browsed(file, page("t", [to_html(GRID), to_html(WIDE)], TABLES, SORTING + SCRIPT), PHONE)
 
 
-def browsed(file):
-    """A page's title after its scripts, in parts, and what it logged; as wide as a phone."""
+def browsed(file, text, width):
+    """The title that a page's scripts leave, in parts, and what the page logged.
+
+    The page stands in a frame, since a window of a browser without a screen has a least width, which is no phone's.
+    """
     folder = file.parent
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"]
+    frame = f'<iframe style="width: {width}px; height: 800px; border: 0" srcdoc="{escape(text)}"></iframe>'
+    file.write_text(f"<!doctype html><title>none</title>{frame}", encoding="utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"]
     done = subprocess.run(
-        [*command, "--enable-logging=stderr", "--window-size=390,800", "--dump-dom", file.as_uri()],
+        [*command, "--enable-logging=stderr", "--window-size=1000,800", "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "HOME": str(folder)},
     )
-    (title,) = re.findall(r"<title>(.*?)</title>", done.stdout)
+    title = re.findall(r"<title>(.*?)</title>", done.stdout)[0]
     return title.split("; "), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 def test_a_click_sorts_by_value_and_what_is_missing_stays_last(opened):
-    assert opened[0][:5] == [
+    assert opened[0][1:6] == [
         "bacd none,none",
         "abcd ascending,none",
         "dcba descending,none",
         "abdc none,ascending",
         "dbac none,descending",
     ]
+
+
+def test_the_page_is_as_narrow_as_a_phone(opened):
+    assert opened[0][0] == "width 390"
 
 
 def test_headings_are_reached_by_keyboard(opened):
@@ -102,22 +124,33 @@ def test_nothing_is_logged(opened):
 
 
 def test_what_goes_wrong_on_a_page_is_logged(tmp_path):
-    file = tmp_path / "page.html"
-    file.write_text(page("t", ["<p>text</p>"], "", "throw new Error('seen');"), encoding="utf-8")
-    assert any("seen" in line for line in browsed(file)[1])
+    text = page("t", ["<p>text</p>"], "", "throw new Error('seen');")
+    assert any("seen" in line for line in browsed(tmp_path / "page.html", text, PHONE)[1])
+
+
+@pytest.fixture(scope="module")
+def report(results, tmp_path_factory):
+    """The page of results of every kind."""
+    file = write_report(find([results]), tmp_path_factory.mktemp("whole") / "report.html")[0]
+    text = file.read_text(encoding="utf-8")
+    assert text.count("</body>") == 1
+    return text
 
 
 @pytest.mark.slow
-def test_the_whole_report_works(tmp_path):
-    for content in whole_experiment():
-        (tmp_path / f"{content['study']}.json").write_text(json.dumps(content), encoding="utf-8")
-    file = write_report(find([tmp_path]), tmp_path / "report.html")[0]
-    text = file.read_text(encoding="utf-8")
-    assert text.count("</body>") == 1
-    file.write_text(text.replace("</body>", f"<script>{WHOLE}</script></body>"), encoding="utf-8")
-    told, logged = browsed(file)
+def test_the_whole_report_works_on_a_phone(report, tmp_path):
+    text = report.replace("</body>", f"<script>{WHOLE}</script></body>")
+    told, logged = browsed(tmp_path / "page.html", text, PHONE)
     assert not logged
-    assert {"sorted true", "links true", "page true"} <= set(told)
+    assert {"width 390", "sorted true", "links true", "page true"} <= set(told)
     tables, figures = (int(re.search(rf"{name} (\d+)", "; ".join(told))[1]) for name in ("tables", "figures"))
-    assert tables > 20
-    assert figures >= 8
+    assert tables > 30
+    assert figures >= 10
+
+
+@pytest.mark.slow
+def test_in_print_every_fold_is_open_and_no_table_is_clipped(report, tmp_path):
+    text = report.replace("</body>", f"<script>{PRINTED}</script></body>")
+    told, logged = browsed(tmp_path / "page.html", text, SHEET)
+    assert not logged
+    assert told == ["width 718", "clipped ", "open true"]

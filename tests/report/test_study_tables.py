@@ -4,7 +4,7 @@ import pytest
 
 from mabert.report import paper
 from mabert.report.document import Text
-from mabert.report.grid import FLAG, MISSING
+from mabert.report.grid import FLAG, MISSING, to_csv
 from mabert.report.study.figures import arm_chart, budget_chart, loss_chart
 from mabert.report.study.results import read_study
 from mabert.report.study.section import flat, section, summary
@@ -172,6 +172,28 @@ def test_uneven_numbers_of_seeds_are_said():
     assert not any("to 5 seeds" in note for note in score_table(read(rows[:1])).notes)
     settings = {**SETTINGS, "seeds": [0]}
     assert "Fine-tuned under 5 seeds" in summary(read_study(study(rows, settings=settings), "x.json"))
+
+
+def test_a_task_that_started_from_another_is_marked_in_every_table():
+    rows = [
+        row(MMT, {"cola": [0.5] * 5, "rte": [0.6] * 5}, MMT),
+        row(MAMBA, {"cola": [0.4] * 5, "rte": [0.5] * 5}, MAMBA),
+    ]
+    content = study(rows)
+    plain = read_study(content, "x.json")
+    for each in content["columns"]:
+        each["start"] = "mnli" if each["key"] == "rte" else None
+    marked = read_study(content, "x.json")
+    for table in (score_table, difference_table):
+        assert not any("\N{DAGGER}" in head for head in table(plain).head)
+        assert [head for head in table(marked).head if "\N{DAGGER}" in head] == ["RTE\N{DAGGER} (accuracy)"]
+        assert "RTE\N{DAGGER}" in to_csv(table(marked))
+    for table in (score_table, difference_table, side_by_side):
+        noted = [
+            any("started from the model that was fine-tuned on MNLI" in note for note in table(each).notes)
+            for each in (plain, marked)
+        ]
+        assert noted == [False, True]
 
 
 def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():

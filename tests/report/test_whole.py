@@ -1,54 +1,23 @@
 """The report is one page with nothing fetched, the same as Markdown, and a file of each table and figure."""
 
 import csv
-import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from mabert import cli
+from mabert.report import paper
 from mabert.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, from_markdown, unfolded
 from mabert.report.sources import Found, find
 from mabert.report.whole import parts, write_report
-from tests.report.rows import whole
-from tests.report.studies import ENVIRONMENT, read, row, whole_experiment
+from tests.report.studies import ENVIRONMENT, read, row
 from tests.report.test_grid import cells_of_csv, cells_of_latex, cells_of_markdown
 
 FETCHED = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""")
+NOTHING = Found((), None, (), (), ())
 KNOWN_NAMES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """A folder with results of every kind."""
-    folder = tmp_path_factory.mktemp("results")
-    contents = whole_experiment()
-    contents.append(
-        {"kind": "efficiency", "environment": ENVIRONMENT, "quick": False, "parameters": {}, "rows": whole()}
-    )
-    situations = [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
-    drift = [
-        {
-            "weights": "trained",
-            "direction": "forward",
-            "conv": "causal",
-            "side": side,
-            "attention": attention,
-            "masking": masking,
-            "cls": [0.0, distance],
-            "mean": [0.0, distance],
-        }
-        for side, attention in situations
-        for masking, distance in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
-    ]
-    contents.append({"kind": "drift", "environment": ENVIRONMENT, "texts": 3, "lengths": [0, 8], "rows": drift})
-    speed = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens_per_second": 1234.5}
-    slow = {"lengths": "short", "model": "deberta", "status": "too slow", "batch": None, "tokens_per_second": None}
-    contents.append({"kind": "throughput", "environment": ENVIRONMENT, "dtype": "float32", "rows": [speed, slow]})
-    for number, content in enumerate(contents):
-        (folder / f"{number}.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +92,24 @@ def test_every_seed_is_in_a_file(written):
         lines = list(csv.DictReader(file))
     assert len(lines) == 8 * 3 * 5
     assert {line["task"] for line in lines} == {"CoLA", "RTE", "MNLI-m, 13k-row sample"}
+
+
+def test_the_papers_tables_that_nothing_is_set_beside_are_shown_whole(found):
+    def told(found):
+        folds = [
+            part for part in parts(found) if isinstance(part, Fold) and part.summary.startswith("The paper's tab:")
+        ]
+        text = " ".join(part.text for part in parts(found) if isinstance(part, Text))
+        return [fold.summary.split(":")[1] for fold in folds], "paper's curves of drift" in text
+
+    efficiency = ["eff_memory", "eff_infer", "eff_train"]
+    assert told(found) == ([], False)
+    assert told(replace(found, efficiency=None)) == (efficiency, False)
+    assert told(replace(found, drifts=())) == ([], True)
+    scores = ["pattern_glue", "glue_10pct", "glue_25pct", "glue_50pct", "glue_full_budget"]
+    assert told(NOTHING) == ([*scores, "ablation_integration", "pooling_pred_100pct", *efficiency], True)
+    (latency,) = [part for part in unfolded(parts(NOTHING)) if isinstance(part, Grid) and "infer" in part.title]
+    assert [cell.text for cell in latency.rows[0]][:2] == ["BERT", f"{paper.LATENCY.rows['bert'][128]:.3f}"]
 
 
 @pytest.fixture

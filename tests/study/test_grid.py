@@ -22,6 +22,21 @@ def test_a_packaged_study_has_every_row_of_its_table(name, table):
     assert packaged.label is not None
 
 
+def test_the_arms_differ_in_what_their_rows_say():
+    components = {name: arm for name, arm in load_study("components").arms.items() if arm.paper}
+    fields = {arm.paper: (arm.finetune["padding_safe_masking"], arm.finetune["pooling"]) for arm in components.values()}
+    masks = {"full": ("pre+post", "map"), "psm_only": ("pre+post", "cls"), "map_only": ("none", "map")}
+    assert fields == {**masks, "none": ("none", "cls")}
+    poolings = {arm.paper: arm.finetune["pooling"] for arm in load_study("pooling").arms.values()}
+    assert poolings == {"map": "map", "attn": "attention", "cls": "cls", "masked_mean": "mean"}
+    for name in ("budget", "baselines"):
+        for arm in load_study(name).arms.values():
+            assert arm.pretrain.get("architecture", "mabert") == (arm.paper or "modernbert")
+    for name, arm in load_study("components").arms.items():
+        both = arm.pretrain.get("model.ssm_direction") == "bidirectional"
+        assert both == name.endswith(", both directions")
+
+
 def test_the_pattern_study_is_at_a_tenth_of_the_steps_and_the_budget_study_at_the_papers_four():
     assert load_study("pattern").budgets == [0.1]
     assert load_study("budget").budgets == [0.1, 0.25, 0.5, 1.0]
@@ -102,6 +117,9 @@ def test_a_scale_may_stand_on_a_recipe():
     assert own.pretrain["model"] == mini.model
 
 
+TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,6 +137,10 @@ def test_a_scale_may_stand_on_a_recipe():
         ({"budgets": {"pattern": ["0%"]}}, "budgets.pattern has '0%'; a budget is above 0% and at most 100%"),
         ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
         ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),
+        (
+            {"tasks": {"quora": {"title": "QQP", "sample": "20k pairs", **TABLES}}},
+            "tasks.quora.title is 'QQP', an official task's name; it must say what these rows are, such as 'QQP, 20k",
+        ),
         (
             {"tasks": {"mnli": {"sample": "s", "files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}},
             "only GLUE's official ones may go by that name",

@@ -1,15 +1,17 @@
 """What a study shows: states, progress, time left; and what it would cost."""
 
 import json
+import re
 
 import pytest
 from rich.console import Console
 
+from mabert import cli
 from mabert.study import estimate
 from mabert.study.cells import CellFiles
 from mabert.study.live import LiveView, duration
 from mabert.study.runner import Status
-from tests.study.helpers import planned, world
+from tests.study.helpers import planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
 
@@ -120,6 +122,35 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     out = console.export_text()
     assert "3 pretrainings and 6 fine-tunings to run" in out
     assert out.count(" done") == 1
+
+
+def test_a_terminal_is_drawn_on_while_the_study_runs(shown):
+    plan, _, view, console = shown
+    name = next(iter(plan.cells))
+    with view:
+        view({name: Status(state="running")}, name)
+        view({name: Status(state="done", seconds=3.0)}, None)
+    out = console.export_text()
+    assert plan.cells[name].title in out
+    assert "1 running" in out
+    assert "1 done" in out
+    assert not view.live.is_started
+
+
+def test_a_dry_run_on_the_command_line_says_what_it_would_cost_and_begins_nothing(tmp_path, capsys):
+    fields = world(tmp_path)
+    plan = planned(tmp_path, tmp_path / "other", ARMS, fields)
+    steps, tokens = (sum(getattr(cell, name) for cell in plan.cells.values()) for name in ("steps", "tokens"))
+    arguments = ["study", *written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root"), "--dry-run"]
+    assert cli.main(arguments) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"2 pretrainings and 2 fine-tunings to run, {steps:,} steps, {estimate.shown(tokens)} tokens, about " in out
+    assert re.search(r"about \d+ (s|min|h)\b.* on this machine", out)
+    for cell in plan.cells.values():
+        assert cell.name in out
+    assert not (tmp_path / "root/cells").exists()
+    assert cli.main([*arguments, "--from-mnli"]) == 2
+    assert "from_mnli is set, and mnli is not among the tasks" in capsys.readouterr().err
 
 
 def test_of_a_begun_cell_what_is_left_counts(tmp_path):

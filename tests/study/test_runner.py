@@ -25,6 +25,7 @@ from mabert.study.cluster import parameters, send
 from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
 from mabert.study.work import BUSY, STOPPED, serve
+from mabert.train import classifier
 from tests.study.helpers import FINETUNE, inference, planned, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -44,10 +45,10 @@ def command(arguments, root, **options):
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def begun(cell, root, processes=1):
+def begun(cell, root, processes=1, target=serve):
     """The process of a cell, begun."""
     arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds, processes)
-    process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -304,6 +305,32 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_pa
     assert not (files.run / "unfinished").exists()
 
 
+def serve_saving(*arguments):
+    """A cell's process that saves after every step."""
+    classifier.SAVE_SECONDS = 0.0
+    serve(*arguments)
+
+
+def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].finetunings["cola"]
+    cell, files = plan.cells[name], CellFiles(root, name)
+    shutil.rmtree(files.run)
+    for point in ("unfinished/seed-0-lr-*/checkpoint-2", "unfinished/seed-1-lr-*/checkpoint-1"):
+        process = begun(cell, root, target=serve_saving)
+        waits_for(lambda point=point: list(files.run.glob(point)))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not files.done(cell)
+    process = begun(cell, root)
+    process.join()
+    assert files.done(cell)
+    for seed in (0, 1):
+        assert files.result(seed)["metrics"] == CellFiles(folder / "root", name).result(seed)["metrics"]
+    assert not (files.run / "unfinished").exists()
+
+
 def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
     own = json.loads(json.dumps(fields))
@@ -463,6 +490,8 @@ def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_pat
     assert {status.state for status in states.values()} == {"done"}, states
     result = json.loads(results_file(plan, tmp_path / "root").read_text())
     assert result["settings"]["from_mnli"]
+    starts = {column["key"]: column["start"] for column in result["columns"]}
+    assert starts == {"rte": "mnli", "mnli_m": None, "mnli_mm": None}
     assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
     start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
     assert start.endswith("seed-0")

@@ -118,9 +118,10 @@ def run_plan(plan: Any, root: Path, processes: int) -> None:
             states = runner.run()
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
-    failed = [f"{plan.cells[name].title}: {status.reason}" for name, status in states.items() if status.reason]
-    for line in failed:
-        complain(line)
+        finally:
+            failed = [f"{plan.cells[name].title}: {each.reason}" for name, each in runner.states.items() if each.reason]
+            for line in failed:
+                complain(line)
     done = sum(status.state == "done" for status in states.values())
     say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
     if failed:

@@ -8,6 +8,7 @@ from mabert.report.drift import drift_chart, drift_grids, truth_grids
 from mabert.report.efficiency.chart import scaling_chart
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import NAMES, Results
+from mabert.report.efficiency.tables import PAPER, paper_table
 from mabert.report.grid import Cell, Grid, missing, with_best
 
 
@@ -22,6 +23,17 @@ def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[
         yield Drawing(f"drift-{number}", drift_chart(result), described)
         yield Fold("Which regime drifts, and what cures it", tuple(truth_grids(result, f"drift-{number}")))
         yield Fold("The largest distance in every regime", tuple(drift_grids(result, f"drift-{number}")))
+
+
+def efficiency_not_measured() -> list[Fold]:
+    """The paper's tables of memory and time, where nothing is set beside them."""
+    folds = []
+    for measure, table in PAPER.items():
+        title = f"The paper's {table.label}: {table.title} ({table.unit})"
+        folds.append(
+            Fold(title, tuple(from_markdown(f"# {title}\n\n{paper_table(measure)}", f"not-run-{measure}")[1:]))
+        )
+    return folds
 
 
 def efficiency_section(results: Results) -> Iterator[Part]:

@@ -50,8 +50,9 @@ figure { max-width: 56rem; } figure svg { max-height: 90vh; }
   figure { overflow-x: auto; } figure svg { min-width: 34rem; }
 }
 @media print {
-  .wide { overflow: visible; } .grid table { font-size: 7.5pt; } .grid :is(td, th) { padding-right: .5rem; }
-  nav { display: none; } h2 { break-before: auto; }
+  body { padding: 0; } .wide { overflow: visible; } nav { display: none; } h2 { break-before: auto; }
+  .grid table { font-size: 7pt; min-width: 0; } .grid :is(td, th) { padding-right: .35rem; overflow-wrap: anywhere; }
+  .grid .number { white-space: normal; } .grid td.text:not(:first-child) { min-width: 3.5rem; }
   .grid th button::after { content: "" !important; } .grid :is(td, th):first-child { position: static; }
 }
 """

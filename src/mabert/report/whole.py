@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mabert.report.claims.drift import drift_verdicts
+from mabert.report.claims.drift import drift_sources, drift_verdicts
 from mabert.report.claims.efficiency import efficiency_verdicts
 from mabert.report.claims.scores import score_verdicts
 from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, claims_table
@@ -16,7 +16,12 @@ from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, as
 from mabert.report.figures import on_paper
 from mabert.report.grid import Grid, to_csv, to_latex, to_markdown
 from mabert.report.machine import machine_of
-from mabert.report.measurements import drift_section, efficiency_section, throughput_section
+from mabert.report.measurements import (
+    drift_section,
+    efficiency_not_measured,
+    efficiency_section,
+    throughput_section,
+)
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import Found
 from mabert.report.study.section import section, summary
@@ -133,10 +138,14 @@ def _rules() -> tuple[str, ...]:
 
 
 def _not_run(found: Found) -> Iterator[Part]:
-    tables = tables_not_run(found.studies)
-    if tables:
-        yield Heading(2, "The paper's tables of scores that nothing here is set beside")
-        yield from (Fold(grid.title, (grid,)) for grid in tables)
+    folds = [Fold(grid.title, (grid,)) for grid in tables_not_run(found.studies)]
+    folds += [] if found.efficiency else efficiency_not_measured()
+    if folds:
+        yield Heading(2, "The paper's tables that nothing here is set beside")
+        yield from folds
+    if not found.drifts:
+        figures = " and ".join(f"`{source}`" for source in drift_sources())
+        yield Text(f"Nothing here is set beside the paper's curves of drift under padding either ({figures}).")
 
 
 def _measured(found: Found) -> Iterator[Part]:

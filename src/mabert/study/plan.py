@@ -19,7 +19,7 @@ from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.grid import Arm, Scale, Study
-from mabert.study.tasks import FROM_MNLI, LoadedTask
+from mabert.study.tasks import FROM_MNLI, MNLI, LoadedTask
 from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import PretrainRecipe, as_mapping
@@ -31,12 +31,10 @@ FORMAT = 1
 """Raised when the same cell would give another result."""
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
-"""How the work is cut, which does not change what comes out."""
+"""How the work is cut, which does not change what is learnt; where there is dropout, its draws follow the cut."""
 
 UNLEARNT = ("transformers_version", "unpad")
 """Of a model's configuration, what has no say in its weights."""
-
-MNLI = "mnli"
 
 TOKENIZERS = "tokenizers"
 """Folder of the tokenizers that were found or trained for a study."""

@@ -9,6 +9,7 @@ from mabert.bench.results import measured_on
 from mabert.study.cells import CellFiles
 from mabert.study.plan import TOKENIZERS, Plan, Row
 from mabert.study.runner import Status
+from mabert.study.tasks import FROM_MNLI, MNLI
 from mabert.train.classifier import epochs_of
 from mabert.train.vocabulary import TRAINED
 from mabert.writing import write_text
@@ -42,6 +43,8 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
+    for column, about in zip(shown, columns, strict=True):
+        column["start"] = MNLI if plan.scale.from_mnli and about["task"] in FROM_MNLI else None
     return {
         "kind": "study",
         "version": VERSION,

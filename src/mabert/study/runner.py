@@ -89,7 +89,10 @@ class Runner:
                 with suppress(OSError):  # a disk that is full now may have room at the end
                     self.finished()
         self.watch(self.states, None)
-        self.finished()
+        try:
+            self.finished()
+        except OSError as error:
+            raise OSError(f"cannot write what was found: {error}; the same command tries that again") from error
         return self.states
 
     def next(self) -> str | None:

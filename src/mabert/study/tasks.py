@@ -52,6 +52,7 @@ OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
 
+MNLI = "mnli"
 FROM_MNLI = ("mrpc", "rte", "stsb")
 """Small tasks of sentence pairs, which may start from a model that was fine-tuned on MNLI (Liu et al., 2019)."""
 
@@ -106,6 +107,11 @@ class StudyTask:
             glue_task(self.name)
         elif self.name in TASKS:
             raise ValueError(f"{where} has files of its own; only GLUE's official ones may go by that name")
+        elif (self.title or "").casefold() in (title.casefold() for title in TITLES.values()):
+            raise ValueError(
+                f"{where}.title is {self.title!r}, an official task's name; it must say what these rows are, such as "
+                f"'{self.title}, {self.sample}'"
+            )
 
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":

@@ -20,6 +20,11 @@ CLAIMS = (
 _CURVES = "curves without numbers"
 
 
+def drift_sources() -> tuple[str, ...]:
+    """Labels of the paper's figures."""
+    return tuple(dict.fromkeys(source for _, source in CLAIMS))
+
+
 def drift_verdicts(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Verdict]:
     """Every claim on drift in every situation, of trained weights; each once where nothing was measured.
 

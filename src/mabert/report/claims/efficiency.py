@@ -75,6 +75,10 @@ def _claims() -> Iterator[Claim]:
     for length in (128, 512):
         text = f"BERT has the lowest latency at {length:,} tokens"
         yield Claim(text, "fig:eff_scaling", "latency", length, others, ours="bert")
+    text = "BERT needs less memory than MaBERT at 128 tokens"
+    yield Claim(text, "fig:eff_scaling", "memory", 128, (("mabert",),), ours="bert")
+    text = "MaBERT needs less memory than DeBERTa at 2,048 tokens"
+    yield Claim(text, PAPER["memory"].label, "memory", 2048, (("deberta",),))
     text = "MaBERT needs less memory than BigBird and DeBERTa at 4,096 tokens"
     yield Claim(text, "fig:eff_scaling", "memory", 4096, (("bigbird",), ("deberta",)))
 

@@ -104,6 +104,15 @@ CLAIMS = (
         (0.1, 0.25, 0.5),
     ),
     Claim(
+        "MaBERT's lead over each rival is widest on CoLA at {budget} of the steps",
+        "tab:glue_10pct to tab:glue_50pct",
+        ("budget",),
+        tuple(("mabert", rival) for rival in paper.BASELINES),
+        tuple(task for task in paper.TASKS if task != "cola"),
+        (0.1, 0.25, 0.5),
+        widest="cola",
+    ),
+    Claim(
         "Masking and MAP together are above either alone and above neither, on average",
         "tab:ablation_integration",
         ("components",),
@@ -148,6 +157,13 @@ CLAIMS = (
         "tab:pooling_pred_100pct",
         ("pooling",),
         tuple(("map", other) for other in paper.POOLINGS if other != "map"),
+    ),
+    Claim(
+        "MAP is the best pooling on every task",
+        "tab:pooling_pred_100pct",
+        ("pooling",),
+        tuple(("map", other) for other in paper.POOLINGS if other != "map"),
+        tuple(paper.TASKS),
     ),
     Claim(
         "[CLS] is the worst pooling on average",

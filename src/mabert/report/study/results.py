@@ -12,6 +12,9 @@ VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
 MODELS = {**paper.NAMES, "modernbert": "ModernBERT"}
 
+STARTED = "\N{DAGGER}"
+"""Marks a task that started from the model fine-tuned on another."""
+
 QUESTIONS = {
     "tab:pattern_glue": "pattern",
     "tab:glue_full_budget": "baselines",
@@ -40,6 +43,7 @@ class Column:
         validation: Rows it is scored on; None where not told.
         epochs: Passes over the training rows; None where not told.
         constant: The best score that one class for all could have; None where there is none, or not told.
+        start: The task whose fine-tuned model it started from; None where it was the pretrained one.
         source: Where the data came from.
     """
 
@@ -52,6 +56,7 @@ class Column:
     validation: int | None = None
     epochs: int | None = None
     constant: float | None = None
+    start: str | None = None
     source: str = ""
 
     @property
@@ -61,8 +66,8 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name with its metric."""
-        return f"{self.name} ({METRICS.get(self.metric, self.metric)})"
+        """The name with its metric, marked where it did not start from the pretrained model."""
+        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
 
 
 @dataclass(frozen=True)

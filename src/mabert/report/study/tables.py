@@ -6,7 +6,7 @@ from statistics import fmean
 
 from mabert.report import paper
 from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, with_best, words
-from mabert.report.study.results import MODELS, Column, Row, Study
+from mabert.report.study.results import MODELS, STARTED, Column, Row, Study
 from mabert.report.study.statistics import (
     LEAST_PAIRS,
     LEVEL,
@@ -47,6 +47,7 @@ def score_table(study: Study) -> Grid:
         f"The average is over {study.named(_keys(columns))}, of the seeds that have all of them.",
         *_uneven(study),
         *_samples(study.columns),
+        *_started(study.columns),
     ]
     head = (*_head(study), *(column.heading for column in study.columns), f"{AVERAGE} of {len(columns)}")
     return Grid(f"{study.slug}-scores", f"{study.title}, measured here", head, tuple(rows), tuple(notes))
@@ -148,7 +149,7 @@ def side_by_side(study: Study) -> Grid | None:
     if not rows:
         return None
     notes = [f"Over {study.named(_keys(columns))}. Ranks are among the rows of one budget that have both averages."]
-    notes += _uneven(study)
+    notes += [*_uneven(study), *_started(columns)]
     flagged = dict.fromkeys(table.provenance for _, table in paper_tables(study) if table.flagged)
     notes += [f"{FLAG}the paper's numbers: {each}." for each in flagged]
     if any(column.sample for column in columns):
@@ -175,6 +176,7 @@ def difference_table(study: Study) -> Grid:
         f"The arm less {study.label_of(study.reference)}{told}; in brackets the {LEVEL:.0%} percentile bootstrap "
         f"interval over paired seeds and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them "
         f"apart and there are {LEAST_PAIRS} pairs; each difference is tested by itself.",
+        *_started(study.columns),
     )
     head = (*_head(study), *(column.heading for column in study.columns), AVERAGE)
     title = f"{study.title}: differences from {study.label_of(study.reference)}"
@@ -354,3 +356,9 @@ def _samples(columns: Iterable[Column]) -> list[str]:
         if told
         else []
     )
+
+
+def _started(columns: Iterable[Column]) -> list[str]:
+    starts = {column.start.upper(): None for column in columns if column.start}
+    models = f"the model that was fine-tuned on {' or '.join(starts)}, not from the pretrained one"
+    return [f"{STARTED} started from {models}."] if starts else []
