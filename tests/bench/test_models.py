@@ -391,7 +391,10 @@ def test_a_run_writes_what_the_report_reads(tmp_path):
     assert {row["length"] for row in result["rows"]} == {16, 32}
     assert {row["status"] for row in result["rows"]} == {"measured"}
     assert len(result["rows"]) == 2 * 2 * 3 * 2
-    results = load_results([path], allow_quick=True)
+    with pytest.raises(ValueError, match="a quick trial run, whose numbers say nothing"):
+        load_results([path])
+    path.write_text(json.dumps({**result, "quick": False}))
+    results = load_results([path])
     assert len(results.rows) == len(result["rows"])
     assert "BERT" in efficiency_report(results)
 

@@ -179,6 +179,7 @@ def test_a_task_that_started_from_another_is_marked_in_every_table():
         row(MMT, {"cola": [0.5] * 5, "rte": [0.6] * 5}, MMT),
         row(MAMBA, {"cola": [0.4] * 5, "rte": [0.5] * 5}, MAMBA),
     ]
+    rows[0]["scores"]["rte"]["f1"] = {"0": 0.5}
     content = study(rows)
     plain = read_study(content, "x.json")
     for each in content["columns"]:
@@ -188,7 +189,7 @@ def test_a_task_that_started_from_another_is_marked_in_every_table():
         assert not any("\N{DAGGER}" in head for head in table(plain).head)
         assert [head for head in table(marked).head if "\N{DAGGER}" in head] == ["RTE\N{DAGGER} (accuracy)"]
         assert "RTE\N{DAGGER}" in to_csv(table(marked))
-    for table in (score_table, difference_table, side_by_side):
+    for table in (score_table, difference_table, side_by_side, further_table):
         noted = [
             any("started from the model that was fine-tuned on MNLI" in note for note in table(each).notes)
             for each in (plain, marked)

@@ -100,7 +100,7 @@ def test_the_papers_tables_that_nothing_is_set_beside_are_shown_whole(found):
             part for part in parts(found) if isinstance(part, Fold) and part.summary.startswith("The paper's tab:")
         ]
         text = " ".join(part.text for part in parts(found) if isinstance(part, Text))
-        return [fold.summary.split(":")[1] for fold in folds], "paper's curves of drift" in text
+        return [fold.summary.split(":")[1] for fold in folds], "The paper's curves of drift" in text
 
     efficiency = ["eff_memory", "eff_infer", "eff_train"]
     assert told(found) == ([], False)

@@ -25,7 +25,7 @@ from mabert.study.cluster import parameters, send
 from mabert.study.results import gathered, pretrained, results_file, write_results
 from mabert.study.runner import Runner, terminating
 from mabert.study.work import BUSY, STOPPED, serve
-from mabert.train import classifier
+from mabert.train import classifier, trainer
 from tests.study.helpers import FINETUNE, inference, planned, world, written
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -305,10 +305,18 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_pa
     assert not (files.run / "unfinished").exists()
 
 
-def serve_saving(*arguments):
-    """A cell's process that saves after every step."""
+def serve_until(root, name, *arguments):
+    """A cell's process that saves after every step, and is killed when the first checkpoint of a name is there."""
     classifier.SAVE_SECONDS = 0.0
-    serve(*arguments)
+    publish, last = trainer.publish, (Path(root) / "last").read_text()
+
+    def killed(written, place):
+        publish(written, place)
+        if str(place).endswith(last):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.publish = killed
+    serve(root, name, *arguments)
 
 
 def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, tmp_path):
@@ -317,12 +325,12 @@ def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, t
     name = plan.rows[0].finetunings["cola"]
     cell, files = plan.cells[name], CellFiles(root, name)
     shutil.rmtree(files.run)
-    for point in ("unfinished/seed-0-lr-*/checkpoint-2", "unfinished/seed-1-lr-*/checkpoint-1"):
-        process = begun(cell, root, target=serve_saving)
-        waits_for(lambda point=point: list(files.run.glob(point)))
-        os.kill(process.pid, signal.SIGKILL)
+    for last in ("seed-0-lr-0.02/checkpoint-2", "seed-1-lr-0.02/checkpoint-1"):
+        (root / "last").write_text(last)
+        process = begun(cell, root, target=serve_until)
         process.join()
-        assert not files.done(cell)
+        assert process.exitcode == -signal.SIGKILL
+        assert (files.run / "unfinished" / last).is_dir()
     process = begun(cell, root)
     process.join()
     assert files.done(cell)

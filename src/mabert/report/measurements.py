@@ -25,10 +25,13 @@ def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[
         yield Fold("The largest distance in every regime", tuple(drift_grids(result, f"drift-{number}")))
 
 
-def efficiency_not_measured() -> list[Fold]:
-    """The paper's tables of memory and time, where nothing is set beside them."""
+def efficiency_not_measured(results: Results | None) -> list[Fold]:
+    """The paper's tables of memory and time that nothing is set beside."""
+    measured = set() if results is None else {row.measure for row in results.rows}
     folds = []
     for measure, table in PAPER.items():
+        if measure in measured:
+            continue
         title = f"The paper's {table.label}: {table.title} ({table.unit})"
         folds.append(
             Fold(title, tuple(from_markdown(f"# {title}\n\n{paper_table(measure)}", f"not-run-{measure}")[1:]))

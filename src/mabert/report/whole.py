@@ -131,7 +131,8 @@ def _rules() -> tuple[str, ...]:
         f"A claim on scores {HOLDS} where every comparison it needs is in the claimed direction by a paired t test at "
         f"{1 - LEVEL:.0%}; it {FAILS} where one is in the other direction at that level divided by the number of "
         f"comparisons; it {OPEN} otherwise. Where a needed arm is missing it is {UNMEASURED}, unless another already "
-        "speaks against it.",
+        "speaks against it. A claim on most tasks needs more than half of them, at that level divided by one more than "
+        "may be left out.",
         "A claim on time is judged in the same way by what the fastest and the slowest call allow; one of a factor "
         "needs the paper's factor at least. Only tasks that both sides have are compared, and each row names them.",
     )
@@ -139,13 +140,13 @@ def _rules() -> tuple[str, ...]:
 
 def _not_run(found: Found) -> Iterator[Part]:
     folds = [Fold(grid.title, (grid,)) for grid in tables_not_run(found.studies)]
-    folds += [] if found.efficiency else efficiency_not_measured()
-    if folds:
-        yield Heading(2, "The paper's tables that nothing here is set beside")
-        yield from folds
+    folds += efficiency_not_measured(found.efficiency)
+    if folds or not found.drifts:
+        yield Heading(2, "The paper's tables and figures that nothing here is set beside")
+    yield from folds
     if not found.drifts:
         figures = " and ".join(f"`{source}`" for source in drift_sources())
-        yield Text(f"Nothing here is set beside the paper's curves of drift under padding either ({figures}).")
+        yield Text(f"The paper's curves of drift under padding ({figures}), which give no numbers.")
 
 
 def _measured(found: Found) -> Iterator[Part]:

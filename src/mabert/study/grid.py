@@ -15,6 +15,7 @@ from mabert.train.recipe import (
     PretrainRecipe,
     as_mapping,
     build,
+    check,
     convert,
     find_recipe,
     read_yaml,
@@ -73,10 +74,12 @@ class Study:
             if not isinstance(name, str):
                 raise ValueError(f"arms names {name!r}; it must be text: write {str(name)!r} in quotes")
         self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
-        build(FinetuneRecipe, self.finetune, "finetune")
+        check(FinetuneRecipe, self.finetune, "finetune")
         for name, arm in self.arms.items():
-            build(PretrainRecipe, nested(arm.pretrain), f"arms.{name}.pretrain")
-            build(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
+            # Which fields a model has is told by the architecture, and that may be the scale's to say.
+            whole = {key: value for key, value in nested(arm.pretrain).items() if key != "model"}
+            check(PretrainRecipe, whole, f"arms.{name}.pretrain")
+            check(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
             arm.finetune = {**self.finetune, **arm.finetune}
         if self.reference not in self.arms:
             raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")

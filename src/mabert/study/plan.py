@@ -110,7 +110,10 @@ class Planner:
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
         """The pretraining of an arm."""
-        recipe = self.scale.pretraining(arm, budget)
+        try:
+            recipe = self.scale.pretraining(arm, budget)
+        except ValueError as error:
+            raise ValueError(f"the pretraining of {title}: {error}") from error
         if not recipe.data.sources:
             raise ValueError("the study names no text; give --text files, folders or hub data sets")
         recipe.data.cache = recipe.data.cache or str(self.root.resolve() / "cache")

@@ -15,7 +15,7 @@ from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
 from mabert.data.task import Rows, Task
 from mabert.train.classifier import FinetuneRecipe
-from mabert.train.recipe import build
+from mabert.train.recipe import build, check
 
 TITLES = {
     "cola": "CoLA",
@@ -116,8 +116,10 @@ class StudyTask:
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":
         """From what a scale holds under the task's name."""
+        if not isinstance(content, dict | None):
+            raise ValueError(f"tasks.{name} is {content!r}; it must be a mapping of fields")
         task = build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
-        build(FinetuneRecipe, task.finetune, f"tasks.{name}.finetune")
+        check(FinetuneRecipe, task.finetune, f"tasks.{name}.finetune")
         return task
 
     def load(self, data: str) -> "LoadedTask":

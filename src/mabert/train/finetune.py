@@ -205,7 +205,11 @@ def best_rate(
     if not whole:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
-    return max(whole, key=whole.__getitem__), {f"{rate:g}": each["score"] for rate, each in found.items()}
+    best = max(whole, key=whole.__getitem__)
+    if processes.is_main_process:
+        for rate in found.keys() - {best}:  # a kill may have come before this
+            leave_no_checkpoints(folder, rate, seed)
+    return best, {f"{rate:g}": each["score"] for rate, each in found.items()}
 
 
 def run_seeds(

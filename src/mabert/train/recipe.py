@@ -200,7 +200,7 @@ class PretrainRecipe:
         known = family_named(self.architecture).known_fields()
         for key in self.model:
             if key not in known:
-                raise ValueError(unknown("model." + key, ["model." + name for name in known]))
+                raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
         for stage in self.stages:
             at_least("stages", stage, 4, ("length",))
             at_least("stages", stage, 0, ("share",))
@@ -318,9 +318,10 @@ def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] 
         known: Those at its place.
         deeper: Those of the sections at its place: one that ends as the key does is likely meant.
     """
-    known = sorted(known)
-    meant = [each for each in deeper if each.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = meant or difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    known, last = sorted(known), key.rpartition(".")[2]
+    meant = [each for each in deeper if each.rpartition(".")[2] == last]
+    names = {each.rpartition(".")[2]: each for each in known}
+    near = meant or [names[each] for each in difflib.get_close_matches(last, names, n=1, cutoff=0.7)]
     return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
 
 
@@ -355,6 +356,18 @@ def build(kind: type, content: Any, where: str) -> Any:
     if missing:
         raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}")
     return kind(**values)
+
+
+def check(kind: type, content: Any, where: str) -> None:
+    """Refuses fields that a dataclass could not be made of, naming the place that they stand in.
+
+    Raises:
+        ValueError: As `build` does, and where the values do not go together.
+    """
+    try:
+        build(kind, content, "")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def is_required(declared: dataclasses.Field) -> bool:

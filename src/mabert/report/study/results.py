@@ -65,9 +65,14 @@ class Column:
         return f"{self.title}, {self.sample}" if self.sample and self.sample not in self.title else self.title
 
     @property
+    def marked(self) -> str:
+        """The name, marked where it did not start from the pretrained model."""
+        return f"{self.name}{STARTED if self.start else ''}"
+
+    @property
     def heading(self) -> str:
-        """The name with its metric, marked where it did not start from the pretrained model."""
-        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
+        """The same with its metric."""
+        return f"{self.marked} ({METRICS.get(self.metric, self.metric)})"
 
 
 @dataclass(frozen=True)

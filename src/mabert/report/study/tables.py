@@ -65,7 +65,7 @@ def further_table(study: Study) -> Grid | None:
     }
     if not further:
         return None
-    names = {column.key: column.name for column in study.columns}
+    names = {column.key: column.marked for column in study.columns}
     rows = [
         (
             *_arm(study, row),
@@ -74,7 +74,7 @@ def further_table(study: Study) -> Grid | None:
         for row in ordered(study)
     ]
     head = (*_head(study), *(f"{names.get(key, key)} ({metric})" for key, metric in further))
-    notes = ("Not in the averages, and not in the paper.",)
+    notes = ("Not in the averages, and not in the paper.", *_started(study.columns))
     return Grid(f"{study.slug}-further", f"{study.title}: further metrics", head, tuple(rows), notes)
 
 
@@ -359,6 +359,7 @@ def _samples(columns: Iterable[Column]) -> list[str]:
 
 
 def _started(columns: Iterable[Column]) -> list[str]:
-    starts = {column.start.upper(): None for column in columns if column.start}
+    marked = [column for column in columns if column.start]
+    starts = dict.fromkeys(str(column.start).upper() for column in marked)
     models = f"the model that was fine-tuned on {' or '.join(starts)}, not from the pretrained one"
-    return [f"{STARTED} started from {models}."] if starts else []
+    return [f"{STARTED} {', '.join(column.name for column in marked)}: started from {models}."] if marked else []
