@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -373,7 +374,6 @@ class ClassifierTrainer(MaBertTrainer):
         # take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
         self.job, self.batches = job, batches
-        self.sizes = [len(batch) for batch in batches]
         self.add_callback(EvaluateAt(batches.epoch_ends()))
         self.best_weights: dict[str, torch.Tensor] | None = None
 
@@ -384,10 +384,17 @@ class ClassifierTrainer(MaBertTrainer):
         loader = DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator, pin_memory=pinned)
         return self.accelerator.prepare(loader)
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Examples of each step, all processes together."""
+        return [len(batch) for batch in self.batches]
+
     @property
     def own_part(self) -> float:
         """What this process's mean counts in that of the present step's batch, of which the processes' means are
         averaged."""
+        if self.args.world_size == 1:
+            return 1.0
         return part(self.sizes[self.state.global_step], self.args.process_index, self.args.world_size)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
