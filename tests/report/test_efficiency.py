@@ -3,7 +3,15 @@
 import pytest
 
 from mabert.report import paper
-from mabert.report.efficiency.findings import crossings, headline, memory_growth, ratio_at, ratios, stretches
+from mabert.report.efficiency.findings import (
+    crossings,
+    headline,
+    memory_growth,
+    ratio_at,
+    ratios,
+    stretches,
+    time_growth,
+)
 from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import NAMES
 from mabert.report.efficiency.tables import batch_of, measured_table, number, spread_table
@@ -155,6 +163,27 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     assert cells(ratios("training", table), "lowest measured rival") == [["1.40 (ModernBERT)", "0.50 (BERT)"]]
     assert cells(crossings({"training": table}), "BERT")[0][0].startswith("only up to about ")
     assert cells(measured_table(load(rows), table, "training"), "BERT")[0][0] == "30.00", "what was measured"
+
+
+def test_what_is_of_another_run_is_told_and_nothing_is_fitted_across_runs(load):
+    first = [raw("latency", model, length, length / 2) for model in ("bert", "mabert") for length in (512, 4096, 8192)]
+    second = [raw("latency", model, length, length / 4) for model in ("bert", "mabert") for length in (128, 512, 4096)]
+    results = load(first, [*second, raw("latency", "albert", 512, 9.0)], [raw("latency", "modernbert", 128, 1.0)])
+    report = efficiency_report(results)
+    assert "Of another run than the rest: 8,192 tokens (`1.json`); 128 tokens of ModernBERT (`3.json`)." in report
+    growth = time_growth({"latency": results.table(CPU, "latency")})
+    assert cells(growth, "MaBERT")[0][0] == "1.00 (2: 512-4,096)", "across both it would be 1.19"
+    memory = [
+        [raw("memory", "bert", length, 100 + factor * length) for length in lengths]
+        for factor, lengths in ((1, (512, 1024, 2048)), (9, (4096,)))
+    ]
+    assert cells(memory_growth(load(*memory).table(CPU, "memory")), "BERT")[0][2] == "1.00 (3: 512-2,048)"
+    assert "Of another run" not in efficiency_report(load(first))
+
+
+def test_remarks_on_a_file_stand_beside_its_name(load):
+    report = efficiency_report(load([raw("latency", "bert", 128, 1.0)], remarks=["a machine that was busy", "two"]))
+    assert "- Of `1.json`: a machine that was busy\n- Of `1.json`: two\n" in report
 
 
 def test_memory_grows_above_the_weights(load):

@@ -71,6 +71,7 @@ def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
         ({"kind": "drift"}, "kind is 'drift'; needed is 'efficiency'"),
         ({"quick": True}, "measure without --quick"),
         ({"environment": {}}, "lacks the date"),
+        ({"remarks": "busy"}, "remarks is 'busy'; needed is a list of sentences"),
         ({"rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length, batch"),
         ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
         (

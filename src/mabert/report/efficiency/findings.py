@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mabert.report import paper
-from mabert.report.efficiency.results import NAMES, comparable, curve
+from mabert.report.efficiency.results import NAMES, comparable, curve, of_one_run
 from mabert.report.efficiency.scaling import Curve, Growth, Ratio, Slope, below, growth, mean_ratio, slope
 from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, lengths_of, markdown, why
 
@@ -72,7 +72,8 @@ def ratios(measure: str, rows: Rows) -> str:
 def memory_growth(rows: Rows) -> str:
     """How peak memory grows: exponents with and without the weights, and MiB a 1,000 tokens."""
     body = []
-    for model, cells in rows.items():
+    for model, every in rows.items():
+        cells = of_one_run(every)
         above = {
             length: row.numbers["peak_mib"] - row.numbers["weights_mib"]
             for length, row in cells.items()
@@ -100,7 +101,10 @@ def time_growth(tables: Mapping[str, Rows]) -> str:
     head = [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
     body = []
     for model in models:
-        pairs = [(curve(rows.get(model, {})), PAPER[measure].rows.get(model, {})) for measure, rows in tables.items()]
+        pairs = [
+            (curve(of_one_run(rows.get(model, {}))), PAPER[measure].rows.get(model, {}))
+            for measure, rows in tables.items()
+        ]
         body.append([NAMES[model], *(_exponent(growth(each)) for pair in pairs for each in pair)])
     return markdown(["time", *head], body)
 

@@ -15,6 +15,7 @@ from mabert.report.efficiency.tables import (
     batch_of,
     measured_table,
     paper_table,
+    runs_told,
     spread_table,
     steps_told,
 )
@@ -29,7 +30,8 @@ turns with MaBERT alone, and the file has MaBERT's time in those turns, the rati
 """
 _GROWTH = """### Growth
 
-Exponents of length fitted by least squares, 1 being linear; in brackets how many lengths were fitted, and which.
+Exponents of length fitted by least squares over the lengths of one run, 1 being linear; in brackets how many lengths
+were fitted, and which.
 """
 _CROSSINGS = """### Lengths at which MaBERT needs less than a rival
 
@@ -83,7 +85,8 @@ def _section(results: Results, condition: Condition) -> list[str]:
 def _measure(results: Results, measure: str, rows: Rows) -> list[str]:
     heading = f"### {TITLES[measure]} ({UNITS[measure]}), batch {batch_of(rows)}\n"
     spread = [] if measure == "memory" else [spread_table(rows)]
-    return [heading, measured_table(results, rows, measure), *steps_told(rows), paper_table(measure), *spread]
+    notes = [*runs_told(rows), *steps_told(rows)]
+    return [heading, measured_table(results, rows, measure), *notes, paper_table(measure), *spread]
 
 
 def _headlines(tables: Mapping[str, Rows]) -> str:
@@ -93,7 +96,10 @@ def _headlines(tables: Mapping[str, Rows]) -> str:
 
 def _sources(results: Results, condition: Condition) -> str:
     used = [row.source for row in results.rows if row.condition == condition]
-    return "\n".join(_source(source, condition) for source in results.sources if source in used) + "\n"
+    shown = [source for source in results.sources if source in used]
+    told = [_source(source, condition) for source in shown]
+    told += [f"- Of `{source.name}`: {remark}" for source in shown for remark in source.remarks]
+    return "\n".join(told) + "\n"
 
 
 def _source(source: Source, condition: Condition) -> str:

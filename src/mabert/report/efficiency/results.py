@@ -54,11 +54,13 @@ class Source:
         name: Of the file.
         date: Of the measurement, with its time zone.
         environment: Machine, versions and commit.
+        remarks: What was found out about the measurement afterwards, as its file says.
     """
 
     name: str
     date: datetime
     environment: Mapping[str, Any]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,17 @@ class Results:
         rows = [row for row in self.rows if row.condition == condition and row.measure == measure]
         found = {model: [row for row in rows if row.model == model] for model in NAMES}
         return {model: {row.length: row for row in part} for model, part in found.items() if part}
+
+
+def of_one_run(rows: Mapping[int, Row]) -> dict[int, Row]:
+    """Those of a model's rows that are of one file, the one with most lengths, or the later of two such.
+
+    Between runs the machine was not the same, or the models ran otherwise, so nothing is fitted across them.
+    """
+    lengths = Counter(row.source.name for row in rows.values() if row.value is not None)
+    dates = {row.source.name: row.source.date for row in rows.values()}
+    chosen = max(lengths, key=lambda name: (lengths[name], dates[name]), default=None)
+    return {length: row for length, row in rows.items() if row.source.name == chosen}
 
 
 def curve(rows: Mapping[int, Row]) -> Curve:
@@ -226,9 +239,12 @@ def _read(path: Path) -> tuple[Source, dict[str, Any]]:
         raise ValueError(f"{path}: lacks {', '.join(absent) or 'the date of its environment'}")
     if content["quick"]:
         raise ValueError(f"{path}: a quick trial run, whose numbers say nothing; measure without --quick")
+    remarks = content.get("remarks", [])
+    if not (isinstance(remarks, list) and all(isinstance(remark, str) for remark in remarks)):
+        raise ValueError(f"{path}: remarks is {remarks!r}; needed is a list of sentences")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return Source(path.name, date, content["environment"]), content
+    return Source(path.name, date, content["environment"], tuple(remarks)), content
 
 
 def _row(raw: Mapping[str, Any], source: Source) -> Row:

@@ -64,6 +64,18 @@ def steps_told(rows: Rows) -> list[str]:
     ]
 
 
+def runs_told(rows: Rows) -> list[str]:
+    """Which numbers of a table are of another run than most, as one sentence; nothing where all are of one."""
+    places: dict[str, dict[str, list[int]]] = {}
+    for model, cells in rows.items():
+        for length, row in sorted(cells.items()):
+            places.setdefault(row.source.name, {}).setdefault(model, []).append(length)
+    count = {name: sum(map(len, found.values())) for name, found in places.items()}
+    _, *others = sorted(places, key=lambda name: -count[name])
+    told = "; ".join(f"{_where(places[name], rows)} (`{name}`)" for name in others)
+    return [f"Of another run than the rest: {told}. Only what is of one run compares closely.\n"] if told else []
+
+
 def measured_table(results: Results, rows: Rows, measure: str) -> str:
     """One table in the paper's form: a row a model, a column a length, the lowest of each in bold.
 
@@ -104,6 +116,19 @@ def spread_table(rows: Rows) -> str:
         if any(row.value for row in cells.values())
     ]
     return markdown(["fastest-slowest", *(f"{length:,}" for length in lengths)], body)
+
+
+def _where(found: Mapping[str, Sequence[int]], rows: Rows) -> str:
+    """Models and lengths in words; the models unless they are all that were measured at those lengths."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for model, lengths in found.items():
+        alike.setdefault(tuple(lengths), []).append(model)
+    told = []
+    for lengths, models in alike.items():
+        there = [model for model, cells in rows.items() if any(length in cells for length in lengths)]
+        names = "" if models == there else " of " + ", ".join(NAMES[model] for model in models)
+        told.append(", ".join(f"{length:,}" for length in lengths) + f" tokens{names}")
+    return ", ".join(told)
 
 
 def _lowest(rows: Rows, length: int) -> float | None:
