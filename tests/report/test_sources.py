@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mabert.report.sources import find, kind_of
+from mabert.report.sources import find
 from tests.report.rows import raw
 from tests.report.studies import ENVIRONMENT, row, study
 
@@ -47,12 +47,6 @@ def test_a_file_given_twice_is_read_once(put, tmp_path):
     found = find([tmp_path, path, path])
     assert len(found.studies) == 1
     assert not found.left_out
-
-
-def test_drift_results_without_a_kind_are_known():
-    assert kind_of({"config": {}, "texts": 1, "lengths": [], "rows": [], "environment": {}}) == "drift"
-    assert kind_of({"rows": [], "environment": {}}) is None
-    assert kind_of({"kind": "else", "config": {}, "texts": 1, "lengths": [], "rows": []}) == "else"
 
 
 def test_scales_stand_beside_each_other_and_of_one_scale_the_latest_stays(put, tmp_path):

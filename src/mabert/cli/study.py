@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mabert.cli.command import command, complain, say
@@ -156,9 +156,9 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.infer.load import check_at_least_one, load_for_use
     from mabert.infer.texts import read_texts
     from mabert.model.load import load_config
+    from mabert.report.document import as_markdown
     from mabert.report.drift import drift_chart, drift_grids, truth_grids
     from mabert.report.figures import on_paper
-    from mabert.report.grid import to_markdown
     from mabert.study.drift import drift
 
     check_at_least_one(limit=options.limit)
@@ -169,13 +169,13 @@ def run_drift(options: argparse.Namespace) -> None:
     else:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
-    result = {"kind": "drift"} | drift(
-        loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id
-    )
+    result = drift(loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
     result["source"] = {"texts": options.texts or f"cola validation of {options.data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
-    tables = "\n".join(map(to_markdown, [*truth_grids(result, "drift"), *drift_grids(result, "drift")]))
-    write_text(path_of(result, folder, "drift", ".md"), tables)
+    tables = [*truth_grids(result, "drift"), *drift_grids(result, "drift")]
+    write_text(
+        path_of(result, folder, "drift", ".md"), "\n".join(as_markdown(each, PurePosixPath()) for each in tables)
+    )
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -17,7 +17,6 @@ KINDS = {
 }
 """What is read, and the command that writes it."""
 
-_DRIFT = {"config", "texts", "lengths", "rows"}  # drift results had no kind at first
 _NEEDED = {
     "drift": (
         ("texts", "lengths", "rows"),
@@ -84,8 +83,7 @@ def kind_of(content: Any) -> str | None:
     """What a file's content says it is; None where it does not."""
     if not isinstance(content, dict):
         return None
-    kind = content.get("kind")
-    return "drift" if kind is None and content.keys() >= _DRIFT else kind
+    return content.get("kind")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

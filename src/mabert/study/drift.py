@@ -74,8 +74,8 @@ def drift(
         progress: Whether to show a bar.
 
     Returns:
-        ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`, and under
-        ``cls`` and ``mean`` the mean cosine distance at each length.
+        ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
+        and under ``cls`` and ``mean`` the mean cosine distance at each length.
 
     Raises:
         ValueError: There are no texts.
@@ -93,6 +93,7 @@ def drift(
                     rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
                     advance(1)
     return {
+        "kind": "drift",
         "environment": measured_on(),
         "config": model.config.to_diff_dict(),
         "texts": len(texts),
