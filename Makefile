@@ -1,4 +1,4 @@
-# make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (a few minutes)
+# make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (about ten minutes)
 # make test   lint, types, tests                                                        (the gate)
 # make check  lint, types, the import rule
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)

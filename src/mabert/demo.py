@@ -1,4 +1,4 @@
-"""The tour: from raw text to a fine-tuned model and a page that shows it, in a few minutes on a plain CPU."""
+"""The tour: from raw text to a fine-tuned model and a page that shows it, in about ten minutes on a plain CPU."""
 
 import dataclasses
 import itertools

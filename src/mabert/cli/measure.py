@@ -11,7 +11,7 @@ from mabert.writing import write_text
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    added = command(commands, "demo", run_demo, "tokenizer, pretraining, fine-tuning and mask filling in a few minutes")
+    added = command(commands, "demo", run_demo, "tokenizer, pretraining, fine-tuning and mask filling in ten minutes")
     added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
     added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
 

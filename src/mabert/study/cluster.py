@@ -93,7 +93,9 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
     try:
         import submitit
     except ImportError as error:
-        raise ValueError("sending cells to a cluster needs submitit: pip install 'mabert[cluster]'") from error
+        raise ValueError(
+            "sending cells to a cluster needs submitit, mabert's extra cluster: pip install '.[cluster]' in its folder"
+        ) from error
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     try:
