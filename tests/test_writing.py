@@ -26,6 +26,18 @@ def test_a_file_replaces_the_old_one_when_it_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path], "nothing else is left"
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, on_disk = tmp_path / "a.txt", []
+
+    def sync(number):
+        (beside,) = tmp_path.iterdir()
+        on_disk.append((beside.read_bytes(), path.exists()))
+
+    monkeypatch.setattr("mabert.writing.os.fsync", sync)
+    write_text(path, "whole")
+    assert on_disk == [(b"whole", False)]
+
+
 def test_two_may_write_the_same_file_and_one_of_them_is_there_whole(tmp_path):
     path = tmp_path / "a.txt"
     with whole_file(path) as one, whole_file(path) as two:

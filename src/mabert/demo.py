@@ -23,11 +23,13 @@ from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.fill import fill_mask
 from mabert.model import MaBertModel
 from mabert.model.load import load_config, load_model
+from mabert.reading import read_json
 from mabert.report.demo import render
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import PretrainRecipe, load_recipe
+from mabert.train.run import RESULT
 from mabert.writing import write_text
 
 VOCABULARY = 6000
@@ -192,7 +194,7 @@ def run_finetuning(folder: Path, examples: dict[str, Any], name: str) -> dict[st
     )
     place = place_of(folder, name)
     outcome = finetune(folder / "pretrained", WORD_ORDER, examples, place, recipe, [0])["outcome"]
-    record = json.loads((place / "seed-0" / "result.json").read_text(encoding="utf-8"))
+    record = read_json(place / "seed-0" / RESULT)
     return {"accuracy": outcome["scores"]["validation"]["accuracy"]["mean"], "history": record["history"]}
 
 

@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all, whatever ends the writing of them."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     try:
         with beside.open("wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # else the name may outlive a loss of power, and what it names may not
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

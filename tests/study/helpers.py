@@ -7,7 +7,7 @@ import yaml
 
 from mabert.study.grid import Scale, Study
 from mabert.study.plan import Planner
-from mabert.train.recipe import build
+from mabert.train.fields import build
 from tests.train.helpers import MODEL, TRAINING, WORDS, corpus, tokenizer
 
 FINETUNE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}

@@ -442,6 +442,19 @@ def test_a_rate_that_was_tried_under_another_seed_is_tried_anew(pretrained, tmp_
     assert json.loads(file.read_text())["seed"] == 0
 
 
+def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretrained, tmp_path):
+    rates = {"learning_rates": [1e-6, 2e-2], "epochs": 1}
+    first = go(pretrained, tmp_path / "run", (3,), **rates)["outcome"]
+    tried = {file: file.stat().st_mtime_ns for file in (tmp_path / "run/grid").iterdir()}
+    more = go(pretrained, tmp_path / "run", (0, 1), resume=True, **rates)["outcome"]
+    assert (more["learning_rate"], more["tried"]) == (first["learning_rate"], first["tried"])
+    assert {file: file.stat().st_mtime_ns for file in tried} == tried, "nothing is tried anew"
+    one = json.loads((tmp_path / "run/seed-1/result.json").read_text())
+    (tmp_path / "run/seed-1/result.json").write_text(json.dumps({**one, "learning_rate": 7e-7}))
+    with pytest.raises(ValueError, match=r"seed-1 was trained at a learning rate of 7e-07, the grid chose "):
+        go(pretrained, tmp_path / "run", (0, 1), resume=True, **rates)
+
+
 def test_only_glues_own_small_tasks_get_more_epochs():
     assert epochs_of(FinetuneRecipe(), glue_task("rte")) == 10
     assert epochs_of(FinetuneRecipe(), table_task("rte", ("a", "b"))) == 3
@@ -602,8 +615,8 @@ def test_regression(pretrained, tmp_path):
     [
         ({"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
         ({"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
-        ({"seeds": ()}, r"the seeds are \[\]; one at least, and none twice"),
-        ({"seeds": (0, 0)}, r"the seeds are \[0, 0\]"),
+        ({"seeds": ()}, r"seeds are \[\]; needed is one at least, none twice"),
+        ({"seeds": (0, 0)}, r"seeds are \[0, 0\]"),
         ({"epochs": 0}, "epochs is 0; it must be at least 1"),
         ({"max_length": 0}, "max_length is 0; it must be at least 1"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),

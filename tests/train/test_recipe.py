@@ -2,7 +2,8 @@
 
 import pytest
 
-from mabert.train.recipe import PretrainRecipe, as_mapping, build, load_recipe
+from mabert.train.fields import build
+from mabert.train.recipe import PretrainRecipe, as_mapping, load_recipe
 
 
 def test_the_paper_recipe_is_table_a1():

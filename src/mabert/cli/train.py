@@ -38,10 +38,12 @@ def add_pretrain(commands: Any) -> None:
 
 def percentage(text: str) -> float:
     """`10%` as 0.1."""
+    from mabert.train.fields import share_of
+
     try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 10%") from None
+        return share_of(text, "budget")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:

@@ -12,7 +12,6 @@ A cache is a folder with three files:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mabert.data.permutation import mix64
+from mabert.reading import read_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
@@ -45,7 +45,7 @@ class TokenCache:
         self.folder = Path(folder)
         if not (self.folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{self.folder}: not a token cache (it has no {MANIFEST})")
-        self.manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+        self.manifest = read_json(self.folder / MANIFEST)
         self._open()
         counts = (self.manifest["tokens"], self.manifest["documents"])
         if counts != (len(self.ids), len(self.offsets) - 1) or self.offsets[-1] != len(self.ids):

@@ -1,6 +1,5 @@
 """Opening a model folder, with one clear line for everything that can be wrong with it."""
 
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig, make_config
+from mabert.reading import read_json
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -61,24 +61,6 @@ def config_fields(path: str | Path) -> dict[str, Any]:
         hint = f"; did you mean {inside[0].parent}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
     return read_json(file)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        ValueError: If it is not UTF-8, not JSON, or no object.
-    """
-    try:
-        content = json.loads(file.read_bytes())
-    except UnicodeDecodeError as error:
-        byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise ValueError(f"{file}: not UTF-8: {byte}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: holds {type(content).__name__}, where an object is needed")
-    return content
 
 
 def fields_from_hub(name: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.live import duration
 from mabert.study.plan import Plan
+from mabert.train.fields import build
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import model_config, new_model
-from mabert.train.recipe import PretrainRecipe, build
+from mabert.train.recipe import PretrainRecipe
 from mabert.train.trainer import resolve_precision
 
 PROBE_TOKENS = 1024

@@ -15,7 +15,7 @@ from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
 from mabert.data.task import Rows, Task
 from mabert.train.classifier import FinetuneRecipe
-from mabert.train.recipe import build, check
+from mabert.train.fields import build, check
 
 TITLES = {
     "cola": "CoLA",

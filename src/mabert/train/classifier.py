@@ -37,7 +37,8 @@ from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.train.recipe import Packing, at_least, check_choices, check_packing
+from mabert.train.fields import at_least, check_choices
+from mabert.train.recipe import Packing, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
     MaBertTrainer,

@@ -23,6 +23,7 @@ from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
+from mabert.reading import read_json_if_there
 from mabert.train.classifier import (
     FinetuneRecipe,
     Job,
@@ -84,8 +85,7 @@ def finetune(
         ValueError: If model, data and recipe do not fit, or the folder holds another run.
         KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
     """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"the seeds are {list(seeds)}; one at least, and none twice, is needed")
+    check_seeds(seeds)
     processes = joined(recipe.precision)
     check_divides(recipe, processes.num_processes)
     tokenizer = load_tokenizer(str(model))
@@ -97,25 +97,28 @@ def finetune(
         folder.check(request, resume)
     data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
     job = Job(model, tokenizer, data, recipe, progress, callbacks)
+    # Other seeds that are added to a run are trained at the rate that its first ones were.
+    chooser = folder.resolved().get("chosen_under") if resume else seeds[0]
     request["resolved"] = {
         "weights": weights_digest(model),
         "examples": {name: len(examples) for name, examples in data.splits.items()},
         "data": data.digest(),
         "precision": resolve_precision(recipe.precision),
         "processes": processes.num_processes,
+        **({"chosen_under": chooser} if len(recipe.learning_rates) > 1 else {}),
     }
     new_classifier(job)
     if processes.is_main_process:
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
-    tried = {rate: read_json(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
-    done = {seed: read_json(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
+    tried = {rate: read_json_if_there(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
+    done = {seed: read_json_if_there(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
     processes.wait_for_everyone()
     if processes.is_main_process:
         for result in filter(None, done.values()):  # a kill may have come before this
             leave_no_checkpoints(folder.path, result["learning_rate"], result["seed"])
     try:
-        rate, scores = best_rate(job, folder.path, seeds[0], tried, processes)
+        rate, scores = best_rate(job, folder.path, chooser, tried, processes)
         runs = run_seeds(job, folder.path, rate, done, keep_models, processes)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
@@ -127,7 +130,7 @@ def finetune(
         "main_metric": task.main_metric,
         "scores": spread(job.data, runs),
     }
-    grid = [read_json(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
+    grid = [read_json_if_there(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
     return folder.write_result(outcome, seconds, seeds=list(seeds))
 
@@ -152,6 +155,16 @@ def weights_digest(model: str | Path) -> str | None:
     return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuses seeds that no random generator takes, or that would make the same run twice.
+
+    Raises:
+        ValueError: Naming them.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
+        raise ValueError(f"seeds are {list(seeds)}; needed is one at least, none twice, each from 0 to {2**32 - 1}")
+
+
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
     """Refuses batches that so many processes cannot share.
 
@@ -165,11 +178,6 @@ def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
 def grid_file(folder: Path, rate: float) -> Path:
     """Where the score of a learning rate is kept."""
     return folder / "grid" / f"{rate:g}.json"
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """What a file holds; None where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def best_rate(
@@ -223,12 +231,16 @@ def run_seeds(
     """The result of every seed, of those that are done as it is.
 
     Raises:
+        ValueError: If one that is done had another learning rate.
         TrainingDivergedError: If any did, naming them, when the others are finished; of several processes, at once.
     """
     runs, diverged = [], {}
     for seed, before in done.items():
         place = folder / f"seed-{seed}"
         try:
+            if before and before["learning_rate"] != rate:
+                there = f"{place} was trained at a learning rate of {before['learning_rate']:g}"
+                raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
             runs.append(before or run_seed(job, place, rate, seed, keep_models, processes.is_main_process))
         except TrainingDivergedError as error:
             if processes.num_processes > 1:  # the others wait for this one

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from mabert.environment import environment
+from mabert.reading import read_json_if_there
+from mabert.train.fields import read_yaml
 from mabert.writing import WRITING, write_text
 
 REQUEST = "request.yaml"
@@ -86,7 +88,7 @@ class RunFolder:
 
     def request(self) -> dict[str, Any]:
         """What was asked."""
-        return yaml.safe_load((self.path / REQUEST).read_text(encoding="utf-8"))
+        return read_yaml(self.path / REQUEST)
 
     def resolved(self) -> dict[str, Any]:
         """What the run found out when it began; empty where there is none."""
@@ -94,8 +96,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The record of a finished run; None before."""
-        file = self.path / RESULT
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return read_json_if_there(self.path / RESULT)
 
     def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
         """Writes `result.json` and returns its content.

@@ -1,0 +1,190 @@
+"""Dataclasses from nested plain values, as YAML files and the command line give them: names and types are checked, and
+whoever errs gets one line that names the field, the value and what would be right."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, Union
+
+import yaml
+
+from mabert.data import files
+
+
+def build(kind: type, content: Any, where: str) -> Any:
+    """Makes a dataclass of nested mappings, checking names and types.
+
+    Args:
+        kind: The dataclass.
+        content: What the YAML file holds at that place.
+        where: Dotted name of the place, for messages.
+    """
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{where} is {content!r}; it must be a mapping of fields")
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}
+    values, prefix = {}, f"{where}." if where else ""
+    for key, value in content.items():
+        if key not in names:
+            known, deeper = ([prefix + each for each in found] for found in (names, sections_fields(kind)))
+            raise ValueError(unknown(f"{prefix}{key}", known, deeper))
+        values[key] = convert(hints[key], value, f"{prefix}{key}")
+    missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and is_required(f)]
+    if missing:
+        raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}")
+    return kind(**values)
+
+
+def check(kind: type, content: Any, where: str) -> None:
+    """Refuses fields that a dataclass could not be made of, naming the place that they stand in.
+
+    Raises:
+        ValueError: As `build` does, and where the values do not go together.
+    """
+    try:
+        build(kind, content, "")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def is_required(declared: dataclasses.Field) -> bool:
+    """Whether a field has no default."""
+    return declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING
+
+
+def convert(hint: Any, value: Any, name: str) -> Any:
+    """Checks one value against the type of its field.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, name)
+    if origin in (Union, types.UnionType):
+        return None if value is None else convert(next(a for a in arguments if a is not type(None)), value, name)
+    if origin is list:
+        items = value if isinstance(value, list) else [value]
+        return [convert(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(items)]
+    if origin is dict or hint is Any:
+        if origin is dict and not isinstance(value, dict):
+            raise ValueError(f"{name} is {value!r}; it must be a mapping of fields")
+        return value
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{name} is {value!r}; it must be one of {list(arguments)}")
+        return value
+    return convert_number(hint, value, name)
+
+
+def convert_number(hint: type, value: Any, name: str) -> Any:
+    """A number or text of the right type; YAML reads `6e-4` as text and `1` where `1.0` is meant."""
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    raise ValueError(f"{name} is {value!r}; it must be {words.get(hint, hint.__name__)}")
+
+
+def check_choices(where: str, recipe: Any) -> None:
+    """Refuses a value that is none of those that a field may have, however the recipe was made.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    for name, hint in typing.get_type_hints(type(recipe)).items():
+        if typing.get_origin(hint) is Literal:
+            convert(hint, getattr(recipe, name), f"{where}.{name}" if where else name)
+
+
+def at_least(where: str, recipe: Any, least: int, names: tuple[str, ...]) -> None:
+    """Refuses fields below a bound; a field that is None has its default.
+
+    Raises:
+        ValueError: Naming the field and its value.
+    """
+    for name in names:
+        value = getattr(recipe, name)
+        if value is not None and value < least:
+            raise ValueError(f"{where + '.' if where else ''}{name} is {value}; it must be at least {least}")
+
+
+def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] = ()) -> str:
+    """The message for a key that does not exist.
+
+    Args:
+        key: Its dotted name.
+        known: Those at its place.
+        deeper: Those of the sections at its place: one that ends as the key does is likely meant.
+    """
+    known, last = sorted(known), key.rpartition(".")[2]
+    meant = [each for each in deeper if each.rpartition(".")[2] == last]
+    names = {each.rpartition(".")[2]: each for each in known}
+    near = meant or [names[each] for each in difflib.get_close_matches(last, names, n=1, cutoff=0.7)]
+    return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
+
+
+def sections_fields(kind: type) -> typing.Iterator[str]:
+    """Dotted names of the fields of a dataclass's sections, which are dataclasses themselves."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from (f"{name}.{each.name}" for each in dataclasses.fields(hint))
+
+
+def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
+    """Sets `section.field=value` for each override, in place."""
+    for override in overrides or []:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ValueError(f"override {override!r} is not of the form section.field=value")
+        try:
+            set_field(content, key.split("."), yaml.safe_load(value))
+        except yaml.YAMLError as error:
+            raise ValueError(f"the value in {override!r} is not YAML: {' '.join(str(error).split())}") from error
+    return content
+
+
+def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Sets a nested field, making the sections on the way."""
+    for key in keys[:-1]:
+        if content.get(key) is None:
+            content[key] = {}
+        content = content[key]
+        if not isinstance(content, dict):
+            raise ValueError(f"{'.'.join(keys)} cannot be set: {key} is not a section")
+    content[keys[-1]] = value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, by the safe loader."""
+    try:
+        content = yaml.safe_load(files.read_text(path))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
+    return content
+
+
+def share_of(value: Any, name: str) -> float:
+    """`10%` or 0.1 as 0.1.
+
+    Raises:
+        ValueError: It is no share above 0 % and up to 100 %.
+    """
+    text = str(value)
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{name} has {value!r}; a budget is above 0% and at most 100%, such as 10%")
+    return share
