@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mabert.report.efficiency.results import load_results
-from tests.report.rows import whole
+from tests.report.rows import CPU, whole
 from tests.report.studies import ENVIRONMENT, whole_experiment
 
 
@@ -36,7 +36,13 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     contents = whole_experiment()
     contents.append(
-        {"kind": "efficiency", "environment": ENVIRONMENT, "quick": False, "parameters": {}, "rows": whole()}
+        {
+            "kind": "efficiency",
+            "environment": ENVIRONMENT,
+            "quick": False,
+            "parameters": {},
+            "rows": whole() + whole(CPU._replace(profile="best")),
+        }
     )
     situations = [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
     drift = [

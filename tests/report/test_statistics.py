@@ -157,3 +157,5 @@ def test_where_cells_are_missing_the_most_cells_are_kept():
     )
     assert average_difference(full, without_a_seed).columns == ("a", "b", "c")
     assert average_difference(full, without_a_seed).pairs == 4
+    many = {str(column): by_seed([1.0] * 5) for column in range(60)}
+    assert average_difference(many, {**many, "7": {0: 1.0}}).columns == tuple(name for name in many if name != "7")

@@ -104,7 +104,8 @@ def as_html(part: Part) -> str:
     """One part as HTML."""
     match part:
         case Heading(level, text):
-            return f'<h{level} id="{part.anchor}">{escape(text)}</h{level}>'
+            linked = f' id="{part.anchor}"' if level == 2 else ""
+            return f"<h{level}{linked}>{escape(text)}</h{level}>"
         case Text(text, kind):
             return f'<p class="{kind}">{_inline(text)}</p>' if kind else f"<p>{_inline(text)}</p>"
         case Items(lines):

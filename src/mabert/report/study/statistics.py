@@ -147,13 +147,17 @@ def average_difference(ours: Mapping[str, Seeds], theirs: Mapping[str, Seeds]) -
 
 def _largest_block(seeds: Mapping[str, Iterable[int]]) -> tuple[str, ...]:
     """The columns whose common seeds times their number is the most; of two such, the more columns; or none."""
-    sets = {column: set(each) for column, each in seeds.items()}
-    choices = chain.from_iterable(combinations(sets, count) for count in range(len(sets), 0, -1))
+    alike: dict[frozenset[int], list[str]] = {}  # mostly all have the same seeds; then there is nothing to choose
+    for column, each in seeds.items():
+        alike.setdefault(frozenset(each), []).append(column)
+    choices = chain.from_iterable(combinations(alike, count) for count in range(len(alike), 0, -1))
 
-    def kept(columns: tuple[str, ...]) -> int:
-        return len(columns) * len(set.intersection(*(sets[column] for column in columns)))
+    def kept(chosen: tuple[frozenset[int], ...]) -> tuple[int, int]:
+        columns = sum(len(alike[each]) for each in chosen)
+        return columns * len(frozenset.intersection(*chosen)), columns
 
-    return max(choices, key=kept, default=())
+    best = {column for each in max(choices, key=kept, default=()) for column in alike[each]}
+    return tuple(column for column in seeds if column in best)
 
 
 @cache
