@@ -163,6 +163,18 @@ def test_the_cost_counts_every_seed_and_stage(tmp_path):
     assert pretraining.parameters > 1000
 
 
+def test_the_cost_counts_steps_of_so_many_tokens_where_batches_are_of_those(tmp_path):
+    fields = world(tmp_path)
+
+    def cost(**finetune):
+        plan = planned(tmp_path, tmp_path / "root", fields={**fields, "finetune": {**fields["finetune"], **finetune}})
+        return list(plan.cells.values())[1]
+
+    whole = cost()
+    assert cost(batch_tokens=whole.tokens // 2 // 7).steps == 2 * 8, "two seeds, seven steps and what is left over"
+    assert cost(batch_tokens=10**6).steps == 2
+
+
 def test_nothing_is_done_in_an_empty_folder(tmp_path):
     plan = planned(tmp_path, tmp_path / "root")
     assert not any(files.done(cell) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))

@@ -6,7 +6,8 @@ from mabert.report import paper
 from mabert.report.study.results import QUESTIONS
 from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, ROWS, StudyTask
-from mabert.train.recipe import build, load_recipe
+from mabert.train.fields import build
+from mabert.train.recipe import load_recipe
 from tests.study.helpers import pairs, planned, scale, study, world
 
 
@@ -124,7 +125,10 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
     ("changes", "message"),
     [
         ({"seeds": []}, r"seeds are \[\]"),
-        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; one at least, and none twice"),
+        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; needed is one at least, none twice"),
+        ({"seeds": [0, -1]}, r"seeds are \[0, -1\]; .* each from 0 to 4294967295"),
+        ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; one budget at least, and none twice, is needed"),
+        ({"budgets": {"pattern": ["10%", 0.1]}}, "budgets.pattern is .*none twice"),
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"wnli": {}}}, "unknown GLUE task 'wnli'"),
         ({"tasks": {"cola": {"epoch": 3}}}, "unknown field 'tasks.cola.epoch'"),

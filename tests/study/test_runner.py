@@ -1,5 +1,6 @@
 """Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
 
+import argparse
 import fcntl
 import json
 import multiprocessing
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from mabert.cli import main
 from mabert.environment import processor
 from mabert.report.study.results import read_study
 from mabert.study import runner as runners
@@ -468,6 +470,42 @@ def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):
         runner.began = time.time()
         runner.look()
         assert runner.states[name].state == "elsewhere"
+        assert gathered(plan, tmp_path / "root", runner.states)["rows"][0]["pretraining"]["status"] == "running"
+
+
+def test_what_failed_here_is_taken_up_again_where_another_runner_mended_it(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    plan = planned(folder, root, ARMS, {**fields, "seeds": [5]})
+    start = next(iter(plan.cells))
+    hidden, result = root / "result.json", CellFiles(root, start).run / "result.json"
+    result.rename(hidden)
+    runner = Runner(plan, root)
+    runner.began = time.time()
+    work.record_failure(CellFiles(root, start), "out of memory")
+
+    def states():
+        runner.look()
+        return [(runner.states[name].state, runner.states[name].reason) for name in plan.cells]
+
+    blocked = ("blocked", f"pretrain map, 100% ({start}), which it starts from, failed")
+    assert states() == [("failed", "out of memory"), blocked, blocked]
+    with runners.FileLock(CellFiles(root, start).lock):
+        assert states() == [("elsewhere", None), ("waiting", None), ("waiting", None)]
+    assert states() == [("failed", "out of memory"), blocked, blocked]
+    hidden.rename(result)
+    assert states() == [("done", None), ("waiting", None), ("waiting", None)]
+
+
+def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    plan = planned(folder, root, ARMS, fields)
+    run_of = CellFiles(root, next(iter(plan.cells))).run
+    (run_of / "checkpoint-5").mkdir()
+    assert {status.state for status in run(plan, root).values()} == {"done"}
+    assert (run_of / "model.safetensors").is_file()
+    assert not (run_of / "checkpoint-5").exists()
 
 
 def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
@@ -562,6 +600,48 @@ def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
     out, _ = refused.communicate(timeout=120)
     assert refused.returncode == 2
     assert "submitit: " in out
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("slurm_partition", "'slurm_partition' is not of the form"),
+        ("timeout_min=2h", "timeout_min is '2h'; it must be a whole number of minutes above 0"),
+        ("timeout_min=[", "is not YAML"),
+    ],
+)
+def test_wrong_options_of_a_cluster_are_told_before_anything_is_sent(unbroken, tmp_path, capsys, option, told):
+    pytest.importorskip("submitit")
+    folder, fields, _, _ = unbroken
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    arguments = [*written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root")]
+    assert main(["study", *arguments, "--cluster", "local", "--job-options", option]) == 2
+    assert told in capsys.readouterr().err
+    assert not list((tmp_path / "root").glob("cluster/*"))
+
+
+def test_runners_that_were_sent_before_one_was_refused_are_named(tmp_path, monkeypatch):
+    submitit = pytest.importorskip("submitit")
+    sent = []
+
+    def submit(self, function):
+        if len(sent) == 2:
+            raise submitit.core.utils.FailedJobError("sbatch: error: no such partition")
+        sent.append(argparse.Namespace(job_id=f"job-{len(sent)}"))
+        return sent[-1]
+
+    monkeypatch.setattr(submitit.AutoExecutor, "submit", submit)
+    with pytest.raises(ValueError, match="submitit: sbatch: error: no such partition; sent before: job-0, job-1"):
+        send(["true"], tmp_path, "local", 3, {})
+
+
+def test_a_study_that_cannot_be_planned_sends_no_runner(unbroken, tmp_path, capsys):
+    pytest.importorskip("submitit")
+    _, fields, _, _ = unbroken
+    arguments = [*written(tmp_path, fields, ARMS), "--data", "nowhere", "-o", str(tmp_path / "root")]
+    assert main(["study", *arguments, "--cluster", "local"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "root/cluster").exists()
 
 
 SAVES = """

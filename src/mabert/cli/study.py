@@ -84,10 +84,11 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.from_mnli:
         fields.append("from_mnli=true")
     root, study, scale = Path(options.output), load_study(options.study), load_scale(options.scale, fields)
+    # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
+    plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
     if options.cluster and not options.dry_run:
         send_runners(options, fields, root)
         return
-    plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
     if options.dry_run:
         from rich.console import Console
 
@@ -130,15 +131,13 @@ def run_plan(plan: Any, root: Path, processes: int) -> None:
 
 def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> None:
     """Sends runners of the same study to a cluster; waits for them where the cluster is this machine."""
-    import yaml
-
     from mabert.study.cluster import send
+    from mabert.train.fields import with_overrides
 
     study = ["grid", options.study] if options.study not in GRIDS else [options.study]
     words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
     words += ["--processes", str(options.processes), *fields]
-    extra = dict(word.partition("=")[::2] for word in options.job_options)
-    chosen = {name: yaml.safe_load(value) for name, value in extra.items()}
+    chosen = with_overrides({}, options.job_options)
     root.mkdir(parents=True, exist_ok=True)
     jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, options.jobs, chosen)
     say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")

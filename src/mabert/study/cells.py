@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from mabert.reading import read_json, read_json_if_there
 from mabert.train.run import REQUEST, RESULT, UNFINISHED
 
 
@@ -110,8 +111,7 @@ class CellFiles:
 
     def result(self, seed: int | None = None) -> dict[str, Any] | None:
         """The record of the run, or of one of its seeds; None before it is finished."""
-        file = (self.run if seed is None else self.run / f"seed-{seed}") / RESULT
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return read_json_if_there((self.run if seed is None else self.run / f"seed-{seed}") / RESULT)
 
     def done(self, cell: Cell) -> bool:
         """Whether nothing is left to do."""
@@ -148,5 +148,5 @@ class CellFiles:
         """Why it failed last, in a line; None where it did not, or only before some time in seconds."""
         with contextlib.suppress(FileNotFoundError):  # who tries it again removes it
             if self.failure.stat().st_mtime > since:
-                return json.loads(self.failure.read_text(encoding="utf-8"))["reason"]
+                return read_json(self.failure)["reason"]
         return None

@@ -68,8 +68,13 @@ def parameters(options: Mapping[str, Any]) -> dict[str, Any]:
     """submitit's parameters: what is asked for, and ours for what is not.
 
     Slurm asks a job to stop `SAVING` seconds before its time is over, or half of its time before.
+
+    Raises:
+        ValueError: The time is no whole number of minutes.
     """
     asked = {"name": "mabert", "timeout_min": DAY, **options}
+    if not (isinstance(asked["timeout_min"], int) and asked["timeout_min"] > 0):
+        raise ValueError(f"timeout_min is {asked['timeout_min']!r}; it must be a whole number of minutes above 0")
     return {"slurm_signal_delay_s": min(SAVING, 30 * asked["timeout_min"]), **asked}
 
 
@@ -88,7 +93,8 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         submitit's jobs, each with its `job_id`.
 
     Raises:
-        ValueError: submitit is not installed, the engine is not there, or a parameter is unknown.
+        ValueError: submitit is not installed, the engine is not there, a parameter is unknown or wrong, or a job is
+            refused; the message names the jobs that were sent before.
     """
     try:
         import submitit
@@ -98,11 +104,15 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         ) from error
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
+    sent: list[Any] = []
     try:
         executor = submitit.AutoExecutor(
             folder=folder / "cluster", cluster=engine, slurm_max_num_timeout=RETURNS, local_max_num_timeout=RETURNS
         )
         executor.update_parameters(**parameters(options))
-    except (RuntimeError, NameError) as error:
-        raise ValueError(f"submitit: {' '.join(str(error).split())}") from error
-    return [executor.submit(Sent(command)) for _ in range(jobs)]
+        for _ in range(jobs):
+            sent.append(executor.submit(Sent(command)))
+    except (RuntimeError, NameError, AssertionError) as error:
+        before = f"; sent before: {', '.join(job.job_id for job in sent)}" if sent else ""
+        raise ValueError(f"submitit: {' '.join(str(error).split()) or type(error).__name__}{before}") from error
+    return sent

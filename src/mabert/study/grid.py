@@ -11,18 +11,9 @@ from typing import Any
 
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
-from mabert.train.recipe import (
-    PretrainRecipe,
-    as_mapping,
-    build,
-    check,
-    convert,
-    find_recipe,
-    read_yaml,
-    recipe_folders,
-    set_field,
-    with_overrides,
-)
+from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
+from mabert.train.finetune import check_seeds
+from mabert.train.recipe import PretrainRecipe, as_mapping, find_recipe, recipe_folders
 
 STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
 SCALES = ("tiny", "mini", "small", "paper")
@@ -83,7 +74,7 @@ class Study:
             arm.finetune = {**self.finetune, **arm.finetune}
         if self.reference not in self.arms:
             raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
-        self.budgets = [share_of(budget, "budgets") for budget in self.budgets]
+        self.budgets = budgets_of(self.budgets, "budgets")
 
 
 @dataclass
@@ -119,12 +110,11 @@ class Scale:
         self.tasks = {name: StudyTask.of(name, content) for name, content in self.tasks.items()}
         if not self.tasks:
             raise ValueError("tasks is empty; a study measures on at least one")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds are {self.seeds}; one at least, and none twice, is needed")
+        check_seeds(self.seeds)
         for study, budgets in self.budgets.items():
             if study not in STUDIES:
                 raise ValueError(f"budgets names {study!r}; there are {', '.join(STUDIES)}")
-            self.budgets[study] = [share_of(budget, f"budgets.{study}") for budget in convert(list, budgets, study)]
+            self.budgets[study] = budgets_of(budgets, f"budgets.{study}")
 
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
         """The pretraining of an arm at a share of the steps."""
@@ -226,17 +216,13 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def share_of(budget: Any, name: str) -> float:
-    """`10%` or 0.1 as 0.1.
+def budgets_of(given: Any, name: str) -> list[float]:
+    """Budgets as shares of the steps.
 
     Raises:
-        ValueError: It is no share above 0 % and up to 100 %.
+        ValueError: There is none, one that is no share, or one twice.
     """
-    text = str(budget)
-    try:
-        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise ValueError(f"{name} has {budget!r}; a budget is above 0% and at most 100%")
-    return share
+    budgets = [share_of(budget, name) for budget in convert(list[Any], given, name)]
+    if not budgets or len(set(budgets)) < len(budgets):
+        raise ValueError(f"{name} is {given!r}; one budget at least, and none twice, is needed")
+    return budgets

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,7 @@ class Planner:
         """The fine-tuning of a model on a task, under all seeds."""
         recipe = self.scale.finetuning(arm, task.asked)
         place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
-        epochs, examples = epochs_of(recipe, task.task), len(task.splits["train"])
+        epochs = epochs_of(recipe, task.task)
         content = {
             "format": FORMAT,
             "kind": "finetuning",
@@ -190,7 +191,7 @@ class Planner:
             f"{task.title}, {title}",
             needs=start.name,
             seeds=tuple(self.scale.seeds),
-            steps=runs * epochs * -(-examples // recipe.batch_size),
+            steps=runs * epochs * steps_of(recipe, task),
             tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
             parameters=start.parameters,
         )
@@ -225,6 +226,13 @@ def parameters_of(config: PreTrainedConfig) -> int:
     """Parameters of a masked language model."""
     with torch.device("meta"):
         return build_model("masked_lm", config).num_parameters()
+
+
+def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
+    """Steps of an epoch; about, where batches are of so many tokens."""
+    if recipe.batch_tokens is not None:
+        return math.ceil(task.tokens() / recipe.batch_tokens)
+    return math.ceil(len(task.splits["train"]) / recipe.batch_size)
 
 
 def padded(recipe: FinetuneRecipe) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.bench.results import measured_on
+from mabert.reading import read_json_if_there
 from mabert.study.cells import CellFiles
 from mabert.study.plan import TOKENIZERS, Plan, Row
 from mabert.study.runner import Status
@@ -133,12 +134,12 @@ def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> 
     result = files.result()
     known = {"cell": name, "parameters": plan.cells[name].parameters}
     if result is None:
-        state = status.state if status.state in ("running", "failed") else "missing"
-        return {**known, "status": state, "reason": status.reason}
+        shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
+        return {**known, "status": shown, "reason": status.reason}
     outcome = {key: result["outcome"][key] for key in OUTCOME}
     # By its name in this folder: the path is that of the machine that ran the cell, and another may mount it elsewhere.
     tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"
-    origin = json.loads(tokenizer.read_text(encoding="utf-8"))["tokenizer"] if tokenizer.is_file() else None
+    origin = (read_json_if_there(tokenizer) or {}).get("tokenizer")
     return {
         **known,
         "status": "done",

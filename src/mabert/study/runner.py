@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from mabert.processes import context
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.plan import Plan, cells_of
-from mabert.study.work import BUSY, STOPPED, record_failure, serve
+from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
@@ -56,7 +56,7 @@ class Runner:
         root: Folder that all studies and runners share.
         processes: Of a cell, one a GPU.
         watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
-        finished: Told after every cell.
+        finished: Told after every cell, one that was interrupted too.
         states: Of the cells, by name.
     """
 
@@ -79,15 +79,20 @@ class Runner:
         self.began = time.time()
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context(WORK)
+        for cell, files in cells_of(self.plan, self.root):
+            if files.done(cell):
+                leave_no_checkpoints(files)  # a kill may have come before this
         with terminating():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
                     self.watch(self.states, None)
                     time.sleep(4 * POLL)
                     continue
-                self.one(self.plan.cells[name])
-                with suppress(OSError):  # a disk that is full now may have room at the end
-                    self.finished()
+                try:
+                    self.one(self.plan.cells[name])
+                finally:  # seeds of a cell that was interrupted may be finished
+                    with suppress(OSError):  # a disk that is full now may have room at the end
+                        self.finished()
         self.watch(self.states, None)
         try:
             self.finished()
@@ -111,16 +116,17 @@ class Runner:
             status = self.states.setdefault(cell.name, Status())
             if files.done(cell):
                 status.state, status.reason = "done", None
-            elif status.state in ("failed", "blocked"):
+            elif locked(files):  # another runner may well try again what failed here
+                status.state, status.reason = "elsewhere", None
+            elif status.state == "failed":
                 continue
             elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
-                status.state, status.reason = "blocked", f"{cell.needs}, which it starts from, failed"
-            elif locked(files):
-                status.state = "elsewhere"
+                start = self.plan.cells[cell.needs].title
+                status.state, status.reason = "blocked", f"{start} ({cell.needs}), which it starts from, failed"
             elif (reason := files.why_failed(self.began)) is not None:  # what failed before is tried again
                 status.state, status.reason = "failed", reason
             else:
-                status.state = "waiting"
+                status.state, status.reason = "waiting", None
 
     def one(self, cell: Cell) -> None:
         """Runs one cell to its end."""

@@ -30,12 +30,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.processes import SAVING, keep_freed_memory, variables
+from mabert.reading import read_json
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
+from mabert.train.fields import build
 from mabert.train.finetune import finetune, grid_file
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import PretrainRecipe, build
+from mabert.train.recipe import PretrainRecipe
 from mabert.writing import write_text
 
 BUSY = 75
@@ -90,7 +92,7 @@ class Beat(TrainerCallback):
 
 def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a cell, from where it was left if it has begun."""
-    order = json.loads(files.order.read_text(encoding="utf-8"))
+    order = read_json(files.order)
     if order["content"]["kind"] == "pretraining":
         do_pretraining(files, order, begun)
     else:
@@ -106,8 +108,13 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
     pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
     if int(os.environ.get("RANK", "0")) == 0:
-        for checkpoint in files.run.glob("checkpoint-*"):  # the model is there, and nothing is left to resume
-            shutil.rmtree(checkpoint)
+        leave_no_checkpoints(files)
+
+
+def leave_no_checkpoints(files: CellFiles) -> None:
+    """Removes those of a pretraining that is finished: the model is there, and nothing is left to resume."""
+    for checkpoint in files.run.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
