@@ -2,10 +2,11 @@
 
 import pytest
 
+from mabert.cli.study import GRIDS
 from mabert.report import paper
 from mabert.report.study.results import QUESTIONS
 from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
-from mabert.study.tasks import IN_PAPER, ROWS, StudyTask
+from mabert.study.tasks import IN_PAPER, ROWS, TITLES, StudyTask
 from mabert.train.fields import build
 from mabert.train.recipe import load_recipe
 from tests.study.helpers import pairs, planned, scale, study, world
@@ -116,6 +117,12 @@ def test_a_scale_may_stand_on_a_recipe():
     assert own.pretrain["training"]["steps"] == 7
     assert own.pretrain["training"]["batch_size"] == mini.training.batch_size
     assert own.pretrain["model"] == mini.model
+
+
+def test_names_that_stand_in_two_places_agree():
+    assert tuple(paper.TASKS) == IN_PAPER
+    assert {name: TITLES[name] for name in paper.TASKS} == {name: task.title for name, task in paper.TASKS.items()}
+    assert tuple(GRIDS) == STUDIES
 
 
 TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}

@@ -363,6 +363,10 @@ def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 130
     assert "interrupted; what is finished is kept; the same command goes on" in out
+    (result,) = root.glob("test-*-small-*.json")
+    assert json.loads(result.read_text())["rows"][0]["pretraining"]["status"] == "missing", (
+        "what there is of it is told"
+    )
 
 
 def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(unbroken, tmp_path):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -499,6 +500,22 @@ def bert(folder):
     build("masked_lm", fields).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
+
+
+def test_several_processes_share_what_is_measured(pretrained, monkeypatch):
+    words = tokenizer()
+    examples = encode_task(TASK, splits(), words, 24, False).splits["validation"]
+    model = AutoModelForSequenceClassification.from_pretrained(pretrained)
+    alone, ran, parts = logits_of(model, examples, words.pad_token_id, rows=16), [], []
+    model.register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
+    monkeypatch.setattr(classifiers, "reduce", lambda part, how: parts.append((part, how)) or part)
+    for rank in range(2):
+        one = SimpleNamespace(process_index=rank, num_processes=2)
+        monkeypatch.setattr(classifiers, "PartialState", lambda one=one: one)
+        logits_of(model, examples, words.pad_token_id, rows=16)
+    assert sum(ran) == len(examples) == len(alone) > max(ran) > 0
+    assert [how for _, how in parts] == ["sum", "sum"]
+    np.testing.assert_array_equal(sum(part for part, _ in parts).numpy(), alone)
 
 
 PROGRAM = """

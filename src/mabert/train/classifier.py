@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
@@ -463,6 +465,8 @@ def logits_of(
 ) -> np.ndarray:
     """A classifier's outputs, float32 (examples, labels), in the order of the examples.
 
+    Of several processes, all of which must call this, each runs a part of the batches, and all get the whole.
+
     Args:
         model: The classifier.
         examples: What to classify.
@@ -483,10 +487,13 @@ def logits_of(
     batches = (
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )
-    for batch in batches:
+    processes = PartialState()
+    for batch in batches[processes.process_index :: processes.num_processes]:
         filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
         inputs = {name: value.to(device) for name, value in filled.items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
             out[batch] = model(**inputs).logits.float().cpu().numpy()
     model.train(training)
+    if processes.num_processes > 1:  # a row is another process's, and zero here, or none of theirs: the sum is exact
+        out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()
     return out

@@ -261,7 +261,7 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
         trained.classifier.save_pretrained(place)
         job.tokenizer.save_pretrained(place)
     data, metrics = job.data, {}
-    # By every process: one that went on to the next seed would give up waiting for the first after half an hour.
+    # By every process, each a part.
     found = {split: job.logits(trained.classifier, split) for split in data.splits if split != "train"}
     if not writes:
         return {}
