@@ -86,6 +86,21 @@ def test_the_markdown_links_to_the_figures_beside_it(written):
     assert {path for path in files if not path.is_file()} == set()
 
 
+def test_tables_of_a_former_report_go_and_nothing_else(found, tmp_path):
+    output, folder = tmp_path / "report.html", tmp_path / "report"
+    write_report(found, output)
+    before = {file.name for file in folder.iterdir()}
+    (folder / "notes.txt").write_text("mine")
+    listing = folder / "files.txt"
+    listing.write_text(listing.read_text() + "../report.html.md\n")
+    (tmp_path / "report.html.md").write_text("elsewhere")
+    fewer = replace(found, studies=found.studies[1:])
+    kept = {path.name for path in write_report(fewer, output) if path.parent == folder}
+    assert {file.name for file in folder.iterdir()} == {"notes.txt", "files.txt", *kept}
+    assert before - kept - {"files.txt"}, "there was something to remove"
+    assert (tmp_path / "report.html.md").is_file()
+
+
 def test_every_seed_is_in_a_file(written):
     path = written[0].with_suffix("") / "pattern-tiny-seeds.csv"
     with path.open(encoding="utf-8", newline="") as file:

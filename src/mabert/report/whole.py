@@ -31,6 +31,9 @@ from mabert.writing import write_text
 
 TITLE = "MaBERT: the paper's experiment, run again"
 
+LISTING = "files.txt"
+"""Where a report's folder names its tables and figures, so that the next one leaves none of them over."""
+
 LIMITS = (
     "**The seeds vary fine-tuning only.** All seeds of an arm share one pretrained model, so neither deviations nor "
     "intervals cover how another pretraining would have come out.",
@@ -58,7 +61,8 @@ def write_report(found: Found, output: Path) -> list[Path]:
 
     Args:
         found: What `mabert.report.sources.find` returned.
-        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``.
+        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``, from which tables and figures
+            go that a former report wrote and this one does not.
 
     Returns:
         The files, the page first.
@@ -80,8 +84,15 @@ def write_report(found: Found, output: Path) -> list[Path]:
             files[folder / f"{part.name}.svg"] = on_paper(part.svg)
     for study in found.studies:
         files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
+    names = {path.name for path in files if path.parent == folder}
     for path, text in files.items():
         write_text(path, text)
+    listing = folder / LISTING
+    before = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    for name in set(before) - names:
+        if name == Path(name).name:  # nothing outside the folder, whatever the list says
+            (folder / name).unlink(missing_ok=True)
+    write_text(listing, "".join(f"{name}\n" for name in sorted(names)))
     return list(files)
 
 
