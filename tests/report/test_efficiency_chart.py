@@ -8,8 +8,9 @@ import pytest
 
 from mabert.report import paper
 from mabert.report.document import Drawing, Heading
-from mabert.report.efficiency.chart import LOOKS, scaling_chart, scaling_figure
+from mabert.report.efficiency.chart import scaling_chart, scaling_figure
 from mabert.report.efficiency.results import NAMES
+from mabert.report.figures import LOOKS
 from mabert.report.measurements import efficiency_section
 from tests.report.rows import CPU, GPU, SLOW, raw, whole
 

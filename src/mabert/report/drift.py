@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mabert.report.figures import INK, svg
+from mabert.report.figures import INK, plain, svg
 from mabert.report.grid import Cell, Grid, missing, words
 
 MASKINGS = {
@@ -46,8 +46,7 @@ def drift_chart(result: Mapping[str, Any]) -> str:
             axes.set_yscale("log")
             axes.set_ylim(_FLOOR / 3, 3)
             axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(alpha=0.25)
+            plain(axes)
     for axes in panels[-1]:
         axes.set_xlabel("padded positions")
     for axes in panels[:, 0]:

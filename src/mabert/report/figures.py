@@ -2,13 +2,36 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 INK = "#1b2a38"
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
+DASHED = (0, (4, 2.5))
+"""The stroke of what is the paper's."""
+
+
+class Look(NamedTuple):
+    """How a model is drawn."""
+
+    colour: str
+    marker: str
+
+
+LOOKS = {
+    "bert": Look("#222222", "s"),
+    "albert": Look("#56b4e9", "^"),
+    "longformer": Look("#009e73", "v"),
+    "bigbird": Look("#e69f00", "D"),
+    "deberta": Look("#cc79a7", "P"),
+    "modernbert": Look("#0072b2", "X"),
+    "mabert": Look("#d55e00", "o"),
+}
+"""Okabe and Ito's colours, told apart by colour-blind readers, less the yellow, which white paper swallows."""
 
 
 def line_chart(
@@ -40,11 +63,16 @@ def line_chart(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+    plain(axes)
     if len(lines) > 1:
         axes.legend(frameon=False)
     return svg(figure)
+
+
+def plain(axes: Axes) -> None:
+    """A light grid, and no frame on the sides that have no scale."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
 
 
 def svg(figure: Figure) -> str:

@@ -1,7 +1,6 @@
 """The paper's scaling figure with ours: memory, latency and training step over length."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,28 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from mabert.report import paper
 from mabert.report.efficiency.results import MEASURES, NAMES, STATUSES, Condition, Results, Row, curve
 from mabert.report.efficiency.tables import DTYPES, PAPER, TITLES, UNITS, batch_of, lengths_of
-from mabert.report.figures import INK, svg
-
-
-class Look(NamedTuple):
-    """How a model is drawn."""
-
-    colour: str
-    marker: str
-
-
-LOOKS = {
-    "bert": Look("#222222", "s"),
-    "albert": Look("#56b4e9", "^"),
-    "longformer": Look("#009e73", "v"),
-    "bigbird": Look("#e69f00", "D"),
-    "deberta": Look("#cc79a7", "P"),
-    "modernbert": Look("#0072b2", "X"),
-    "mabert": Look("#d55e00", "o"),
-}
-"""Okabe and Ito's colours, told apart by colour-blind readers, less the yellow, which white paper swallows."""
-
-_DASHES = (0, (4, 2.5))
+from mabert.report.figures import DASHED, INK, LOOKS, plain, svg
 
 LEGEND_COLUMNS = {1: 2, 2: 3, 3: 5}
 SIZES = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}
@@ -107,7 +85,7 @@ def _paper_line(axes: Axes, model: str, points: Mapping[int, float]) -> None:
         color=look.colour,
         marker=look.marker,
         markerfacecolor="none",
-        linestyle=_DASHES,
+        linestyle=DASHED,
         linewidth=1.8 if model == "mabert" else 0.9,
         markersize=3.5,
         alpha=0.7,
@@ -126,8 +104,7 @@ def _scales(axes: Axes, lengths: Sequence[int]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("tokens")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+    plain(axes)
 
 
 def _legend(figure: Figure, condition: Condition, rows: Sequence[Row], columns: int) -> None:
@@ -139,7 +116,7 @@ def _legend(figure: Figure, condition: Condition, rows: Sequence[Row], columns: 
     here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
     there = f"dashed: the paper's, {paper.MACHINE.device}, {paper.MACHINE.precision}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
-    handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=_DASHES, label=there))
+    handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label=there))
     causes = [status for status in STATUSES[1:] if any(row.status == status for row in rows)]
     if causes:
         handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mabert.report import paper
-from mabert.report.efficiency.chart import LOOKS, Look
-from mabert.report.figures import INK, svg
+from mabert.report.figures import DASHED, INK, LOOKS, Look, plain, svg
 from mabert.report.study.results import Row, Study
 from mabert.report.study.statistics import Summary, averages, summary
 from mabert.report.study.tables import ordered, paper_table_of, paper_tables, scored, vocabularies_differ
@@ -17,8 +16,7 @@ from mabert.report.study.tables import ordered, paper_table_of, paper_tables, sc
 _COLOURS = [
     LOOKS[name].colour for name in ("mabert", "modernbert", "longformer", "deberta", "bigbird", "albert", "bert")
 ]
-_DASHED = (0, (4, 2.5))
-_TURNS = ("-", _DASHED, (0, (1, 1.5)))
+_TURNS = ("-", DASHED, (0, (1, 1.5)))
 
 
 class Curve(NamedTuple):
@@ -95,7 +93,7 @@ def budget_chart(study: Study) -> str | None:
             heights = [paper.average(table, key, papers) for table in paper.GLUE.values()]
             shares = [100 * budget for budget in paper.GLUE]
             panels[1].plot(
-                shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=_DASHED
+                shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=DASHED
             )
     for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=False):
         axes.set_xticks([100 * budget for budget in budgets], [f"{budget:.0%}" for budget in budgets])
@@ -123,7 +121,7 @@ def loss_chart(study: Study) -> str | None:
     axes.set_ylabel(f"{what} loss (nats a masked token)")
     if vocabularies_differ(study):
         axes.set_title("vocabularies differ: losses of different ones cannot be compared", color=INK, fontsize="medium")
-    _plain(axes)
+    plain(axes)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     return svg(figure)
 
@@ -178,9 +176,4 @@ def _name_panels(panels: Sequence[Axes], study: Study) -> None:
     for axes, title in zip(panels, (f"here ({study.scale})", theirs), strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
         axes.set_xlabel("average score")
-        _plain(axes)
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+        plain(axes)
