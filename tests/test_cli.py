@@ -106,7 +106,10 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         (["predict", "MODEL", "--pair-column", "b"], "standard input: lines of plain text hold no pairs"),
         (["pretrain", "mini", "-o", "run", "training.step=3"], "did you mean 'training.steps'?"),
         (["pretrain", "nothing", "-o", "run"], "no recipe 'nothing'"),
-        (["pretrain", "mini", "-o", "run", "--budget", "0%"], "budget has '0%'; a budget is above 0% and at most 100%"),
+        (
+            ["pretrain", "mini", "-o", "run", "--budget", "0%"],
+            "--budget has '0%'; a budget is above 0% and at most 100%",
+        ),
         (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a table of your own (--train)"),
         (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
         (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from mabert.report.drift import cures
-from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import load_results
 from mabert.report.sources import find
 from mabert.report.whole import write_report
+from tests.report.rows import efficiency_report
 
 DOCS = Path(__file__).parents[1] / "docs"
 

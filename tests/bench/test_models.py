@@ -381,8 +381,8 @@ def test_errors_are_told_apart():
 
 
 def test_a_run_writes_what_the_report_reads(tmp_path):
-    from mabert.report.efficiency.report import efficiency_report
     from mabert.report.efficiency.results import load_results
+    from tests.report.rows import efficiency_report
 
     plan = replace(Plan(models=("bert", "mabert"), lengths=(16, 32, 64), profiles=PROFILES), device="cpu")
     result = models.run(plan, quick=True, output=tmp_path)

@@ -1,6 +1,10 @@
 """Made-up rows as `mabert bench models` writes them."""
 
+from pathlib import PurePosixPath
+
 from mabert.report import paper
+from mabert.report.document import as_markdown
+from mabert.report.efficiency.report import efficiency_document
 from mabert.report.efficiency.results import Condition
 
 CPU = Condition("paper", "float32", "cpu")
@@ -37,3 +41,8 @@ def whole(condition=CPU):
         for length, value in cells.items()
     ]
     return rows + [raw(measure, "modernbert", length, 333.0, condition) for measure in tables for length in (128, 4096)]
+
+
+def efficiency_report(results):
+    """What `mabert bench report` writes, as Markdown."""
+    return "\n".join(as_markdown(part, PurePosixPath()) for part in efficiency_document(results))

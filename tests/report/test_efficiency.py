@@ -12,14 +12,15 @@ from mabert.report.efficiency.findings import (
     stretches,
     time_growth,
 )
-from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import NAMES
-from mabert.report.efficiency.tables import batch_of, measured_table, number, spread_table
-from tests.report.rows import CPU, GPU, SLOW, raw, whole
+from mabert.report.efficiency.tables import batch_of, measured_grid, number, spread_grid
+from mabert.report.grid import MISSING, Grid, to_markdown
+from tests.report.rows import CPU, GPU, SLOW, efficiency_report, raw, whole
 
 
-def cells(markdown, name):
-    """The cells of every line of a table that begins with a name."""
+def cells(shown, name):
+    """The cells of every line of a table, or of a text with tables, that begins with a name."""
+    markdown = to_markdown(shown) if isinstance(shown, Grid) else shown
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
     return [line[1:] for line in lines if line[0] == name]
 
@@ -34,21 +35,24 @@ def test_the_report_has_a_section_for_each_condition_the_papers_first(load):
     report = efficiency_report(load(whole(GPU) + whole(CPU)))
     first, second = "## The paper's settings, fp32, cpu", "## Each model at its best, bf16, cuda"
     assert 0 < report.index(first) < report.index(second)
-    for title in ("### Peak memory (MiB), batch 1", "### Latency (ms), batch 1", "### Training step (ms), batch 32"):
-        assert report.count(title) == 2
+    for title, caption in (
+        ("Peak memory", "Peak memory (MiB), batch 1"),
+        ("Latency", "Latency (ms), batch 1"),
+        ("Training step", "Training step (ms), batch 32"),
+    ):
+        assert report.count(f"### {title}\n\n*{caption}*\n") == 2
     assert report.count("| 742.110 | 825.994 | 1,047.506 | 1,908.529 | 5,262.076 |") == 2
     assert report.count("| MaBERT | 64.117 | 240.334 | 516.242 | **1,240.849** | **3,319.429** |") == 2
-    assert cells(report, "time") == [["latency", "in the paper", "training step", "in the paper"]] * 2
+    assert report.count("| model | latency | in the paper | training step | in the paper |") == 2
 
 
 def test_a_measured_table_has_the_papers_order_and_its_lowest_numbers_in_bold(load):
     results = load(whole())
-    table = measured_table(results, results.table(CPU, "latency"), "latency")
-    lines = table.splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == list(NAMES.values())
-    assert lines[0] == "| model | 128 | 512 | 1,024 | 2,048 | 4,096 | ran with |"
+    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
+    assert [row[0].text for row in table.rows] == list(NAMES.values())
+    assert table.head == ("model", "128", "512", "1,024", "2,048", "4,096", "ran with")
     assert cells(table, "BERT") == [["**5.220**", "**5.331**", "**5.702**", "15.12", "43.42", "sdpa"]]
-    assert cells(table, "ModernBERT") == [["333.0", "-", "-", "-", "333.0", "sdpa"]]
+    assert cells(table, "ModernBERT") == [["333.0", MISSING, MISSING, MISSING, "333.0", "sdpa"]]
     assert cells(table, "MaBERT")[0][3:5] == ["**13.91**", "**34.70**"]
 
 
@@ -62,9 +66,9 @@ def test_the_memory_table_has_parameters_beside_the_papers(load):
     rows = [raw("memory", "mabert", 128, 150.0), raw("memory", "modernbert", 128, 160.0, weights_mib=120.0)]
     rows.append(raw("memory", "modernbert", 512, 170.0, weights_mib=121.0))
     results = load(rows, parameters={"mabert": 120_163_586})
-    table = measured_table(results, results.table(CPU, "memory"), "memory")
-    assert cells(table, "MaBERT") == [["120.164", "205.322", "100.0", "**150.0**", "-", "sdpa"]]
-    assert cells(table, "ModernBERT") == [["-", "-", "120.0-121.0", "160.0", "**170.0**", "sdpa"]]
+    table = measured_grid(results, results.table(CPU, "memory"), "memory", "t")
+    assert cells(table, "MaBERT") == [["120.164", "205.322", "100.0", "**150.0**", MISSING, "sdpa"]]
+    assert cells(table, "ModernBERT") == [[MISSING, MISSING, "120.0-121.0", "160.0", "**170.0**", "sdpa"]]
 
 
 def test_what_has_no_number_says_why(load):
@@ -77,19 +81,18 @@ def test_what_has_no_number_says_why(load):
         raw("latency", "albert", 512, 1.0),
     ]
     results = load(rows)
-    table = measured_table(results, results.table(CPU, "latency"), "latency").replace("\\|", "/")
-    assert cells(table, "BERT") == [
-        ["**5.000**", "too slow (> 120 s)", "out of memory", "failed: a / b", "too slow: two minutes", "sdpa"]
-    ]
-    assert cells(table, "ALBERT") == [["-", "**1.000**", "-", "-", "-", "sdpa"]]
-    assert "CUDA out of memory" not in table
+    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
+    bert = ["5.000", "too slow (> 120 s)", "out of memory", "failed: a | b", "too slow: two minutes", "sdpa"]
+    assert [cell.text for cell in table.rows[0]] == ["BERT", *bert]
+    assert cells(table, "ALBERT") == [[MISSING, "**1.000**", *[MISSING] * 3, "sdpa"]]
+    assert "CUDA out of memory" not in to_markdown(table)
 
 
 def test_the_spread_table_has_fastest_slowest_and_samples_of_what_was_measured(load):
     results = load([raw("latency", "bert", 128, 20.0), raw("latency", "bert", 512), raw("latency", "albert", 128)])
-    table = spread_table(results.table(CPU, "latency"))
-    assert cells(table, "BERT") == [["18.00-30.00 (15)", "-"]]
-    assert "ALBERT" not in table
+    table = spread_grid(results.table(CPU, "latency"), "latency", "t")
+    assert cells(table, "BERT") == [["18.00-30.00 (15)", MISSING]]
+    assert "ALBERT" not in to_markdown(table)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_missing_baseline_is_named_and_never_averaged_over_in_silence(load):
     }
     for text, extra in by_rows.items():
         table = load([row for row in rows if row["model"] != "deberta"] + extra).table(CPU, "training")
-        assert headline("training", table) == f"- Training step: {text}"
+        assert headline("training", table) == f"Training step: {text}"
 
 
 def test_a_headline_without_mabert_says_so(load):
@@ -132,7 +135,7 @@ def test_ratios_stand_above_the_papers(load):
     rows = [raw("latency", "mabert", 2048, 10.0), raw("latency", "mabert", 4096, 10.0)]
     rows += [raw("latency", model, 4096, 20.0) for model in paper.BASELINES if model != "deberta"]
     rows += [raw("latency", "bert", 2048, 30.0), raw("latency", "modernbert", 4096, 5.0)]
-    table = ratios("latency", load(rows).table(CPU, "latency"))
+    table = ratios("latency", load(rows).table(CPU, "latency"), "t")
     assert cells(table, "mean of the paper's five baselines") == [["3.00 over 1 of 5", "2.00 over 4 of 5"]]
     assert cells(table, "the same without DeBERTa") == [["3.00 over 1 of 4", "2.00"]]
     assert cells(table, "BERT alone") == [["3.00", "2.00"]]
@@ -160,9 +163,9 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     table = load(rows).table(CPU, "training")
     assert ratio_at(table, 128, ["bert"]).value == pytest.approx(1.5)
     assert ratio_at(table, 512, ["bert", "albert"]).value == pytest.approx((0.5 + 1.5) / 2)
-    assert cells(ratios("training", table), "lowest measured rival") == [["1.40 (ModernBERT)", "0.50 (BERT)"]]
-    assert cells(crossings({"training": table}), "BERT")[0][0].startswith("only up to about ")
-    assert cells(measured_table(load(rows), table, "training"), "BERT")[0][0] == "30.00", "what was measured"
+    assert cells(ratios("training", table, "t"), "lowest measured rival") == [["1.40 (ModernBERT)", "0.50 (BERT)"]]
+    assert cells(crossings({"training": table}, "t"), "BERT")[0][0].startswith("only up to about ")
+    assert cells(measured_grid(load(rows), table, "training", "t"), "BERT")[0][0] == "30.00", "what was measured"
 
 
 def test_what_is_of_another_run_is_told_and_nothing_is_fitted_across_runs(load):
@@ -170,14 +173,14 @@ def test_what_is_of_another_run_is_told_and_nothing_is_fitted_across_runs(load):
     second = [raw("latency", model, length, length / 4) for model in ("bert", "mabert") for length in (128, 512, 4096)]
     results = load(first, [*second, raw("latency", "albert", 512, 9.0)], [raw("latency", "modernbert", 128, 1.0)])
     report = efficiency_report(results)
-    assert "Of another run than the rest: 8,192 tokens (`1.json`); 128 tokens of ModernBERT (`3.json`)." in report
-    growth = time_growth({"latency": results.table(CPU, "latency")})
+    assert "Of another run than the rest: 8,192 tokens (1.json); 128 tokens of ModernBERT (3.json)." in report
+    growth = time_growth({"latency": results.table(CPU, "latency")}, "t")
     assert cells(growth, "MaBERT")[0][0] == "1.00 (2: 512-4,096)", "across both it would be 1.19"
     memory = [
         [raw("memory", "bert", length, 100 + factor * length) for length in lengths]
         for factor, lengths in ((1, (512, 1024, 2048)), (9, (4096,)))
     ]
-    assert cells(memory_growth(load(*memory).table(CPU, "memory")), "BERT")[0][2] == "1.00 (3: 512-2,048)"
+    assert cells(memory_growth(load(*memory).table(CPU, "memory"), "t"), "BERT")[0][2] == "1.00 (3: 512-2,048)"
     assert "Of another run" not in efficiency_report(load(first))
 
 
@@ -188,7 +191,7 @@ def test_remarks_on_a_file_stand_beside_its_name(load):
 
 def test_memory_grows_above_the_weights(load):
     rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024, 2024)]
-    whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory")), "MaBERT")[0]
+    whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory"), "t"), "MaBERT")[0]
     assert (whole_peak, papers) == ("0.18 (3: 512-2,024)", "0.50 (4: 512-4,096)")
     assert above == ["1.00 (3: 512-2,024)", "20.0 (1,024-2,024)", "588.9 (2,048-4,096)"]
 
@@ -200,9 +203,9 @@ def test_crossings_name_every_rival_and_the_papers(load):
         raw("latency", "bert", 512, 20.0),
         raw("latency", "modernbert", 128, 5.0),
     ]
-    table = crossings({"latency": load(rows).table(CPU, "latency")})
+    table = crossings({"latency": load(rows).table(CPU, "latency")}, "t")
     assert cells(table, "BERT") == [["from about 256 on", "from about 1,850 on"]]
-    assert cells(table, "ModernBERT") == [["not within the measured lengths (128-128)", "-"]]
+    assert cells(table, "ModernBERT") == [["not within the measured lengths (128-128)", MISSING]]
     assert not cells(table, "MaBERT")
 
 
@@ -212,4 +215,4 @@ def test_stretches_in_words():
     assert stretches(flat, dict.fromkeys(flat, 1.0)) == "not within the measured lengths (100-1,600)"
     assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 1.0}) == "only up to about 200"
     assert stretches(flat, {100: 1.0, 400: 4.0, 1600: 1.0}) == "from about 200 to 800"
-    assert stretches(flat, {}) == "-"
+    assert stretches(flat, {}) is None

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from mabert.report.efficiency.report import efficiency_report
 from mabert.report.efficiency.results import curve, load_results
-from tests.report.rows import CPU, GPU, raw
+from tests.report.rows import CPU, GPU, efficiency_report, raw
 
 
 def test_of_two_rows_for_the_same_thing_the_later_stays(load):

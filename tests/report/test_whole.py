@@ -9,7 +9,7 @@ import pytest
 
 from mabert import cli
 from mabert.report import paper
-from mabert.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, from_markdown, unfolded
+from mabert.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, unfolded
 from mabert.report.sources import Found, find
 from mabert.report.whole import parts, write_report
 from tests.report.studies import ENVIRONMENT, read, row
@@ -175,17 +175,3 @@ def test_markup_is_escaped_and_marked_up():
     assert as_html(Text("a < b, `x<y`, **so**")) == "<p>a &lt; b, <code>x&lt;y</code>, <strong>so</strong></p>"
     assert as_html(Heading(2, "A & B")) == '<h2 id="a-b">A &amp; B</h2>'
     assert as_markdown(Fold("more", (Text("inside"),)), None) == "**more**\n\ninside\n"
-
-
-def test_markdown_becomes_parts_again():
-    text = (
-        "# Title\n\nSome\ntext.\n\n- one\n- two\n\n| model | ms |\n|---|---:|\n| A | **1,234.5** |\n| B | a \\| b |\n"
-    )
-    heading, paragraph, items, grid = from_markdown(text, "name", deeper=1)
-    assert heading == Heading(2, "Title")
-    assert paragraph == Text("Some text.")
-    assert items.lines == ("one", "two")
-    assert (grid.name, grid.title, grid.head) == ("name-1", "Title", ("model", "ms"))
-    number, failed = (row[1] for row in grid.rows)
-    assert (number.text, number.value, number.bold) == ("1,234.5", 1234.5, True)
-    assert (failed.text, failed.value) == ("a | b", None)

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mabert.cli.command import command, say
@@ -129,19 +129,18 @@ def protocol_of(options: argparse.Namespace) -> dict[str, float]:
 
 def report_on(files: list[str], output: Path) -> Path:
     """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
-    from mabert.report.efficiency.chart import scaling_chart
-    from mabert.report.efficiency.report import efficiency_report
+    from mabert.report.document import Drawing, as_markdown
+    from mabert.report.efficiency.report import efficiency_document
     from mabert.report.efficiency.results import load_results
     from mabert.report.figures import on_paper
 
-    results = load_results([Path(file) for file in files])
+    document = efficiency_document(load_results([Path(file) for file in files]))
     output.mkdir(parents=True, exist_ok=True)
-    for condition in filter(results.has_numbers, results.conditions()):
-        chart = scaling_chart(results, condition.profile, condition.dtype, condition.device)
-        name = f"efficiency-{condition.profile}-{condition.dtype}-{condition.device}.svg"
-        write_text(output / name, on_paper(chart))
+    for drawing in document:
+        if isinstance(drawing, Drawing):
+            write_text(output / f"{drawing.name}.svg", on_paper(drawing.svg))
     tables = output / "efficiency.md"
-    write_text(tables, efficiency_report(results))
+    write_text(tables, "\n".join(as_markdown(part, PurePosixPath()) for part in document))
     return tables
 
 

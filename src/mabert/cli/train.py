@@ -32,28 +32,19 @@ def add_pretrain(commands: Any) -> None:
         "--model", help="mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
     )
     added.add_argument("-o", "--output", required=True, help="folder of the run")
-    added.add_argument("--budget", type=percentage, metavar="N%", help="share of the recipe's steps [100%%]")
+    added.add_argument("--budget", metavar="N%", help="share of the recipe's steps [100%%]")
     added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
-
-
-def percentage(text: str) -> float:
-    """`10%` as 0.1."""
-    from mabert.train.fields import share_of
-
-    try:
-        return share_of(text, "budget")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
     """The recipe of a new run, or of the one that goes on; a command with its budget is taken as repeated whole."""
+    from mabert.train.fields import share_of
     from mabert.train.recipe import load_recipe, recipe_of_run
 
     fields = [*options.fields, *([f"architecture={options.model}"] if options.model else [])]
     if options.resume and options.budget is None:
         return recipe_of_run(options.output, fields)
-    return load_recipe(options.recipe, fields).at_budget(1.0 if options.budget is None else options.budget)
+    return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
 
 
 def run_pretrain(options: argparse.Namespace) -> None:

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import PurePosixPath
 
-from mabert.report.grid import Cell, Grid, to_html, to_markdown
+from mabert.report.grid import Grid, to_html, to_markdown
 from mabert.report.page import figure
 
 _CODE = re.compile(r"`([^`]+)`")
 _STRONG = re.compile(r"\*\*([^*]+)\*\*")
-_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
-_PIPE = re.compile(r"(?<!\\)\|")
 
 
 @dataclass(frozen=True)
@@ -134,44 +132,6 @@ def as_markdown(part: Part, folder: PurePosixPath) -> str:
             return "\n".join([f"**{summary}**\n", *(as_markdown(each, folder) for each in parts)])
         case Grid(title=title, notes=notes):
             return "\n".join([f"*{title}*\n", to_markdown(part), *(f"{note}\n" for note in notes)])
-
-
-def from_markdown(text: str, name: str, deeper: int = 0) -> list[Part]:
-    """Parts of the plain Markdown that this package writes: headings, paragraphs, lists and tables.
-
-    Args:
-        text: The Markdown; parts are set apart by empty lines.
-        name: What the tables' names begin with; a number follows.
-        deeper: How many levels the headings go down.
-    """
-    parts: list[Part] = []
-    title = name
-    for block in re.split(r"\n\s*\n", text.strip()):
-        lines = block.strip().splitlines()
-        if lines[0].startswith("#"):
-            marks, _, title = lines[0].partition(" ")
-            parts.append(Heading(len(marks) + deeper, title))
-        elif lines[0].startswith("|"):
-            number = 1 + sum(isinstance(part, Grid) for part in parts)
-            parts.append(_table(lines, f"{name}-{number}", title))
-        elif lines[0].startswith("- "):
-            parts.append(Items(tuple(line.removeprefix("- ") for line in lines)))
-        else:
-            parts.append(Text(" ".join(lines)))
-    return parts
-
-
-def _table(lines: list[str], name: str, title: str) -> Grid:
-    head, _, *rows = ([text.strip() for text in _PIPE.split(line.strip()[1:-1])] for line in lines)
-    caption = title if head[0] == "model" else f"{title}, {head[0]}"
-    return Grid(name, caption, tuple(head), tuple(tuple(map(_read, row)) for row in rows))
-
-
-def _read(text: str) -> Cell:
-    strong = _STRONG.fullmatch(text)
-    plain = (strong[1] if strong else text).replace("\\|", "|")
-    number = _NUMBER.match(plain)
-    return Cell(plain, value=float(number[0].replace(",", "")) if number else None, bold=bool(strong))
 
 
 def _inline(text: str) -> str:

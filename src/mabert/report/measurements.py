@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, from_markdown
+from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text
 from mabert.report.drift import drift_chart, drift_grids, truth_grids
-from mabert.report.efficiency.chart import scaling_chart
-from mabert.report.efficiency.report import efficiency_report
+from mabert.report.efficiency.report import efficiency_parts
 from mabert.report.efficiency.results import NAMES, Results
-from mabert.report.efficiency.tables import PAPER, paper_table
+from mabert.report.efficiency.tables import PAPER, paper_grid
 from mabert.report.grid import Cell, Grid, missing, with_best
 
 
@@ -28,32 +27,14 @@ def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[
 def efficiency_not_measured(results: Results | None) -> list[Fold]:
     """The paper's tables of memory and time that nothing is set beside."""
     measured = set() if results is None else {row.measure for row in results.rows}
-    folds = []
-    for measure, table in PAPER.items():
-        if measure in measured:
-            continue
-        title = f"The paper's {table.label}: {table.title} ({table.unit})"
-        folds.append(
-            Fold(title, tuple(from_markdown(f"# {title}\n\n{paper_table(measure)}", f"not-run-{measure}")[1:]))
-        )
-    return folds
+    grids = [paper_grid(measure, f"not-run-{measure}") for measure in PAPER if measure not in measured]
+    return [Fold(grid.title, (grid,)) for grid in grids]
 
 
 def efficiency_section(results: Results) -> Iterator[Part]:
-    """Memory and time over length: the figure of each condition, then the tables."""
+    """Memory and time over length."""
     yield Heading(2, "Memory and time over length")
-    _, *report = from_markdown(efficiency_report(results), "efficiency", deeper=1)
-    charts = iter(results.conditions())
-    for part in report:
-        yield part
-        if isinstance(part, Heading) and part.level == 3:
-            condition = next(charts)
-            name = f"efficiency-{'-'.join(condition)}"
-            described = (
-                f"Peak memory, latency and training step over length, {', '.join(condition)}; the paper's dashed"
-            )
-            if results.has_numbers(condition):
-                yield Drawing(name, scaling_chart(results, *condition), described)
+    yield from efficiency_parts(results, 3)
 
 
 def throughput_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:

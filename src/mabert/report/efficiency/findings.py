@@ -1,11 +1,12 @@
-"""What the efficiency tables say, ours and the paper's: ratios, growth, crossings, as Markdown."""
+"""What the efficiency tables say, ours and the paper's: ratios, growth, crossings."""
 
 from collections.abc import Mapping, Sequence
 
 from mabert.report import paper
 from mabert.report.efficiency.results import NAMES, comparable, curve, of_one_run
 from mabert.report.efficiency.scaling import Curve, Growth, Ratio, Slope, below, growth, mean_ratio, slope
-from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, lengths_of, markdown, why
+from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, as_heads, lengths_of, why
+from mabert.report.grid import Cell, Grid, missing
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "mean of the paper's five baselines": paper.BASELINES,
@@ -36,40 +37,37 @@ def ratio_at(rows: Rows, length: int, rivals: Sequence[str] = paper.BASELINES) -
 
 
 def headline(measure: str, rows: Rows) -> str:
-    """The paper's headline recomputed, as one line of a list; it names the baselines that have no number."""
+    """The paper's headline recomputed, as one line; it names the baselines that have no number."""
     theirs = f"(the paper: {paper.headline(PAPER[measure], LONGEST):.2f})"
     ratio = ratio_at(rows, LONGEST)
     if ratio is None:
-        return f"- {TITLES[measure]}: no number of MaBERT's, {why(rows.get('mabert', {}).get(LONGEST))} {theirs}"
+        return f"{TITLES[measure]}: no number of MaBERT's, {_lack(rows, 'mabert')} {theirs}"
     if ratio.counted == ratio.wanted:
-        return f"- {TITLES[measure]}: **{ratio.value:.2f}** {theirs}"
-    missing = {model: rows.get(model, {}).get(LONGEST) for model in paper.BASELINES}
-    told = "; ".join(
-        f"{NAMES[model]}: {why(row) if row else 'not measured'}"
-        for model, row in missing.items()
-        if row is None or row.value is None
-    )
+        return f"{TITLES[measure]}: **{ratio.value:.2f}** {theirs}"
+    lacking = [model for model in paper.BASELINES if LONGEST not in curve(rows.get(model, {}))]
+    told = "; ".join(f"{NAMES[model]}: {_lack(rows, model)}" for model in lacking)
     known = "" if ratio.value is None else f", {ratio.value:.2f} over the {ratio.counted} measured"
     bound = "" if ratio.at_least is None else f", at least **{ratio.at_least:.2f}**"
-    return f"- {TITLES[measure]}: not over all five ({told}){bound}{known} {theirs}"
+    return f"{TITLES[measure]}: not over all five ({told}){bound}{known} {theirs}"
 
 
-def ratios(measure: str, rows: Rows) -> str:
+def ratios(measure: str, rows: Rows, name: str) -> Grid:
     """Ratios at every length: to the paper's mean, to parts of it, and to the lowest rival, each above the paper's."""
     lengths = lengths_of(rows)
     table = PAPER[measure]
     body = []
-    for name, rivals in GROUPS.items():
-        body.append([name, *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)])
-        theirs = {length: f"{paper.headline(table, length, rivals):.2f}" for length in table.columns}
-        body.append(["in the paper", *(theirs.get(length, "-") for length in lengths)])
+    for group, rivals in GROUPS.items():
+        body.append((Cell(group), *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)))
+        theirs = {length: paper.headline(table, length, rivals) for length in table.columns}
+        body.append((Cell("in the paper"), *(_factor(theirs.get(length)) for length in lengths)))
     ours = comparable(rows)
-    body.append(["lowest measured rival", *(_lowest_rival(ours, length) for length in lengths)])
-    body.append(["in the paper", *(_lowest_rival(table.rows, length) for length in lengths)])
-    return markdown([TITLES[measure].lower(), *(f"{length:,}" for length in lengths)], body)
+    body.append((Cell("lowest measured rival"), *(_lowest_rival(ours, length) for length in lengths)))
+    body.append((Cell("in the paper"), *(_lowest_rival(table.rows, length) for length in lengths)))
+    head = (TITLES[measure].lower(), *as_heads(lengths))
+    return Grid(name, f"Ratios to MaBERT, {TITLES[measure].lower()}", head, tuple(body))
 
 
-def memory_growth(rows: Rows) -> str:
+def memory_growth(rows: Rows, name: str) -> Grid:
     """How peak memory grows: exponents with and without the weights, and MiB a 1,000 tokens."""
     body = []
     for model, every in rows.items():
@@ -80,55 +78,46 @@ def memory_growth(rows: Rows) -> str:
             if row.numbers and row.numbers["peak_mib"] > row.numbers["weights_mib"]
         }
         theirs = paper.MEMORY.rows.get(model, {})
-        body.append(
-            [
-                NAMES[model],
-                _exponent(growth(curve(cells))),
-                _exponent(growth(theirs)),
-                _exponent(growth(above)),
-                _slope(slope(above)),
-                _slope(slope(theirs)),
-            ]
-        )
+        exponents = [_exponent(growth(each)) for each in (curve(cells), theirs, above)]
+        body.append((Cell(NAMES[model]), *exponents, _slope(slope(above)), _slope(slope(theirs))))
     unit = UNITS["memory"]
-    head = ["peak memory", "exponent", "in the paper", "above the weights", f"{unit} a 1,000 tokens", "in the paper"]
-    return markdown(head, body)
+    head = ("model", "exponent", "in the paper", "above the weights", f"{unit} a 1,000 tokens", "in the paper")
+    return Grid(name, "Growth of peak memory", head, tuple(body))
 
 
-def time_growth(tables: Mapping[str, Rows]) -> str:
+def time_growth(tables: Mapping[str, Rows], name: str) -> Grid:
     """Exponents of the times; ``tables`` without memory."""
     models = [model for model in NAMES if any(model in rows for rows in tables.values())]
-    head = [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
     body = []
     for model in models:
         pairs = [
             (curve(of_one_run(rows.get(model, {}))), PAPER[measure].rows.get(model, {}))
             for measure, rows in tables.items()
         ]
-        body.append([NAMES[model], *(_exponent(growth(each)) for pair in pairs for each in pair)])
-    return markdown(["time", *head], body)
+        body.append((Cell(NAMES[model]), *(_exponent(growth(each)) for pair in pairs for each in pair)))
+    return Grid(name, "Growth of time, exponents", ("model", *_beside_the_papers(tables)), tuple(body))
 
 
-def crossings(tables: Mapping[str, Rows]) -> str:
+def crossings(tables: Mapping[str, Rows], name: str) -> Grid:
     """Over which lengths MaBERT needs less than each rival, ours and the paper's."""
-    head = [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
     body = []
     for rival in NAMES:
         if rival != "mabert" and any(rival in rows for rows in tables.values()):
             cells = []
             for measure, rows in tables.items():
-                ours = comparable(rows)
+                ours, theirs = comparable(rows), PAPER[measure].rows
                 cells.append(stretches(ours.get("mabert", {}), ours.get(rival, {})))
-                cells.append(stretches(PAPER[measure].rows["mabert"], PAPER[measure].rows.get(rival, {})))
-            body.append([NAMES[rival], *cells])
-    return markdown(["rival", *head], body)
+                cells.append(stretches(theirs["mabert"], theirs.get(rival, {})))
+            body.append((Cell(NAMES[rival]), *(missing() if cell is None else Cell(cell) for cell in cells)))
+    head = ("rival", *_beside_the_papers(tables))
+    return Grid(name, "Lengths at which MaBERT needs less", head, tuple(body))
 
 
-def stretches(ours: Curve, rival: Curve) -> str:
-    """The lengths over which one curve lies below another, in words; ``-`` where they share none."""
+def stretches(ours: Curve, rival: Curve) -> str | None:
+    """The lengths over which one curve lies below another, in words; None where they share none."""
     found = below(ours, rival)
     if found is None:
-        return "-"
+        return None
     if not found:
         shared = sorted(ours.keys() & rival.keys())
         return f"not within the measured lengths ({shared[0]:,}-{shared[-1]:,})"
@@ -141,28 +130,46 @@ def _stretch(first: float | None, last: float | None) -> str:
     return f"from about {first:,.0f} on" if last is None else f"from about {first:,.0f} to {last:,.0f}"
 
 
-def _ratio(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return "-"
+def _beside_the_papers(tables: Mapping[str, Rows]) -> list[str]:
+    return [cell for measure in tables for cell in (TITLES[measure].lower(), "in the paper")]
+
+
+def _lack(rows: Rows, model: str) -> str:
+    """Why a model has no number at the headline's length."""
+    row = rows.get(model, {}).get(LONGEST)
+    return "not measured" if row is None else why(row)
+
+
+def _factor(value: float | None) -> Cell:
+    return missing() if value is None else Cell(f"{value:.2f}", value=value)
+
+
+def _ratio(ratio: Ratio | None) -> Cell:
+    if ratio is None or (ratio.value is None and ratio.at_least is None):
+        return missing()
     if ratio.counted == ratio.wanted:
-        return f"{ratio.value:.2f}"
+        return _factor(ratio.value)
     bound = [] if ratio.at_least is None else [f"≥ {ratio.at_least:.2f}"]
     known = [] if ratio.value is None else [f"{ratio.value:.2f} over {ratio.counted} of {ratio.wanted}"]
-    return "; ".join(bound + known) or "-"
+    return Cell("; ".join(bound + known), value=ratio.at_least or ratio.value)
 
 
-def _lowest_rival(curves: Mapping[str, Curve], length: int) -> str:
+def _lowest_rival(curves: Mapping[str, Curve], length: int) -> Cell:
     rivals = {model: each[length] for model, each in curves.items() if model != "mabert" and length in each}
     ours = curves.get("mabert", {}).get(length)
     if ours is None or not rivals:
-        return "-"
+        return missing()
     lowest = min(rivals, key=lambda model: rivals[model])
-    return f"{rivals[lowest] / ours:.2f} ({NAMES[lowest]})"
+    return Cell(f"{rivals[lowest] / ours:.2f}", f"({NAMES[lowest]})", rivals[lowest] / ours)
 
 
-def _exponent(fit: Growth | None) -> str:
-    return "-" if fit is None else f"{fit.exponent:.2f} ({fit.points}: {fit.first:,}-{fit.last:,})"
+def _exponent(fit: Growth | None) -> Cell:
+    if fit is None:
+        return missing()
+    return Cell(f"{fit.exponent:.2f}", f"({fit.points}: {fit.first:,}-{fit.last:,})", fit.exponent)
 
 
-def _slope(found: Slope | None) -> str:
-    return "-" if found is None else f"{found.value:,.1f} ({found.first:,}-{found.last:,})"
+def _slope(found: Slope | None) -> Cell:
+    if found is None:
+        return missing()
+    return Cell(f"{found.value:,.1f}", f"({found.first:,}-{found.last:,})", found.value)

@@ -1,10 +1,11 @@
-"""The paper's three efficiency tables, ours and its own, as Markdown."""
+"""The paper's three efficiency tables, ours and its own."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mabert.report import paper
 from mabert.report.efficiency.results import NAMES, Results, Row
+from mabert.report.grid import FLAG, Cell, Grid, missing
 
 Rows = Mapping[str, Mapping[int, Row]]
 """One table's rows by model and length."""
@@ -15,30 +16,26 @@ UNITS = {"memory": "MiB", "latency": "ms", "training": "ms"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, its first column to the left and the others to the right."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)]) + "\n"
-
-
 def number(value: float) -> str:
     """A positive number with four significant digits, or all of those before its point."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
-def why(row: Row | None) -> str:
-    """Why a row has no number; ``-`` where there is no row."""
-    if row is None:
-        return "-"
+def why(row: Row) -> str:
+    """Why a row has no number."""
     if row.limit is not None:
         return f"{row.status} (> {row.limit:,g} s)"
-    told = "" if row.reason is None or row.status == "out of memory" else f": {row.reason}"
-    return (row.status + told).replace("|", "\\|")
+    return row.status if row.reason is None or row.status == "out of memory" else f"{row.status}: {row.reason}"
 
 
 def lengths_of(rows: Rows) -> list[int]:
     """Every length of a table, shortest first."""
     return sorted({length for cells in rows.values() for length in cells})
+
+
+def as_heads(lengths: Iterable[int]) -> list[str]:
+    """Lengths as the names of columns."""
+    return [f"{length:,}" for length in lengths]
 
 
 def batch_of(rows: Rows) -> str:
@@ -60,7 +57,7 @@ def steps_told(rows: Rows) -> list[str]:
     told = ", ".join(f"{' or '.join(map(str, sorted(found)))} at {length:,}" for length, found in sorted(sizes.items()))
     return [
         "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
-        f"micro-batch: {told}.\n"
+        f"micro-batch: {told}."
     ]
 
 
@@ -72,17 +69,18 @@ def runs_told(rows: Rows) -> list[str]:
             places.setdefault(row.source.name, {}).setdefault(model, []).append(length)
     count = {name: sum(map(len, found.values())) for name, found in places.items()}
     _, *others = sorted(places, key=lambda name: -count[name])
-    told = "; ".join(f"{_where(places[name], rows)} (`{name}`)" for name in others)
-    return [f"Of another run than the rest: {told}. Only what is of one run compares closely.\n"] if told else []
+    told = "; ".join(f"{_where(places[name], rows)} ({name})" for name in others)
+    return [f"Of another run than the rest: {told}. Only what is of one run compares closely."] if told else []
 
 
-def measured_table(results: Results, rows: Rows, measure: str) -> str:
+def measured_grid(results: Results, rows: Rows, measure: str, name: str) -> Grid:
     """One table in the paper's form: a row a model, a column a length, the lowest of each in bold.
 
     Args:
         results: Where the parameters stand.
         rows: Of the table.
         measure: What they measure; memory has the parameters beside it, as in the paper.
+        name: Of the table.
     """
     lengths = lengths_of(rows)
     lowest = {length: _lowest(rows, length) for length in lengths}
@@ -92,30 +90,38 @@ def measured_table(results: Results, rows: Rows, measure: str) -> str:
         counts = _counts(results, model, cells) if beside else []
         values = [_cell(cells.get(length), lowest[length]) for length in lengths]
         settings = dict.fromkeys(row.setting for row in cells.values() if row.setting)
-        body.append([NAMES[model], *counts, *values, ", ".join(settings) or "-"])
-    return markdown(["model", *beside, *(f"{length:,}" for length in lengths), "ran with"], body)
+        body.append((Cell(NAMES[model]), *counts, *values, Cell(", ".join(settings)) if settings else missing()))
+    head = ("model", *beside, *as_heads(lengths), "ran with")
+    title = f"{TITLES[measure]} ({UNITS[measure]}), batch {batch_of(rows)}"
+    return Grid(name, title, head, tuple(body), (*runs_told(rows), *steps_told(rows)))
 
 
-def paper_table(measure: str) -> str:
+def paper_grid(measure: str, name: str) -> Grid:
     """The paper's own table, its lowest numbers in bold, with its decimals."""
     table = PAPER[measure]
     lowest = {length: min(cells[length] for cells in table.rows.values()) for length in table.columns}
     body = [
-        [paper.NAMES[model], *(_bold(f"{value:,.3f}", value == lowest[length]) for length, value in cells.items())]
+        (
+            Cell(paper.NAMES[model]),
+            *(Cell(f"{value:,.3f}", value=value, bold=value == lowest[length]) for length, value in cells.items()),
+        )
         for model, cells in table.rows.items()
     ]
-    return markdown(["the paper's", *(f"{length:,}" for length in table.columns)], body)
+    title = f"The paper's {table.label}: {table.title} ({table.unit})"
+    notes = (f"{FLAG}{table.provenance}.",) if table.flagged else ()
+    return Grid(name, title, ("the paper's", *as_heads(table.columns)), tuple(body), notes)
 
 
-def spread_table(rows: Rows) -> str:
+def spread_grid(rows: Rows, measure: str, name: str) -> Grid:
     """The fastest and the slowest call of each median, in brackets how many were timed."""
     lengths = lengths_of(rows)
     body = [
-        [NAMES[model], *(_spread(cells.get(length)) for length in lengths)]
+        (Cell(NAMES[model]), *(_spread(cells.get(length)) for length in lengths))
         for model, cells in rows.items()
         if any(row.value for row in cells.values())
     ]
-    return markdown(["fastest-slowest", *(f"{length:,}" for length in lengths)], body)
+    title = f"{TITLES[measure]} ({UNITS[measure]}), the fastest and the slowest call"
+    return Grid(name, title, ("fastest-slowest", *as_heads(lengths)), tuple(body))
 
 
 def _where(found: Mapping[str, Sequence[int]], rows: Rows) -> str:
@@ -127,7 +133,7 @@ def _where(found: Mapping[str, Sequence[int]], rows: Rows) -> str:
     for lengths, models in alike.items():
         there = [model for model, cells in rows.items() if any(length in cells for length in lengths)]
         names = "" if models == there else " of " + ", ".join(NAMES[model] for model in models)
-        told.append(", ".join(f"{length:,}" for length in lengths) + f" tokens{names}")
+        told.append(", ".join(as_heads(lengths)) + f" tokens{names}")
     return ", ".join(told)
 
 
@@ -136,28 +142,28 @@ def _lowest(rows: Rows, length: int) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _counts(results: Results, model: str, cells: Mapping[int, Row]) -> list[str]:
+def _counts(results: Results, model: str, cells: Mapping[int, Row]) -> list[Cell]:
     own = results.parameters.get(model)
     theirs = paper.PARAMETERS.rows.get(model)
     weights = sorted(row.numbers["weights_mib"] for row in cells.values() if row.numbers)
+    ends = "-".join(dict.fromkeys(number(value) for value in (*weights[:1], *weights[-1:])))
     return [
-        f"{own / 1e6:,.3f}" if own else "-",
-        f"{theirs['total']:,.3f}" if theirs else "-",
-        "-".join(dict.fromkeys(number(value) for value in (*weights[:1], *weights[-1:]))) or "-",
+        Cell(f"{own / 1e6:,.3f}", value=own / 1e6) if own else missing(),
+        Cell(f"{theirs['total']:,.3f}", value=theirs["total"]) if theirs else missing(),
+        Cell(ends, value=weights[0]) if weights else missing(),
     ]
 
 
-def _cell(row: Row | None, lowest: float | None) -> str:
-    if row is None or row.value is None:
-        return why(row)
-    return _bold(number(row.value), row.value == lowest)
+def _cell(row: Row | None, lowest: float | None) -> Cell:
+    if row is None:
+        return missing()
+    if row.value is None:
+        return Cell(why(row))
+    return Cell(number(row.value), value=row.value, bold=row.value == lowest)
 
 
-def _bold(text: str, yes: bool) -> str:
-    return f"**{text}**" if yes else text
-
-
-def _spread(row: Row | None) -> str:
+def _spread(row: Row | None) -> Cell:
     if row is None or not row.numbers:
-        return "-"
-    return f"{number(row.numbers['fastest_ms'])}-{number(row.numbers['slowest_ms'])} ({row.samples})"
+        return missing()
+    fastest, slowest = row.numbers["fastest_ms"], row.numbers["slowest_ms"]
+    return Cell(f"{number(fastest)}-{number(slowest)}", f"({row.samples})", value=fastest)
