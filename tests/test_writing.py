@@ -36,6 +36,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("mabert.writing.os.fsync", sync)
     write_text(path, "whole")
     assert on_disk == [(b"whole", False)]
+    write_text(path, "a note", lasting=False)
+    assert (path.read_text(), len(on_disk)) == ("a note", 1)
 
 
 def test_two_may_write_the_same_file_and_one_of_them_is_there_whole(tmp_path):

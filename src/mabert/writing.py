@@ -13,8 +13,12 @@ WRITING = ".writing"
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[BinaryIO]:
+def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
     """A file that gets its name when the block ends without an error; else what had the name before stays.
+
+    Args:
+        path: Its name.
+        lasting: Whether it must outlive a loss of power, for which the disk is waited for.
 
     Yields:
         A stream to write to.
@@ -25,16 +29,17 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     try:
         with beside.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())  # else the name may outlive a loss of power, and what it names may not
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())  # else the name may be on the disk before what it names
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Writes a file, in UTF-8, whole or not at all: a full disk or a kill leaves the old one."""
-    with whole_file(path) as file:
+def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:
+    """Writes a file, in UTF-8, whole or not at all: a full disk or a kill leaves the old one; see `whole_file`."""
+    with whole_file(path, lasting=lasting) as file:
         file.write(text.encode())
 
 

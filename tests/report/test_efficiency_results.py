@@ -93,7 +93,7 @@ def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
     (tmp_path / "b.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match=r"a\.json: not JSON"):
         load_results([tmp_path / "a.json"])
-    with pytest.raises(ValueError, match=r"b\.json: kind is None"):
+    with pytest.raises(ValueError, match=r"b\.json: holds list, where an object is needed"):
         load_results([tmp_path / "b.json"])
     with pytest.raises(ValueError, match="no results"):
         load_results([])

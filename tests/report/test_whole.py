@@ -92,7 +92,7 @@ def test_tables_of_a_former_report_go_and_nothing_else(found, tmp_path):
     before = {file.name for file in folder.iterdir()}
     (folder / "notes.txt").write_text("mine")
     listing = folder / "files.txt"
-    listing.write_text(listing.read_text() + "../report.html.md\n")
+    listing.write_text(listing.read_text() + "../report.html.md\n..\n\n")
     (tmp_path / "report.html.md").write_text("elsewhere")
     fewer = replace(found, studies=found.studies[1:])
     kept = {path.name for path in write_report(fewer, output) if path.parent == folder}

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
@@ -453,7 +454,13 @@ def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretr
     one = json.loads((tmp_path / "run/seed-1/result.json").read_text())
     (tmp_path / "run/seed-1/result.json").write_text(json.dumps({**one, "learning_rate": 7e-7}))
     with pytest.raises(ValueError, match=r"seed-1 was trained at a learning rate of 7e-07, the grid chose "):
-        go(pretrained, tmp_path / "run", (0, 1), resume=True, **rates)
+        go(pretrained, tmp_path / "run", (2, 1), resume=True, **rates)
+    assert not (tmp_path / "run/seed-2").exists(), "told before anything is trained"
+    (tmp_path / "run/seed-1/result.json").write_text(json.dumps(one))
+    request = yaml.safe_load((tmp_path / "run/request.yaml").read_text())
+    assert request["resolved"].pop("chosen_under") == 3
+    (tmp_path / "run/request.yaml").write_text(yaml.safe_dump(request))
+    assert go(pretrained, tmp_path / "run", (3, 0), resume=True, **rates)["seeds"] == [3, 0], "one begun before"
 
 
 def test_only_glues_own_small_tasks_get_more_epochs():

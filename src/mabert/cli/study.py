@@ -120,7 +120,11 @@ def run_plan(plan: Any, root: Path, processes: int) -> None:
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
         finally:
-            failed = [f"{plan.cells[name].title}: {each.reason}" for name, each in runner.states.items() if each.reason]
+            failed = [
+                f"{plan.cells[name].title}: {each.reason}"
+                for name, each in runner.states.items()
+                if each.state in ("failed", "blocked")
+            ]
             for line in failed:
                 complain(line)
     done = sum(status.state == "done" for status in states.values())

@@ -85,15 +85,25 @@ def write_report(found: Found, output: Path) -> list[Path]:
     for study in found.studies:
         files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
     names = {path.name for path in files if path.parent == folder}
+    before = _listed(folder)
+    _list(folder, before | names)  # first: a report that is cut off leaves nothing that the next does not know
     for path, text in files.items():
         write_text(path, text)
-    listing = folder / LISTING
-    before = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
-    for name in set(before) - names:
-        if name == Path(name).name:  # nothing outside the folder, whatever the list says
-            (folder / name).unlink(missing_ok=True)
-    write_text(listing, "".join(f"{name}\n" for name in sorted(names)))
+    for name in before - names:
+        (folder / name).unlink(missing_ok=True)
+    _list(folder, names)
     return list(files)
+
+
+def _listed(folder: Path) -> set[str]:
+    """Files of a folder that a report wrote; nothing outside it, whatever the list says."""
+    listing = folder / LISTING
+    names = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    return {name for name in names if name == Path(name).name and (folder / name).is_file()}
+
+
+def _list(folder: Path, names: Iterable[str]) -> None:
+    write_text(folder / LISTING, "".join(f"{name}\n" for name in sorted(names)))
 
 
 def verdicts(found: Found) -> list[Verdict]:

@@ -73,7 +73,7 @@ def parameters(options: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: The time is no whole number of minutes.
     """
     asked = {"name": "mabert", "timeout_min": DAY, **options}
-    if not (isinstance(asked["timeout_min"], int) and asked["timeout_min"] > 0):
+    if type(asked["timeout_min"]) is not int or asked["timeout_min"] < 1:
         raise ValueError(f"timeout_min is {asked['timeout_min']!r}; it must be a whole number of minutes above 0")
     return {"slurm_signal_delay_s": min(SAVING, 30 * asked["timeout_min"]), **asked}
 

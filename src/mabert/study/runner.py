@@ -35,7 +35,7 @@ class Status:
 
     Attributes:
         state: `blocked` where the cell that it starts from failed; `elsewhere` where another runner has it.
-        reason: Why it failed.
+        reason: Why it failed, here where another runner tries it again.
         seconds: What it took, where this runner ran it.
     """
 
@@ -114,16 +114,15 @@ class Runner:
         """Brings the states up to date with the folder."""
         for cell, files in cells_of(self.plan, self.root):
             status = self.states.setdefault(cell.name, Status())
+            failed_here = status.reason if status.state in ("failed", "elsewhere") else None
             if files.done(cell):
                 status.state, status.reason = "done", None
-            elif locked(files):  # another runner may well try again what failed here
-                status.state, status.reason = "elsewhere", None
-            elif status.state == "failed":
-                continue
+            elif locked(files):  # another runner may well try again what failed here, which this one does not
+                status.state, status.reason = "elsewhere", failed_here
             elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
                 start = self.plan.cells[cell.needs].title
                 status.state, status.reason = "blocked", f"{start} ({cell.needs}), which it starts from, failed"
-            elif (reason := files.why_failed(self.began)) is not None:  # what failed before is tried again
+            elif reason := files.why_failed(self.began) or failed_here:  # what failed before is tried again
                 status.state, status.reason = "failed", reason
             else:
                 status.state, status.reason = "waiting", None

@@ -81,7 +81,7 @@ class Beat(TrainerCallback):
         rate = (step - first) / max(now - since, 1e-9)
         note = {"step": step, "steps": self.runs * state.max_steps, "rate": rate, "time": now, "pid": os.getpid()}
         with contextlib.suppress(OSError):  # a full disk is a matter for what must be written
-            write_text(self.file, json.dumps(note) + "\n")
+            write_text(self.file, json.dumps(note) + "\n", lasting=False)  # a step must not wait for the disk
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -144,7 +144,7 @@ def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict
     for override in overrides or []:
         key, equals, value = override.partition("=")
         if not equals or not key:
-            raise ValueError(f"override {override!r} is not of the form section.field=value")
+            raise ValueError(f"{override!r} is not of the form name=value, such as training.steps=100")
         try:
             set_field(content, key.split("."), yaml.safe_load(value))
         except yaml.YAMLError as error:

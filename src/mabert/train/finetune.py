@@ -37,7 +37,7 @@ from mabert.train.run import RESULT, RunFolder, now
 from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
 from mabert.writing import write_text
 
-FREE = ("resolved.processes",)
+FREE = ("resolved.processes", "resolved.chosen_under")
 """What a resumed run may change."""
 
 
@@ -65,7 +65,8 @@ def finetune(
         output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
             `result.json` over all seeds.
         recipe: How.
-        seeds: Of initialisation of the head, order and dropout.
+        seeds: Of initialisation of the head, order and dropout. The first that a folder is begun with chooses from
+            several learning rates, for those that are added later too.
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
             its last checkpoint, to the same weights where the processes are as many.
@@ -82,7 +83,8 @@ def finetune(
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If model, data and recipe do not fit, or the folder holds another run.
+        ValueError: If model, data and recipe do not fit, or the folder holds another run, or seeds that were trained at
+            another learning rate.
         KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
     """
     check_seeds(seeds)
@@ -98,7 +100,7 @@ def finetune(
     data = encode_task(task, splits, tokenizer, longest, recipe.truncate)
     job = Job(model, tokenizer, data, recipe, progress, callbacks)
     # Other seeds that are added to a run are trained at the rate that its first ones were.
-    chooser = folder.resolved().get("chosen_under") if resume else seeds[0]
+    chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
     request["resolved"] = {
         "weights": weights_digest(model),
         "examples": {name: len(examples) for name, examples in data.splits.items()},
@@ -119,6 +121,7 @@ def finetune(
             leave_no_checkpoints(folder.path, result["learning_rate"], result["seed"])
     try:
         rate, scores = best_rate(job, folder.path, chooser, tried, processes)
+        check_rate(folder.path, rate, done)
         runs = run_seeds(job, folder.path, rate, done, keep_models, processes)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
@@ -220,6 +223,18 @@ def best_rate(
     return best, {f"{rate:g}": each["score"] for rate, each in found.items()}
 
 
+def check_rate(folder: Path, rate: float, done: Mapping[int, dict[str, Any] | None]) -> None:
+    """Refuses to set seeds beside each other that were trained at different learning rates.
+
+    Raises:
+        ValueError: Naming the seed and both rates.
+    """
+    for seed, result in done.items():
+        if result is not None and result["learning_rate"] != rate:
+            there = f"{folder / f'seed-{seed}'} was trained at a learning rate of {result['learning_rate']:g}"
+            raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
+
+
 def run_seeds(
     job: Job,
     folder: Path,
@@ -231,16 +246,12 @@ def run_seeds(
     """The result of every seed, of those that are done as it is.
 
     Raises:
-        ValueError: If one that is done had another learning rate.
         TrainingDivergedError: If any did, naming them, when the others are finished; of several processes, at once.
     """
     runs, diverged = [], {}
     for seed, before in done.items():
         place = folder / f"seed-{seed}"
         try:
-            if before and before["learning_rate"] != rate:
-                there = f"{place} was trained at a learning rate of {before['learning_rate']:g}"
-                raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
             runs.append(before or run_seed(job, place, rate, seed, keep_models, processes.is_main_process))
         except TrainingDivergedError as error:
             if processes.num_processes > 1:  # the others wait for this one

@@ -59,10 +59,10 @@ def ratios(measure: str, rows: Rows, name: str) -> Grid:
     for group, rivals in GROUPS.items():
         body.append((Cell(group), *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)))
         theirs = {length: paper.headline(table, length, rivals) for length in table.columns}
-        body.append((Cell("in the paper"), *(_factor(theirs.get(length)) for length in lengths)))
+        body.append((Cell(f"{group}, in the paper"), *(_factor(theirs.get(length)) for length in lengths)))
     ours = comparable(rows)
     body.append((Cell("lowest measured rival"), *(_lowest_rival(ours, length) for length in lengths)))
-    body.append((Cell("in the paper"), *(_lowest_rival(table.rows, length) for length in lengths)))
+    body.append((Cell("lowest rival, in the paper"), *(_lowest_rival(table.rows, length) for length in lengths)))
     head = (TITLES[measure].lower(), *as_heads(lengths))
     return Grid(name, f"Ratios to MaBERT, {TITLES[measure].lower()}", head, tuple(body))
 

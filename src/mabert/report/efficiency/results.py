@@ -1,6 +1,5 @@
 """What `mabert bench models` wrote: read, checked, several files made one."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mabert.reading import read_json
 from mabert.report import paper
 from mabert.report.efficiency.scaling import Curve
 from mabert.report.machine import machine_of
@@ -61,6 +61,11 @@ class Source:
     date: datetime
     environment: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[datetime, str]:
+        """What tells it from others, a file of the same name in another folder too."""
+        return self.date, self.name
 
 
 @dataclass(frozen=True)
@@ -146,10 +151,9 @@ def of_one_run(rows: Mapping[int, Row]) -> dict[int, Row]:
 
     Between runs the machine was not the same, or the models ran otherwise, so nothing is fitted across them.
     """
-    lengths = Counter(row.source.name for row in rows.values() if row.value is not None)
-    dates = {row.source.name: row.source.date for row in rows.values()}
-    chosen = max(lengths, key=lambda name: (lengths[name], dates[name]), default=None)
-    return {length: row for length, row in rows.items() if row.source.name == chosen}
+    lengths = Counter(row.source.key for row in rows.values() if row.value is not None)
+    chosen = max(lengths, key=lambda key: (lengths[key], key), default=None)
+    return {length: row for length, row in rows.items() if row.source.key == chosen}
 
 
 def curve(rows: Mapping[int, Row]) -> Curve:
@@ -227,11 +231,8 @@ def check_machines(rows: Iterable[Row]) -> None:
 
 
 def _read(path: Path) -> tuple[Source, dict[str, Any]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error}); needed is a file that `mabert bench models` wrote") from None
-    kind = content.get("kind") if isinstance(content, dict) else None
+    content = read_json(path)
+    kind = content.get("kind")
     if kind != "efficiency":
         raise ValueError(f"{path}: kind is {kind!r}; needed is 'efficiency', as `mabert bench models` writes it")
     absent = [name for name in ("environment", "quick", "parameters", "rows") if name not in content]

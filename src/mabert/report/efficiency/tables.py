@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from mabert.report import paper
 from mabert.report.efficiency.results import NAMES, Results, Row
@@ -63,13 +64,13 @@ def steps_told(rows: Rows) -> list[str]:
 
 def runs_told(rows: Rows) -> list[str]:
     """Which numbers of a table are of another run than most, as one sentence; nothing where all are of one."""
-    places: dict[str, dict[str, list[int]]] = {}
+    places: dict[tuple[datetime, str], dict[str, list[int]]] = {}
     for model, cells in rows.items():
         for length, row in sorted(cells.items()):
-            places.setdefault(row.source.name, {}).setdefault(model, []).append(length)
-    count = {name: sum(map(len, found.values())) for name, found in places.items()}
-    _, *others = sorted(places, key=lambda name: -count[name])
-    told = "; ".join(f"{_where(places[name], rows)} ({name})" for name in others)
+            places.setdefault(row.source.key, {}).setdefault(model, []).append(length)
+    count = {key: sum(map(len, found.values())) for key, found in places.items()}
+    _, *others = sorted(places, key=lambda key: -count[key])
+    told = "; ".join(f"{_where(places[key], rows)} ({key[1]})" for key in others)
     return [f"Of another run than the rest: {told}. Only what is of one run compares closely."] if told else []
 
 
