@@ -82,6 +82,10 @@ def test_any_field_can_be_overridden():
         ("training=3", "training is 3; it must be a mapping of fields"),
         ("stages=[{length: 128}]", r"stages\[0\] lacks share"),
         ("stages=[{length: 128, share: 0.5}]", "shares of stages add up to 0.5; they must add up to 1"),
+        (
+            "training={steps:1}",
+            "unknown field 'training.steps:1'; YAML wants a space after the colon: 'training.steps: 1'",
+        ),
         ("training.steps", "'training.steps' is not of the form name=value"),
         ("training.seed.name=x", "training.seed.name cannot be set: seed is not a section"),
         ("training.steps=[1", r"the value in 'training.steps=\[1' is not YAML"),

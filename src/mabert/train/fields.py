@@ -125,6 +125,8 @@ def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] 
         known: Those at its place.
         deeper: Those of the sections at its place: one that ends as the key does is likely meant.
     """
+    if ":" in key:  # {epochs:1} is a field of that name without a value
+        return f"unknown field {key!r}; YAML wants a space after the colon: {key.replace(':', ': ')!r}"
     known, last = sorted(known), key.rpartition(".")[2]
     meant = [each for each in deeper if each.rpartition(".")[2] == last]
     names = {each.rpartition(".")[2]: each for each in known}
