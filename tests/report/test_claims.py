@@ -423,47 +423,81 @@ def test_without_measurements_every_efficiency_claim_stands_once_with_the_papers
     assert found[0].in_paper == "2.36 times"
 
 
-def drifts(**by_masking):
-    """Trained weights in one situation; a distance for each masking."""
+def curves(**by_masking):
+    """Trained weights in one situation; by masking, distances of the [CLS] vector, from no padding on."""
     rows = [
         {
             "weights": "trained",
             "side": "right",
             "attention": "masked",
             "masking": masking,
-            "cls": [0.0, distance],
-            "mean": [0.0, distance / 2],
+            "cls": distances,
+            "mean": [distance / 2 for distance in distances],
         }
-        for masking, distance in by_masking.items()
+        for masking, distances in by_masking.items()
     ]
-    return drift_verdicts([("drift.json", {"rows": rows})])[::4]
+    return {"rows": rows}
+
+
+def drifts(result):
+    """Of each claim, in the situation of `curves`."""
+    return drift_verdicts([("drift.json", result)])[::4]
+
+
+@pytest.mark.parametrize(
+    ("farthest", "expected"),
+    [
+        ({"none": 0.3, "pre": 0.2, "post": 0.1, "pre+post": 1e-15}, [HOLDS, HOLDS, HOLDS, HOLDS]),
+        ({"none": 1e-15, "pre": 1e-15, "post": 1e-15, "pre+post": 1e-15}, [FAILS, OPEN, HOLDS, OPEN]),
+        ({"none": 0.3, "pre": 0.1, "post": 0.2, "pre+post": 0.1}, [HOLDS, OPEN, FAILS, FAILS]),
+        ({"none": 0.3, "pre": 0.2, "post": 0.1, "pre+post": 0.4}, [HOLDS, FAILS, FAILS, FAILS]),
+        ({"exact": 0.0}, [UNMEASURED] * 4),
+    ],
+)
+def test_drift(farthest, expected):
+    moves, _, *others = drifts(curves(**{masking: [0.0, far] for masking, far in farthest.items()}))
+    assert [each.verdict for each in (moves, *others)] == expected
 
 
 @pytest.mark.parametrize(
     ("distances", "expected"),
     [
-        ({"none": 0.3, "pre": 0.2, "post": 0.1, "pre+post": 1e-15}, [HOLDS, HOLDS, HOLDS]),
-        ({"none": 1e-15, "pre": 1e-15, "post": 1e-15, "pre+post": 1e-15}, [FAILS, HOLDS, OPEN]),
-        ({"none": 0.3, "pre": 0.1, "post": 0.2, "pre+post": 0.1}, [HOLDS, FAILS, FAILS]),
-        ({"exact": 0.0}, [UNMEASURED, UNMEASURED, UNMEASURED]),
+        ([0.0, 0.1, 0.2, 0.3], HOLDS),
+        ([0.9, 0.1, 0.2, 0.3], HOLDS),
+        ([0.0, 0.1, 0.05, 0.3], OPEN),
+        ([0.0, 0.3, 0.5, 0.2], FAILS),
+        ([0.0, 0.3, 0.3], FAILS),
+        ([0.0, 1e-15, 2e-15], FAILS),
+        ([0.0, 0.3], OPEN),
+        (None, UNMEASURED),
     ],
 )
-def test_drift(distances, expected):
-    assert [each.verdict for each in drifts(**distances)] == expected
+def test_drift_grows_where_every_longer_padding_moves_every_vector_further(distances, expected):
+    result = curves(none=distances) if distances else curves(exact=[0.0, 0.0])
+    found = drifts(result)[1]
+    assert found.verdict == expected
+    if expected == HOLDS:
+        assert (
+            found.numbers
+            == "from the shortest padding to the longest: [CLS] 1.0e-01 to 3.0e-01, mean of tokens 5.0e-02 to 1.5e-01"
+        )
+        result["rows"][0]["mean"] = [0.0, 0.2, 0.3, 0.1]
+        assert drifts(result)[1].verdict == FAILS
 
 
 @pytest.mark.parametrize("vector", ["cls", "mean"])
 def test_either_kind_of_vector_that_drifts_counts(vector):
-    still = {"weights": "trained", "side": "right", "attention": "masked", "cls": [0.0], "mean": [0.0]}
-    rows = [{**still, "masking": "pre+post", vector: [0.1]}]
-    assert drift_verdicts([("a.json", {"rows": rows})])[4].verdict == FAILS
+    result = curves(**{"pre+post": [0.0, 0.0]})
+    result["rows"][0][vector] = [0.0, 0.1]
+    (stays,) = [each for each in drifts(result) if each.claim.endswith("leaves the vector where it is")]
+    assert stays.verdict == FAILS
 
 
 def test_drift_is_judged_in_every_situation_and_not_measured_without_results():
-    assert len(drift_verdicts([])) == 3
+    assert len(drift_verdicts([])) == 5
     assert {each.verdict for each in drift_verdicts([])} == {UNMEASURED}
     one = ("a.json", {"rows": []})
-    assert len(drift_verdicts([one])) == 12
+    assert len(drift_verdicts([one])) == 20
     assert {each.place[-6:] for each in drift_verdicts([one, ("b.json", {"rows": []})])} == {"a.json", "b.json"}
 
 
