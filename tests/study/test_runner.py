@@ -44,7 +44,11 @@ def run(plan, root):
 
 def command(arguments, root, **options):
     line = [sys.executable, "-m", "mabert", "study", *arguments, "-o", str(root)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    # One thread each: several runners with all threads each would mostly wait for one another's.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, **options
+    )
 
 
 def begun(cell, root, processes=1, target=serve):
