@@ -294,7 +294,8 @@ def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroke
 def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_path):
     folder, fields, _, _ = unbroken
     root = shutil.copytree(folder / "root", tmp_path / "root")
-    plan = planned(folder, root, {"map": ARMS["map"]}, {**fields, "tasks": {"cola": {"finetune": {"epochs": 400}}}})
+    longer = {**fields, "tasks": {"cola": {"finetune": {"epochs": 120}}}, "seeds": [0]}
+    plan = planned(folder, root, {"map": ARMS["map"]}, longer)
     cell = plan.cells[plan.rows[0].finetunings["cola"]]
     files = CellFiles(root, cell.name)
     process = begun(cell, root)
