@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert.report.efficiency.scaling import below, growth, mean_ratio, slope
+from mabert.report.efficiency.scaling import below, growth, slope
 
 LENGTHS = (128, 512, 1024, 2048, 4096)
 SCALES = st.floats(1e-3, 1e6)
@@ -68,19 +68,3 @@ def test_everywhere_nowhere_and_nothing_to_compare():
 
 def test_only_lengths_of_both_curves_are_compared():
     assert below({128: 1.0, 256: 9.0, 512: 1.0}, {128: 2.0, 512: 2.0, 1024: 0.1}) == [(None, None)]
-
-
-@given(st.dictionaries(st.sampled_from("abcde"), SCALES, min_size=1), SCALES)
-def test_a_mean_ratio_over_all_is_exact(numbers, ours):
-    ratio = mean_ratio(ours, list(numbers), numbers, {})
-    assert ratio.value == pytest.approx(sum(numbers.values()) / len(numbers) / ours)
-    assert ratio[1:] == (len(numbers), len(numbers), None)
-
-
-def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below():
-    numbers = {"a": 4.0, "b": 8.0, "other": 1e9}
-    assert mean_ratio(2.0, "abc", numbers, {"c": 120.0}) == (3.0, 2, 3, 22.0)
-    assert mean_ratio(2.0, "abcd", numbers, {"c": 120.0}) == (3.0, 2, 4, None)
-    assert mean_ratio(2.0, "cd", numbers, {}) == (None, 0, 2, None)
-    assert mean_ratio(2.0, "c", numbers, {"c": 120.0}) == (None, 0, 1, 60.0)
-    assert mean_ratio(2.0, "ad", numbers, {"a": 120.0}) == (2.0, 1, 2, None)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from mabert.report import paper
+from mabert.report.efficiency.ratios import Ratio, ratio
 from mabert.report.efficiency.results import NAMES, comparable, curve, of_one_run
-from mabert.report.efficiency.scaling import Curve, Growth, Ratio, Slope, below, growth, mean_ratio, slope
+from mabert.report.efficiency.scaling import Curve, Growth, Slope, below, growth, slope
 from mabert.report.efficiency.tables import PAPER, TITLES, UNITS, Rows, as_heads, lengths_of, why
 from mabert.report.grid import Cell, Grid, missing
 
@@ -17,37 +18,18 @@ LONGEST = 4096
 """The length of the paper's headline."""
 
 
-def ratio_at(rows: Rows, length: int, rivals: Sequence[str] = paper.BASELINES) -> Ratio | None:
-    """How many times MaBERT's number the mean of its rivals' is, as the paper computes it.
-
-    Args:
-        rows: Of one table.
-        length: Tokens.
-        rivals: Models to average over.
-
-    Returns:
-        The ratio, which tells of rivals that have no number; None where MaBERT has none.
-    """
-    at_length = {model: cells[length] for model, cells in rows.items() if length in cells}
-    numbers = {model: numbers[length] for model, numbers in comparable(rows).items() if length in numbers}
-    limits = {
-        model: 1000 * row.limit for model, row in at_length.items() if row.limit is not None and row.measure != "memory"
-    }
-    return mean_ratio(numbers["mabert"], rivals, numbers, limits) if "mabert" in numbers else None
-
-
 def headline(measure: str, rows: Rows) -> str:
     """The paper's headline recomputed, as one line; it names the baselines that have no number."""
     theirs = f"(the paper: {paper.headline(PAPER[measure], LONGEST):.2f})"
-    ratio = ratio_at(rows, LONGEST)
-    if ratio is None:
+    found = ratio(rows, LONGEST, paper.BASELINES)
+    if found is None:
         return f"{TITLES[measure]}: no number of MaBERT's, {_lack(rows, 'mabert')} {theirs}"
-    if ratio.counted == ratio.wanted:
-        return f"{TITLES[measure]}: **{ratio.value:.2f}** {theirs}"
+    if found.counted == found.wanted:
+        return f"{TITLES[measure]}: **{found.value:.2f}** {theirs}"
     lacking = [model for model in paper.BASELINES if LONGEST not in curve(rows.get(model, {}))]
     told = "; ".join(f"{NAMES[model]}: {_lack(rows, model)}" for model in lacking)
-    known = "" if ratio.value is None else f", {ratio.value:.2f} over the {ratio.counted} measured"
-    bound = "" if ratio.at_least is None else f", at least **{ratio.at_least:.2f}**"
+    known = "" if found.value is None else f", {found.value:.2f} over the {found.counted} measured"
+    bound = "" if found.at_least is None else f", at least **{found.at_least:.2f}**"
     return f"{TITLES[measure]}: not over all five ({told}){bound}{known} {theirs}"
 
 
@@ -57,7 +39,7 @@ def ratios(measure: str, rows: Rows, name: str) -> Grid:
     table = PAPER[measure]
     body = []
     for group, rivals in GROUPS.items():
-        body.append((Cell(group), *(_ratio(ratio_at(rows, length, rivals)) for length in lengths)))
+        body.append((Cell(group), *(_ratio(ratio(rows, length, rivals)) for length in lengths)))
         theirs = {length: paper.headline(table, length, rivals) for length in table.columns}
         body.append((Cell(f"{group}, in the paper"), *(_factor(theirs.get(length)) for length in lengths)))
     ours = comparable(rows)
@@ -144,14 +126,14 @@ def _factor(value: float | None) -> Cell:
     return missing() if value is None else Cell(f"{value:.2f}", value=value)
 
 
-def _ratio(ratio: Ratio | None) -> Cell:
-    if ratio is None or (ratio.value is None and ratio.at_least is None):
+def _ratio(found: Ratio | None) -> Cell:
+    if found is None or (found.value is None and found.at_least is None):
         return missing()
-    if ratio.counted == ratio.wanted:
-        return _factor(ratio.value)
-    bound = [] if ratio.at_least is None else [f"≥ {ratio.at_least:.2f}"]
-    known = [] if ratio.value is None else [f"{ratio.value:.2f} over {ratio.counted} of {ratio.wanted}"]
-    return Cell("; ".join(bound + known), value=ratio.at_least or ratio.value)
+    if found.counted == found.wanted:
+        return _factor(found.value)
+    bound = [] if found.at_least is None else [f"≥ {found.at_least:.2f}"]
+    known = [] if found.value is None else [f"{found.value:.2f} over {found.counted} of {found.wanted}"]
+    return Cell("; ".join(bound + known), value=found.at_least or found.value)
 
 
 def _lowest_rival(curves: Mapping[str, Curve], length: int) -> Cell:

@@ -4,9 +4,9 @@ A curve maps lengths in tokens to positive numbers, milliseconds or MiB; lower i
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from statistics import fmean, linear_regression
+from statistics import linear_regression
 from typing import NamedTuple
 
 Curve = Mapping[int, float]
@@ -42,22 +42,6 @@ class Slope(NamedTuple):
     value: float
     first: int
     last: int
-
-
-class Ratio(NamedTuple):
-    """The mean of several rivals over one number.
-
-    Attributes:
-        value: Over the rivals that have a number; None where none has.
-        counted: How many those are.
-        wanted: How many rivals the mean is of.
-        at_least: Lower bound of the mean over all, where each rival without a number is known to exceed one.
-    """
-
-    value: float | None
-    counted: int
-    wanted: int
-    at_least: float | None
 
 
 def growth(curve: Curve, start: int = 512) -> Growth | None:
@@ -112,24 +96,3 @@ def below(ours: Curve, rival: Curve) -> list[Stretch] | None:
     if gaps[-1] < 0:
         ends.append(None)
     return list(zip(ends[::2], ends[1::2], strict=True))
-
-
-def mean_ratio(ours: float, rivals: Iterable[str], numbers: Mapping[str, float], limits: Mapping[str, float]) -> Ratio:
-    """The mean of rivals over ours, saying so where some of them have no number.
-
-    Args:
-        ours: What they are held against.
-        rivals: Names to average over.
-        numbers: By name, for those that have one.
-        limits: By name, what the number of a rival without one is known to exceed.
-    """
-    names = list(rivals)
-    known = [numbers[name] for name in names if name in numbers]
-    floors = [limits[name] for name in names if name not in numbers and name in limits]
-    bounded = bool(floors) and len(known) + len(floors) == len(names)
-    return Ratio(
-        fmean(known) / ours if known else None,
-        len(known),
-        len(names),
-        fmean(known + floors) / ours if bounded else None,
-    )
