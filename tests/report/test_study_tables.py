@@ -241,7 +241,7 @@ def test_a_difference_is_bold_where_the_test_tells_it():
 
 def test_an_average_over_fewer_tasks_says_so():
     rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)]
-    assert texts(difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 tasks")
+    assert texts(difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 task")
 
 
 def test_pretraining_is_in_millions_and_minutes(odd):

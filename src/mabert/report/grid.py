@@ -1,36 +1,15 @@
-"""One table in four forms that say the same: HTML that sorts, Markdown, LaTeX with booktabs, CSV."""
+"""A table, as HTML that sorts, as Markdown and as CSV; as LaTeX see `mabert.report.latex`."""
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import chain
 
 MISSING = "\N{EN DASH}"
 FLAG = "Flagged: "
 """What a note begins with that must not be overlooked."""
-
-_MINUS_SIGN = "\N{MINUS SIGN}"
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: "\\" + sign for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    _MINUS_SIGN: "$-$",
-    "≥": r"$\geq$",
-    MISSING: "--",
-    "…": r"\ldots{}",
-    "<": "$<$",
-    ">": "$>$",
-    # At the beginning of a line both would belong to the line break before them.
-    "[": "{[}",
-    "*": "{*}",
-}
-_MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 
 
 @dataclass(frozen=True)
@@ -130,32 +109,28 @@ def to_markdown(grid: Grid) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_latex(grid: Grid) -> str:
-    """A floating table; its preamble needs `\\usepackage{booktabs}`."""
-    head = " & ".join(latex(name) for name in grid.head)
-    body = "\n".join(" & ".join(map(_latex_cell, row)) + r" \\" for row in grid.rows)
-    places = "".join("r" if grid.is_number(column) else "l" for column in range(len(grid.head)))
-    caption = ". ".join(text.rstrip(".") for text in (grid.title, *grid.notes)) + "."
-    return (
-        "\\begin{table*}[t]\n\\centering\\small\n"
-        f"\\begin{{tabular}}{{{places}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n"
-        f"\\bottomrule\n\\end{{tabular}}\n\\caption{{{latex(caption)}}}\n\\label{{tab:{grid.name}}}\n\\end{{table*}}\n"
-    )
-
-
 def to_csv(grid: Grid) -> str:
-    """The text of every cell as it is read, comma-separated."""
+    """Comma-separated, numbers as numbers: what belongs to one, such as its deviation, stands in a column of its own.
+
+    What is missing is empty. A table with a note that must not be overlooked has it in a last column, ``flagged``.
+    """
+    further = [any(row[column].rest for row in grid.rows) for column in range(len(grid.head))]
+    flagged = " ".join(note.removeprefix(FLAG) for note in grid.notes if note.startswith(FLAG))
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(grid.head)
-    lines.writerows([cell.plain for cell in row] for row in grid.rows)
+    names = [(name, f"{name}, further") if more else (name,) for name, more in zip(grid.head, further, strict=True)]
+    lines.writerow([*chain.from_iterable(names), *(["flagged"] if flagged else [])])
+    for row in grid.rows:
+        cells = [(_bare(cell), cell.rest) if more else (_bare(cell),) for cell, more in zip(row, further, strict=True)]
+        lines.writerow([*chain.from_iterable(cells), *([flagged] if flagged else [])])
     return out.getvalue()
 
 
-def latex(text: str) -> str:
-    """Text as LaTeX writes it."""
-    # A marker first: the minus must not be escaped as text, nor a hyphen within words become a minus.
-    return "".join(_LATEX.get(sign, sign) for sign in _MINUS.sub(_MINUS_SIGN, text))
+def _bare(cell: Cell) -> str:
+    """A cell's text without what is there for reading only."""
+    if cell.text == MISSING:
+        return ""
+    return cell.text if cell.value is None else cell.text.replace(",", "")
 
 
 def _td(cell: Cell, kind: str) -> str:
@@ -164,11 +139,6 @@ def _td(cell: Cell, kind: str) -> str:
     value = f' data-value="{cell.value!r}"' if cell.value is not None else ""
     tone = f" {cell.tone}" if cell.tone else ""
     return f'<td class="{kind}{tone}"{value}>{text}{rest}</td>'
-
-
-def _latex_cell(cell: Cell) -> str:
-    text = rf"\textbf{{{latex(cell.text)}}}" if cell.bold else latex(cell.text)
-    return f"{text} {{\\scriptsize {latex(cell.rest)}}}" if cell.rest else text
 
 
 def _piped(text: str) -> str:

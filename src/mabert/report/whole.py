@@ -14,7 +14,8 @@ from mabert.report.claims.scores import score_verdicts
 from mabert.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, claims_table
 from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, as_html, as_markdown, contents, unfolded
 from mabert.report.figures import on_paper
-from mabert.report.grid import Grid, to_csv, to_latex, to_markdown
+from mabert.report.grid import Grid, to_csv
+from mabert.report.latex import to_latex
 from mabert.report.machine import machine_of
 from mabert.report.measurements import (
     drift_section,
@@ -78,7 +79,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
     files = {output: _page(document), output.with_suffix(".md"): _markdown(document, PurePosixPath(folder.name))}
     for part in unfolded(document):
         if isinstance(part, Grid):
-            forms = {".csv": to_csv(part), ".tex": to_latex(part), ".md": to_markdown(part)}
+            forms = {".csv": to_csv(part), ".tex": to_latex(part), ".md": as_markdown(part, PurePosixPath())}
             files |= {folder / f"{part.name}{suffix}": text for suffix, text in forms.items()}
         elif isinstance(part, Drawing):
             files[folder / f"{part.name}.svg"] = on_paper(part.svg)
@@ -151,11 +152,18 @@ def _rules() -> tuple[str, ...]:
         "these pretrained models.",
         f"A claim on scores {HOLDS} where every comparison it needs is in the claimed direction by a paired t test at "
         f"{1 - LEVEL:.0%}; it {FAILS} where one is in the other direction at that level divided by the number of "
-        f"comparisons; it {OPEN} otherwise. Where a needed arm is missing it is {UNMEASURED}, unless another already "
-        "speaks against it. A claim on most tasks needs more than half of them, at that level divided by one more than "
+        f"comparisons, or where {LEAST_PAIRS} pairs or more have the same score each; it {OPEN} otherwise. "
+        f"Where a needed arm is missing it is {UNMEASURED}, unless another already speaks against it. A claim on most "
+        "tasks needs more than half of them, at that level divided by one more than "
         "may be left out.",
-        "A claim on time is judged in the same way by what the fastest and the slowest call allow; one of a factor "
-        "needs the paper's factor at least. Only tasks that both sides have are compared, and each row names them.",
+        "A task on which no arm of a claim is above what one answer for all scores (by a t test; of fewer than "
+        f"{LEAST_PAIRS} seeds by the mean) is left out of the average, and where neither side of a comparison is, that "
+        "decides nothing.",
+        f"Nothing is corrected for the number of claims: where two arms are alike, {1 - LEVEL:.0%} of single "
+        "comparisons tell them apart all the same.",
+        "A claim on time is judged in the same way by what the fastest and the slowest call allow, where so few calls "
+        "would not part like this by chance; one of a factor needs the paper's factor at least. "
+        "Only tasks that both sides have are compared, and each row names them.",
     )
 
 

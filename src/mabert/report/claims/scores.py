@@ -1,5 +1,6 @@
 """Claims on scores: which arm is above which, on average or on a task."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from mabert.report import paper
 from mabert.report.claims.verdict import OPEN, UNMEASURED, Verdict, judge
 from mabert.report.study.results import Row, Study
-from mabert.report.study.statistics import LEAST_PAIRS, Difference, Seeds, averages, difference
+from mabert.report.study.statistics import LEAST_PAIRS, Difference, Seeds, above, averages, difference
 from mabert.report.study.tables import paper_table_of
 
 Pair = tuple[str, str]
@@ -180,6 +181,14 @@ CLAIMS = (
         tuple((other, "cls") for other in paper.POOLINGS if other != "cls"),
     ),
 )
+_OUTCOMES = (
+    "above",
+    "below",
+    "equal in every pair",
+    "no better than one answer for all",
+    "not told apart",
+    "missing",
+)
 GROWTH = "MaBERT's average rises with every budget"
 _GROWTH_SOURCE = "fig:glue_budget_avg"
 
@@ -191,11 +200,13 @@ class Compared(NamedTuple):
         name: Which two, and on what.
         found: Here; None where it was not measured.
         in_paper: The paper's difference over the same tasks; None where it has none.
+        learnt: Whether any of the two is above one answer for all, without which nothing is compared but chance.
     """
 
     name: str
     found: Difference | None
     in_paper: float | None
+    learnt: bool = True
 
 
 def score_verdicts(studies: Sequence[Study]) -> list[Verdict]:
@@ -218,11 +229,16 @@ def _of_all(studies: Sequence[Study], judged: Callable[[Study], Iterable[Verdict
 
 def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
     variants = ["", *dict.fromkeys(variant for row in study.rows if (variant := study.variant(row)))]
+    for budget in claim.budgets:
+        if budget not in study.budgets:
+            share = f"{budget:.0%}"
+            place = f"{study.scale}, {share} of the steps"
+            yield Verdict(claim.text.format(budget=share), claim.source, place, UNMEASURED, "", "")
     for budget in study.budgets:
         for variant in variants:
             rows = study.rows_by_paper(budget, variant)
             if rows and (not claim.budgets or budget in claim.budgets):
-                columns = _measured(study, (row for pair in claim.pairs for key in pair if (row := rows.get(key))))
+                columns = _compared(study, [row for pair in claim.pairs for key in pair if (row := rows.get(key))])
                 compared = [
                     each
                     for pair in claim.pairs
@@ -237,10 +253,24 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
                 yield _verdict(text, claim.source, place, compared, study, flagged, together)
 
 
-def _measured(study: Study, rows: Iterable[Row]) -> tuple[str, ...]:
-    """The paper's tasks that any of some rows has a score of: what all of them are averaged over."""
-    scored = {key for row in rows for key in study.scores(row)}
-    return tuple(column.key for column in study.columns if column.paper in paper.TASKS and column.key in scored)
+def _compared(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What some rows are averaged over: the paper's tasks on which any of them learnt anything; where that is none,
+    those that any has a score of."""
+    scored = [
+        column.key
+        for column in study.columns
+        if column.paper in paper.TASKS and any(column.key in study.scores(row) for row in rows)
+    ]
+    learnt = [key for key in scored if _learnt(study, rows, [key])]
+    return tuple(learnt or scored)
+
+
+def _learnt(study: Study, rows: Iterable[Row | None], keys: Iterable[str]) -> bool:
+    """Whether any row is above what one answer for all scores on any of some tasks; so it is taken to be where that is
+    not known."""
+    floors = {column.key: column.constant for column in study.columns}
+    found = [(study.scores(row).get(key, {}), floors[key]) for row in rows if row is not None for key in keys]
+    return any(bool(seeds) and (floor is None or above(seeds, floor)) for seeds, floor in found)
 
 
 def _averages_apart(study: Study, first: Row | None, second: Row | None, columns: tuple[str, ...]) -> Difference | None:
@@ -259,7 +289,7 @@ def _on_average(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair
     theirs = None
     if table is not None and papers and all(key in table.rows for key in pair):
         theirs = paper.average(table, pair[0], papers) - paper.average(table, pair[1], papers)
-    return Compared(_name(study, rows, pair), found, theirs)
+    return Compared(_name(study, rows, pair), found, theirs, _learnt(study, map(rows.get, pair), columns))
 
 
 def _on_task(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair, task: str, widest: str = "") -> Compared:
@@ -278,22 +308,24 @@ def _on_task(study: Study, budget: float, rows: Mapping[str, Row], pair: Pair, t
         return None if table is None else table.rows[pair[0]][task].mean - table.rows[pair[1]][task].mean
 
     name, papers = _name(study, rows, pair), in_paper(task)
+    learnt = _learnt(study, (first, second), [keys[each] for each in (task, widest) if each in keys])
     if not widest:
         own = gaps(task)
         found = difference(own, dict.fromkeys(own, 0.0), (keys[task],)) if own else None
-        return Compared(f"{name} on {paper.TASKS[task].title}", found, papers)
+        return Compared(f"{name} on {paper.TASKS[task].title}", found, papers, learnt)
     found = difference(gaps(widest), gaps(task), tuple(keys[each] for each in (widest, task) if each in keys))
     wider = in_paper(widest)
     return Compared(
         f"{name} on {paper.TASKS[widest].title} less that on {paper.TASKS[task].title}",
         found,
         None if wider is None or papers is None else wider - papers,
+        learnt,
     )
 
 
 def _growth(study: Study) -> Iterator[Verdict]:
     rows = {row.budget: row for row in study.rows if row.paper == "mabert"}
-    columns = _measured(study, rows.values())
+    columns = _compared(study, list(rows.values()))
     papers = study.papers(columns) or tuple(paper.TASKS)
     compared = []
     steps = list(pairwise(sorted(paper.GLUE)))
@@ -303,7 +335,8 @@ def _growth(study: Study) -> Iterator[Verdict]:
         found = _averages_apart(study, rows.get(later), rows.get(earlier), columns)
         known = [paper.average(paper.GLUE[each], "mabert", papers) for each in (later, earlier) if each in paper.GLUE]
         in_paper = known[0] - known[1] if len(known) == 2 else None
-        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, in_paper))
+        learnt = _learnt(study, (rows.get(later), rows.get(earlier)), columns)
+        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, in_paper, learnt))
     yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
 
 
@@ -318,7 +351,7 @@ def _verdict(
 ) -> Verdict:
     """Judges a claim; of so many comparisons `together`, most decide."""
     measured = sum(each.found is not None for each in compared)
-    signs = [_speaks(each.found, measured, together) for each in compared]
+    signs = [_speaks(each, measured, together) for each in compared]
     verdict = judge([_majority(signs[first : first + together]) for first in range(0, len(signs), together)])
     numbers = _numbers(compared, signs, study)
     theirs = [(each.in_paper, each.name) for each in compared if each.in_paper is not None]
@@ -343,38 +376,47 @@ def _majority(signs: Sequence[int | None]) -> int | None:
     return None if None in signs else 0
 
 
-def _speaks(found: Difference | None, comparisons: int, together: int = 1) -> int | None:
+def _speaks(compared: Compared, comparisons: int, together: int = 1) -> int | None:
     """What a comparison says of the claim that it is one of: 1 for it, -1 against it, 0 neither; None if not measured.
+
+    Two that have the same score in every pair speak against it: neither is above the other.
 
     Where all must speak for the claim, none needs a correction; where most of some must, as many may be left out as
     the level is divided by, less one (Benjamini and Heller 2008, "Screening for partial conjunction hypotheses"). One
     that speaks against it was looked for among all.
     """
+    found = compared.found
     if found is None:
         return None
+    if not compared.learnt:
+        return 0
+    if found.equal and found.pairs >= LEAST_PAIRS:
+        return -1
     return 1 if found.sign(together - together // 2) == 1 else min(found.sign(comparisons), 0)
 
 
 def _numbers(compared: Sequence[Compared], signs: Sequence[int | None], study: Study) -> str:
     """How many comparisons point which way, the one that speaks most against the claim, and over what tasks."""
-    measured = [(each.found, each.name) for each in compared if each.found is not None]
+    measured = [(each, each.found, sign) for each, sign in zip(compared, signs, strict=True) if each.found is not None]
     if not measured:
         return ""
-    equal = sum(found.equal for found, _ in measured)
-    counts = {"above": signs.count(1), "below": signs.count(-1), "equal in every pair": equal}
-    counts["not told apart"] = signs.count(0) - equal
+    counts = Counter(_outcome(each, found, sign) for each, found, sign in measured)
     counts["missing"] = signs.count(None)
-    least, name = min(measured, key=lambda each: (_speaks(each[0], len(measured)) or 0, each[0].mean))
+    weakest, least, _ = min(measured, key=lambda each: (each[2] or 0, each[1].mean))
     ends = "" if least.low is None else f" [{least.low:+.3f}, {least.high:+.3f}]"
-    shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{shown}; least {least.mean:+.3f}{ends} ({least.pairs}): {name}; over {_tasks(study, measured)}"
+    shown = ", ".join(f"{counts[what]} {what}" for what in _OUTCOMES if counts[what])
+    columns = {column for _, found, _ in measured for column in found.columns}
+    return f"{shown}; least {least.mean:+.3f}{ends} ({least.pairs}): {weakest.name}; over {study.named(columns)}"
 
 
-def _tasks(study: Study, measured: Iterable[tuple[Difference, str]]) -> str:
-    sets = {found.columns for found, _ in measured}
-    return study.named({column for columns in sets for column in columns})
+def _outcome(compared: Compared, found: Difference, sign: int | None) -> str:
+    if not compared.learnt:
+        return "no better than one answer for all"
+    if found.equal:
+        return "equal in every pair"
+    return {1: "above", -1: "below"}.get(sign or 0, "not told apart")
 
 
 def _name(study: Study, rows: Mapping[str, Row], pair: Pair) -> str:
-    first, second = (study.label_of(rows[key].arm) if key in rows else key for key in pair)
+    first, second = (study.label_of(rows[key].arm if key in rows else key) for key in pair)
     return f"{first} over {second}"

@@ -127,8 +127,10 @@ def loss_chart(study: Study) -> str | None:
 
 
 def average(study: Study, row: Row) -> Summary | None:
-    """A row's average over the tasks that any row has, over the seeds that have all of them."""
-    columns = [column.key for column in scored(study)]
+    """A row's average over the tasks that any row has and the paper too, or over all where it has none of them, over
+    the seeds that have all of these."""
+    found = scored(study)
+    columns = [column.key for column in found if column.paper in paper.TASKS] or [column.key for column in found]
     return summary(averages(study.scores(row), columns).values())
 
 

@@ -128,6 +128,14 @@ def difference(ours: Seeds, theirs: Seeds, columns: tuple[str, ...] = ()) -> Dif
     return Difference(float(np.mean(gaps)), low, high, chance(gaps), len(gaps), columns)
 
 
+def above(scores: Seeds, floor: float) -> bool:
+    """Whether scores lie above a number, by the t test; of fewer than `LEAST_PAIRS` only their mean is asked."""
+    found = difference(scores, dict.fromkeys(scores, floor))
+    if found is None:
+        return False
+    return found.mean > 0 if found.pairs < LEAST_PAIRS else found.sign() == 1
+
+
 def averages(scores: Mapping[str, Seeds], columns: Sequence[str]) -> dict[int, float]:
     """Average over tasks by seed, of the seeds that have all of them."""
     found = [scores.get(column, {}) for column in columns]

@@ -309,7 +309,8 @@ def _averaged(found: Difference | None, whole: int) -> Cell:
     cell = _difference(found)
     if found is None or len(found.columns) == whole:
         return cell
-    return Cell(cell.text, f"{cell.rest} of {len(found.columns)} tasks", cell.value, cell.bold)
+    count = len(found.columns)
+    return Cell(cell.text, f"{cell.rest} of {count} task{'s' * (count > 1)}", cell.value, cell.bold)
 
 
 def _pretraining(row: Row) -> tuple[Cell, ...]:
