@@ -3,11 +3,12 @@
 import json
 
 import pytest
+from transformers import AutoConfig
 
 from mabert import SCHEDULES, MaBertConfig, MaBertModel
 from mabert.model import expand_schedule
-from mabert.model.config import make_config
-from tests.model.helpers import config
+from mabert.model.config import LAYER_TYPES, make_config
+from tests.model.helpers import build, config
 
 
 def test_the_defaults_are_mabert_base():
@@ -80,3 +81,40 @@ def test_heads_must_divide_the_width():
         MaBertModel(config(num_attention_heads=3))
     with pytest.raises(ValueError, match=r"rotary positions need an even head size.* is 1"):
         MaBertModel(config(num_attention_heads=8, position_embedding="rotary"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"num_hidden_layers": 2}, "MM"),
+        ({"num_hidden_layers": 4}, "MMTM"),
+        ({"layer_pattern": "mt"}, "MT" * 6),
+        ({"layer_pattern": "TM*2"}, "TMTM"),
+        ({"layer_pattern": "TM", "num_hidden_layers": 3}, "TMT"),
+    ],
+)
+def test_a_saved_model_takes_another_schedule_as_it_is_opened(tmp_path, fields, pattern):
+    build(MaBertModel, config(layer_pattern="MMT")).save_pretrained(tmp_path)
+    for opened in (
+        MaBertModel.from_pretrained(tmp_path, **fields).config,
+        AutoConfig.from_pretrained(tmp_path, **fields),
+    ):
+        assert (opened.layer_pattern, opened.num_hidden_layers) == (pattern, len(pattern))
+        assert opened.layer_types == [LAYER_TYPES[letter] for letter in pattern]
+
+
+def test_overrides_are_checked_and_what_is_unused_comes_back(tmp_path):
+    config().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="layer_pattern is 'XYZ'"):
+        AutoConfig.from_pretrained(tmp_path, layer_pattern="XYZ")
+    opened, unused = AutoConfig.from_pretrained(tmp_path, pooling="mean", other=1, return_unused_kwargs=True)
+    assert (opened.pooling, unused) == ("mean", {"other": 1})
+
+
+@pytest.mark.parametrize("fields", [{"num_hidden_layers": 1}, {"layer_pattern": "mmt"}, {"layer_pattern": "MT*2"}])
+def test_fields_that_were_set_one_by_one_must_agree(fields):
+    changed = config(layer_pattern="MMT")
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    with pytest.raises(ValueError, match=r"layer_pattern .* and num_hidden_layers \d+ do not agree"):
+        MaBertModel(changed)

@@ -273,6 +273,7 @@ def test_kinds_of_labels():
     out = spans(batch(), start_positions=torch.tensor([0, 3]), end_positions=torch.tensor([1, 5]))
     assert out.loss > 0
     assert out.end_logits.shape == (2, 6)
+    assert spans.qa_outputs.out_features == 2, "BERT's name, which PEFT trains beside the adapters"
     choice = build(MaBertForMultipleChoice, config(), dtype=torch.float32)
     tokens = torch.stack([batch(0), batch(1), batch(2)], dim=1)
     mask = torch.ones_like(tokens)

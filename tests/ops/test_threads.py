@@ -110,22 +110,34 @@ def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the
     assert list(tmp_path.rglob("*.nbc"))
 
 
+def _no_place(*args: Any) -> Any:
+    raise RuntimeError("no locator available")
+
+
+def _full_disk(function: Any) -> Any:
+    def first_call(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    return first_call
+
+
+@pytest.mark.parametrize(
+    ("failing", "told"), [(_no_place, "no locator available"), (_full_disk, "[Errno 28] No space left on device")]
+)
 def test_kernels_run_where_the_cache_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: Any, told: str
 ) -> None:
     from mabert.ops.cpu import kernel, reduce
 
-    def no_place(*args: Any, **options: Any) -> Any:
-        if options.get("cache"):
-            raise RuntimeError("no locator available")
-        return compile_(*args, **options)
+    def no_cache(*args: Any, **options: Any) -> Any:
+        return failing if options.get("cache") else compile_(*args, **options)
 
     compile_ = kernel.njit
-    monkeypatch.setattr(kernel, "njit", no_place)
+    monkeypatch.setattr(kernel, "njit", no_cache)
     monkeypatch.setattr(reduce, "_kernel", kernel.Kernel(reduce._sum_parts))
     with caplog.at_level(logging.WARNING):
         assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
-    assert "cannot be kept on disk (no locator available)" in caplog.text
+    assert f"cannot be kept on disk ({told})" in caplog.text
 
 
 def test_an_error_in_a_job_reaches_the_caller() -> None:

@@ -81,7 +81,7 @@ class MaBertConfig(PreTrainedConfig):
         ssm_direction: `forward`, `backward`, or `bidirectional` (two cores sharing W_in and W_out, their outputs
             added).
         ssm_conv_mode: `causal` (a window that ends at its token, in the core's direction) or `centered`.
-        ssm_dt_min: Smallest initial step size (seconds-free units, as in Mamba-1).
+        ssm_dt_min: Smallest initial step size (of the same scale as Mamba-1's).
         ssm_dt_max: Largest initial step size.
         padding_safe_masking: `none | pre | post | pre+post | exact`, see `mabert.model.masking`.
         unpad: `auto` runs a padded batch without its padding, as one packed row, where nothing stands against it (see
@@ -136,6 +136,33 @@ class MaBertConfig(PreTrainedConfig):
             self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
         self._check()
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As transformers has it, but that fields among `kwargs` are there when the rest is derived and checked.
+
+        A new `num_hidden_layers` keeps the schedule, repeated or cut; a new `layer_pattern` alone has its own depth.
+        """
+        given = {name: kwargs.pop(name) for name in cls.__dataclass_fields__ if name in kwargs}
+        fields = dict(config_dict)
+        if "layer_pattern" in given or "num_hidden_layers" in given:
+            fields.pop("layer_types", None)
+        if "layer_pattern" in given:
+            fields.pop("num_hidden_layers", None)
+        return super().from_dict({**fields, **given}, **kwargs)
+
+    def check_schedule(self) -> None:
+        """Refuses fields that were set one by one and no longer agree.
+
+        Raises:
+            ValueError: Unless `layer_pattern` is written out, a letter for each of `num_hidden_layers`.
+        """
+        letters = expand_schedule(self.layer_pattern)
+        if letters != self.layer_pattern or len(letters) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_pattern {self.layer_pattern!r} and num_hidden_layers {self.num_hidden_layers} do not "
+                "agree; give them to MaBertConfig(...) or from_pretrained(...), which derive one from the other"
+            )
 
     @property
     def ssm_inner_size(self) -> int:

@@ -80,6 +80,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
+        config.check_schedule()
         self.embeddings = MaBertEmbeddings(config)
         self.rotary = RotaryPositions(config) if config.position_embedding == "rotary" else None
         self.layers = nn.ModuleList([BLOCKS[letter](config) for letter in config.layer_pattern])

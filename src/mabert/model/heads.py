@@ -216,7 +216,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
         self.mabert = MaBertModel(config)
-        self.classifier = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple
@@ -251,7 +251,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
         hidden, valid, _ = row_a_sequence(outputs.last_hidden_state, attention_mask, kwargs)
-        logits = self.classifier(hidden)
+        logits = self.qa_outputs(hidden)
         if valid is not None:
             # An answer cannot lie in padding; left open, padding would take part in the softmax over positions.
             logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)

@@ -1,5 +1,6 @@
 """Opening a model folder, with one clear line for everything that can be wrong with it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,7 +120,24 @@ def load_model(
             f"the weights in {path} do not fit its configuration: {name} is {tuple(there)}, not {tuple(wanted)}"
         )
     missing = sorted(name for name in about["missing_keys"] if not name.startswith(drawn))
+    trained = ", ".join(config.architectures or ["unknown"])
     if missing:
-        trained = ", ".join(config.architectures or ["unknown"])
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
+    if not may_be_read_as(kind, config.architectures or ()):
+        raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
     return model.eval()
+
+
+def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
+    """Whether a class is one that a checkpoint was saved as, or its encoder, or has a head that the other includes.
+
+    Names of weights do not tell: a classifier of tokens may have the very names of one of texts.
+    """
+    own = head_of(kind.__name__)
+    heads = {head_of(name) for name in saved}
+    return not own or not heads or bool(heads & {own, "", "PreTraining"})
+
+
+def head_of(name: str) -> str:
+    """The head in the name of a transformers class, such as `MaskedLM`; empty for an encoder."""
+    return name.partition("For")[2]

@@ -96,7 +96,11 @@ class Kernel:
         try:
             dispatcher = self._dispatcher()
             no_jobs = np.zeros(3, np.int64)
-            dispatcher(no_jobs.ctypes.data, 0, *args)
+            try:
+                dispatcher(no_jobs.ctypes.data, 0, *args)
+            except OSError as error:  # Numba keeps what it compiled while it is first called
+                dispatcher = self._unkept(error)
+                dispatcher(no_jobs.ctypes.data, 0, *args)
         finally:
             notice.cancel()
         seconds = time.perf_counter() - started
@@ -108,8 +112,11 @@ class Kernel:
         try:
             return njit(nogil=True, cache=True)(self._function)
         except RuntimeError as error:
-            logger.warning("the compiled kernels cannot be kept on disk (%s); set NUMBA_CACHE_DIR to a folder", error)
-            return njit(nogil=True)(self._function)
+            return self._unkept(error)
+
+    def _unkept(self, error: Exception) -> Callable[..., None]:
+        logger.warning("the compiled kernels cannot be kept on disk (%s); set NUMBA_CACHE_DIR to a folder", error)
+        return njit(nogil=True)(self._function)
 
     @staticmethod
     def _announce() -> None:
