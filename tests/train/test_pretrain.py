@@ -16,12 +16,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from mabert import MaBertForMaskedLM
+from mabert.baselines.registry import FAMILIES
 from mabert.train import trainer as trainer_module
 from mabert.train.optim import decay_parameter_names
 from mabert.train.pretrain import model_config, prepare_data, pretrain, training_arguments
 from mabert.train.recipe import recipe_of_run
 from mabert.train.trainer import TrainingDivergedError
-from tests.train.helpers import corpus, recipe, tokenizer
+from mabert.train.vocabulary import find_tokenizer
+from tests.train.helpers import WORDS, corpus, recipe, tokenizer
 
 
 def weights(folder):
@@ -79,15 +81,34 @@ def test_bf16_without_instructions_for_it_is_remarked(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize(("step", "precision"), [(6, "fp32"), (6, "bf16"), (10, "fp32")])
-def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision):
+def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision, capfd):
     plan = recipe(tmp_path, precision=precision)
     go(plan, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt, match=rf"checkpoint-{step + 1}.*--resume"):
         go(plan, tmp_path / "broken", callbacks=[StopAt(step)])
+    assert "mabert: ends this step, saves and stops; Ctrl-C again stops at once" in capfd.readouterr().err
     assert (tmp_path / f"broken/checkpoint-{step + 1}").is_dir()
     assert not (tmp_path / "broken/model.safetensors").exists()
     go(plan, tmp_path / "broken", resume=True)
     same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+
+
+def test_text_may_have_another_column(tmp_path):
+    plain, named = recipe(tmp_path, steps=2), recipe(tmp_path, steps=2)
+    documents = (tmp_path / "text.txt").read_text().split("\n\n")
+    rows = "".join(json.dumps({"content": document}) + "\n" for document in documents)
+    (tmp_path / "text.jsonl").write_text(rows)
+    named.data.sources, named.data.text_column = [str(tmp_path / "text.jsonl")], "content"
+    go(plain, tmp_path / "plain")
+    go(named, tmp_path / "named")
+    same_weights(weights(tmp_path / "plain"), weights(tmp_path / "named"))
+    assert "text_column: content" in (tmp_path / "named/request.yaml").read_text()
+    # A vocabulary is trained on the same column.
+    found, _ = find_tokenizer(FAMILIES["bert"], None, named.data.readable(), tmp_path / "cache", before="trained")
+    assert WORDS[0] in found.get_vocab()
+    named.data.text_column = "text"
+    with pytest.raises(ValueError, match=r"text\.jsonl, line 1: .*'text'"):
+        go(named, tmp_path / "none")
 
 
 def without_dropout(plan):

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache
-from mabert.data.corpus import Source, parse_sources
+from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.npy import NpyWriter
 from mabert.data.progress import Progress
 from mabert.data.tokenizer import fingerprint, special_ids
@@ -39,7 +39,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def build_cache(
-    sources: str | Path | Iterable[str | Path],
+    sources: Sources,
     tokenizer: PreTrainedTokenizerFast,
     folder: str | Path,
     *,

@@ -48,6 +48,10 @@ class Source(Protocol):
         ...
 
 
+Sources = str | Path | Iterable[str | Path | Source]
+"""One or several sources as they are written, or ready to read."""
+
+
 @dataclass(frozen=True)
 class FileSource:
     """One file of documents.
@@ -99,11 +103,11 @@ class FileSource:
         }
 
 
-def parse_sources(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> list[Source]:
+def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
     """Turns written sources into readable ones; folders become their files.
 
     Args:
-        sources: one or several sources in the syntax above.
+        sources: one or several sources in the syntax above; those that are readable already stay as they are.
         text_column: the key or column with the text in JSONL and Parquet files; a hub source names its own.
 
     Raises:
@@ -115,21 +119,23 @@ def parse_sources(sources: str | Path | Iterable[str | Path], text_column: str =
         raise ValueError("no source of documents given: name a file, a folder or hub:NAME")
     parsed: list[Source] = []
     for source in written:
-        if isinstance(source, str) and source.startswith("hub:"):
+        if not isinstance(source, str | Path):
+            parsed.append(source)
+        elif isinstance(source, str) and source.startswith("hub:"):
             parsed.append(HubSource.parse(source))
         else:
             parsed.extend(FileSource(path, text_column) for path in _files_of(Path(source).expanduser()))
     return parsed
 
 
-def read_documents(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> Iterator[str]:
+def read_documents(sources: Sources, text_column: str = "text") -> Iterator[str]:
     """The documents of the sources, one after the other; the arguments are those of `parse_sources`."""
     for source in parse_sources(sources, text_column):
         for document, _ in source.read():
             yield document
 
 
-def identities(sources: str | Path | Iterable[str | Path]) -> list[dict[str, Any]]:
+def identities(sources: Sources) -> list[dict[str, Any]]:
     """What the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
     local = ("path", "mtime_ns")
     return [

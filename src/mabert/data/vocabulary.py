@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import tokenizers
 from filelock import FileLock
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.corpus import Source, parse_sources
+from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import CHARACTERS, train_tokenizer
 from mabert.writing import whole_folder
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 def trained_tokenizer(
-    family: str, sources: str | Path | Iterable[str | Path], folder: str | Path, *, characters: int = CHARACTERS
+    family: str, sources: Sources, folder: str | Path, *, characters: int = CHARACTERS
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer as a family's own was trained, or opens the one that the same text gave before.
 

@@ -135,7 +135,7 @@ def pretrain(
     if tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
         kept = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(family, recipe.tokenizer, recipe.data.sources, kept, before)
+        tokenizer, origin = find_tokenizer(family, recipe.tokenizer, recipe.data.readable(), kept, before)
     config = model_config(recipe, tokenizer)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
@@ -206,7 +206,7 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
     """Tokenises the text (or reuses the cache) and lays out the stages."""
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # which may refuse
     cache = build_cache(
-        recipe.data.sources,
+        recipe.data.readable(),
         tokenizer,
         recipe.data.cache or default_cache(),
         max_tokens=recipe.data.max_tokens,

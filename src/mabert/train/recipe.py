@@ -8,6 +8,7 @@ from typing import Any, Literal
 from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_named
+from mabert.data.corpus import Source, parse_sources
 from mabert.model import MaBertConfig
 from mabert.train.fields import at_least, build, check_choices, read_yaml, unknown, with_overrides
 from mabert.train.run import REQUEST
@@ -48,6 +49,7 @@ class DataRecipe:
 
     Attributes:
         sources: Files, folders or hub data sets, see `mabert.data.corpus`.
+        text_column: The key or column with the text in JSONL and Parquet files; a hub data set names its own.
         cache: Folder of tokenised corpora; default, `~/.cache/mabert` or `$MABERT_CACHE`.
         windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, of any length.
         held_out: Share of documents kept for the held-out loss.
@@ -55,10 +57,20 @@ class DataRecipe:
     """
 
     sources: list[str] = field(default_factory=list)
+    text_column: str = "text"
     cache: str | None = None
     windows: Literal["packed", "document"] = "packed"
     held_out: float = 0.005
     max_tokens: int | None = None
+
+    def readable(self) -> list[Source]:
+        """The sources, ready to read.
+
+        Raises:
+            FileNotFoundError: A file or folder does not exist.
+            ValueError: There is none, or one is of no known kind.
+        """
+        return parse_sources(self.sources, self.text_column)
 
 
 @dataclass

@@ -161,6 +161,8 @@ class SaveOnInterrupt(TrainerCallback):
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
+        # Not by `print`: a signal may come while that is in use.
+        os.write(2, b"\nmabert: ends this step, saves and stops; Ctrl-C again stops at once, without saving\n")
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

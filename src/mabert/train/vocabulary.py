@@ -1,12 +1,12 @@
 """Which tokenizer a run has, and where it is from."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
+from mabert.data.corpus import Sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import RECIPES
 from mabert.data.vocabulary import trained_tokenizer
@@ -17,7 +17,7 @@ TRAINED = "trained"
 
 
 def find_tokenizer(
-    family: Family, asked: str | None, sources: Sequence[str], cache: Path, before: str | None = None
+    family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None
 ) -> tuple[PreTrainedTokenizerFast, str]:
     """The tokenizer that is asked for; else the family's own from the hub; else one trained in the same way.
 
