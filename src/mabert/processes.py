@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,9 @@ SAVING = 600
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What `mallopt` calls them, in `malloc.h`."""
+
+_SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG, in `prctl.h`."""
 
 _LARGEST_KEPT = 1 << 30
 """Bytes of the largest block that is kept when it is freed."""
@@ -50,6 +54,13 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def end_with_parent() -> None:
+    """Lets this process get SIGTERM when its parent ends, however it does; on Linux only. For `subprocess`'s
+    `preexec_fn`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def import_ahead(*modules: str) -> None:

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.run import REQUEST, RESULT, UNFINISHED
 
@@ -144,9 +146,26 @@ class CellFiles:
         found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]
         return sorted(int(folder.name.removeprefix("seed-")) for folder in found)
 
-    def why_failed(self, since: float = 0.0) -> str | None:
-        """Why it failed last, in a line; None where it did not, or only before some time in seconds."""
+    def why_failed(self) -> str | None:
+        """Why it failed last, in a line; None where it did not."""
         with contextlib.suppress(FileNotFoundError):  # who tries it again removes it
-            if self.failure.stat().st_mtime > since:
-                return read_json(self.failure)["reason"]
+            return read_json(self.failure)["reason"]
         return None
+
+    def failure_mark(self) -> tuple[int, int] | None:
+        """What tells the record of one failure from that of another; None where there is none.
+
+        Not by clocks: that of a file server may go before or behind this machine's.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            about = self.failure.stat()
+            return about.st_ino, about.st_mtime_ns
+        return None
+
+    def claim(self) -> FileLock:
+        """The lock of whoever runs the cell.
+
+        A file system without locks is an error: a file in place of a lock would outlive a machine that fails, and its
+        cell would stay taken.
+        """
+        return FileLock(self.lock, fallback_to_soft=False)

@@ -23,12 +23,12 @@ from mabert.study.grid import Arm, Scale, Study
 from mabert.study.tasks import FROM_MNLI, MNLI, LoadedTask
 from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
-from mabert.train.recipe import PretrainRecipe, as_mapping
+from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
 from mabert.train.trainer import resolve_precision
 from mabert.train.vocabulary import find_tokenizer
 from mabert.writing import whole_folder
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the same cell would give another result."""
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
@@ -124,7 +124,7 @@ class Planner:
         content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
         content["model"] = without(config.to_dict(), UNLEARNT)
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
-        about = {"text": self.text(recipe.data.sources), "vocabulary": fingerprint(tokenizer)}
+        about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
         lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
         return Cell(
             {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
@@ -201,24 +201,24 @@ class Planner:
         family = family_named(recipe.architecture)
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
         # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
-        what = self.text(recipe.data.sources) if asked is None else fingerprint(load_tokenizer(asked))
+        what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
         key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
                 cache = Path(str(recipe.data.cache))
-                tokenizer, origin = find_tokenizer(family, asked, recipe.data.sources, cache)
+                tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
                 with whole_folder(folder) as building:
                     tokenizer.save_pretrained(building)
                     (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
         return folder, load_tokenizer(str(folder))
 
-    def text(self, sources: Sequence[str]) -> list[dict[str, Any]]:
+    def text(self, data: DataRecipe) -> list[dict[str, Any]]:
         """What the text is known by, wherever its files lie."""
-        key = tuple(sources)
+        key = (data.text_column, *data.sources)
         if key not in self.texts:
-            self.texts[key] = identities(sources)
+            self.texts[key] = identities(data.readable())
         return self.texts[key]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from mabert.processes import context
 from mabert.study.cells import Cell, CellFiles
@@ -58,6 +58,7 @@ class Runner:
         watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
         finished: Told after every cell, one that was interrupted too.
         states: Of the cells, by name.
+        failed_before: By name, what tells the record of a failure that was there when it began; set as it begins.
     """
 
     plan: Plan
@@ -66,6 +67,7 @@ class Runner:
     watch: Watcher = lambda states, running: None
     finished: Callable[[], None] = lambda: None
     states: dict[str, Status] = field(default_factory=dict)
+    failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def run(self) -> dict[str, Status]:
         """Runs until every cell is done, failed or blocked.
@@ -76,16 +78,16 @@ class Runner:
         Raises:
             KeyboardInterrupt: After Ctrl-C or SIGTERM, when the running cell has saved what it can.
         """
-        self.began = time.time()
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context(WORK)
         for cell, files in cells_of(self.plan, self.root):
+            self.failed_before[cell.name] = files.failure_mark()
             if files.done(cell):
                 leave_no_checkpoints(files)  # a kill may have come before this
         with terminating():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
-                    self.watch(self.states, None)
+                    self.show(None)
                     time.sleep(4 * POLL)
                     continue
                 try:
@@ -93,7 +95,7 @@ class Runner:
                 finally:  # seeds of a cell that was interrupted may be finished
                     with suppress(OSError):  # a disk that is full now may have room at the end
                         self.finished()
-        self.watch(self.states, None)
+        self.show(None)
         try:
             self.finished()
         except OSError as error:
@@ -122,10 +124,19 @@ class Runner:
             elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
                 start = self.plan.cells[cell.needs].title
                 status.state, status.reason = "blocked", f"{start} ({cell.needs}), which it starts from, failed"
-            elif reason := files.why_failed(self.began) or failed_here:  # what failed before is tried again
+            elif reason := self.why_failed(files) or failed_here:
                 status.state, status.reason = "failed", reason
             else:
                 status.state, status.reason = "waiting", None
+
+    def why_failed(self, files: CellFiles) -> str | None:
+        """Why a cell failed since this runner began: what failed before is tried again."""
+        return None if files.failure_mark() == self.failed_before.get(files.name) else files.why_failed()
+
+    def show(self, running: str | None) -> None:
+        """Tells the watcher; a terminal, or a file in its place, that takes nothing more ends no run."""
+        with suppress(OSError):
+            self.watch(self.states, running)
 
     def one(self, cell: Cell) -> None:
         """Runs one cell to its end."""
@@ -140,7 +151,7 @@ class Runner:
         try:
             while process.is_alive():
                 process.join(POLL)
-                self.watch(self.states, cell.name)
+                self.show(cell.name)
         except KeyboardInterrupt:
             status.state = "waiting"
             stop(process)
@@ -164,14 +175,14 @@ class Runner:
                 record_failure(files, f"the process ended with exit code {code}; see {files.log.name}")
             nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
             log = f"see {files.log.name}" if files.log.is_file() else nothing
-            status.state, status.reason = "failed", files.why_failed(self.began) or log
+            status.state, status.reason = "failed", self.why_failed(files) or log
 
 
 def locked(files: CellFiles) -> bool:
     """Whether a process runs the cell."""
     if not files.lock.exists():
         return False
-    lock = FileLock(files.lock)
+    lock = files.claim()
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -7,7 +7,6 @@ end; when the runner that began it ends, it saves what it has and stops.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import multiprocessing
@@ -19,17 +18,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.processes import SAVING, keep_freed_memory, variables
+from mabert.processes import SAVING, end_with_parent, keep_freed_memory, variables
 from mabert.reading import read_json
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
@@ -102,7 +101,7 @@ def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
 def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     """Does the work of a pretraining's cell."""
     recipe, planned = build(PretrainRecipe, order["recipe"], ""), order["content"]
-    check_unchanged("the text", planned["text"], identities(recipe.data.sources))
+    check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
     training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
@@ -158,7 +157,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, Once(signal.SIGINT))
     keep_freed_memory()
-    lock = FileLock(files.lock)
+    lock = files.claim()
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -212,10 +211,13 @@ class Once:
 def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
     """Does the work, and records a failure; returns the exit code."""
     try:
-        if processes > 1:
-            spread_out(files, seeds, processes)
-        else:
-            do(files, seeds, files.begun)
+        with alone(files, processes) as group:
+            if files.finished(seeds):
+                return 0
+            if group is not None and processes > 1:
+                spread_out(files, seeds, processes, group)
+            else:
+                do(files, seeds, files.begun)
     except KeyboardInterrupt:
         return STOPPED
     except Exception as error:
@@ -231,8 +233,23 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
-    """Does the work of a cell in several processes, one a GPU, which end with this one.
+@contextlib.contextmanager
+def alone(files: CellFiles, processes: int) -> Iterator[TextIO | None]:
+    """Waits until the processes of an attempt that was killed have saved and ended, where a cell had several.
+
+    Yields:
+        What several processes have to hold until they end; None where neither this attempt nor one before has several.
+    """
+    if processes == 1 and not files.group.exists():
+        yield None
+        return
+    with files.group.open("w", encoding="utf-8") as group:
+        fcntl.flock(group, fcntl.LOCK_EX)
+        yield group
+
+
+def spread_out(files: CellFiles, seeds: Sequence[int], processes: int, group: TextIO) -> None:
+    """Does the work of a cell in several processes, one a GPU, which end with this one and hold `group` until then.
 
     Raises:
         RuntimeError: One of them failed.
@@ -240,25 +257,16 @@ def spread_out(files: CellFiles, seeds: Sequence[int], processes: int) -> None:
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     work = ["-m", __name__, str(files.root), files.name, "begun" if files.begun else "new", *map(str, seeds)]
-    with files.group.open("w", encoding="utf-8") as group:
-        # Held by torchrun too: those of an attempt that was killed have ended before this one begins.
-        fcntl.flock(group, fcntl.LOCK_EX)
-        with variables({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING)}):
-            started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
-        try:
-            code = started.wait()
-        except KeyboardInterrupt:
-            started.send_signal(signal.SIGINT)
-            started.wait()
-            raise
+    with variables({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING)}):
+        started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
+    try:
+        code = started.wait()
+    except KeyboardInterrupt:
+        started.send_signal(signal.SIGINT)
+        started.wait()
+        raise
     if code:
         raise RuntimeError(f"torchrun ended with exit code {code}; see {files.log.name}")
-
-
-def end_with_parent() -> None:
-    """Lets a process get SIGTERM when its parent ends, however it does; on Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def record_failure(files: CellFiles, reason: str) -> None:
