@@ -105,9 +105,11 @@ def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the
         assert told[-1] == errors.count("compiled _conv_forward in"), errors
     # One that starts late on a busy machine finds what the other has compiled.
     assert sorted(told) in ([0, 1], [1, 1])
-    again = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, check=True)
-    assert again.stderr == ""
-    assert list(tmp_path.rglob("*.nbc"))
+    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ci]")}
+    assert kept
+    # Not by what it says: on a busy machine reading the cache takes as long as compiling does on a quiet one.
+    subprocess.run(command, env=environment, timeout=200, check=True)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ci]")} == kept
 
 
 def _no_place(*args: Any) -> Any:
