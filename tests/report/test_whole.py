@@ -63,6 +63,21 @@ def test_what_limits_the_numbers_is_said(written):
         assert "predicted from 50% ratios" in text.replace("&quot;", '"')
 
 
+def test_studies_with_too_few_seeds_are_named_before_their_verdicts(found):
+    def told(studies):
+        return [
+            part.text
+            for part in parts(replace(found, studies=studies))
+            if isinstance(part, Text) and "Too few" in part.text
+        ]
+
+    assert told(found.studies) == []
+    few = read([row("map", {"cola": [0.5] * 4, "rte": [0.5] * 2}, "map")], "pooling", title="Pooling")
+    assert told((*found.studies, few)) == [
+        "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)."
+    ]
+
+
 def test_every_table_has_its_three_files_which_agree(found, written):
     output, files = written
     grids = [part for part in unfolded(parts(found)) if isinstance(part, Grid)]

@@ -25,6 +25,7 @@ from mabert.report.measurements import (
 )
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import Found
+from mabert.report.study.results import Study
 from mabert.report.study.section import section, summary
 from mabert.report.study.statistics import LEAST_PAIRS, LEVEL
 from mabert.report.study.tables import seed_rows, tables_not_run
@@ -140,10 +141,17 @@ def _claims(found: Found) -> Iterator[Part]:
         if (number := sum(each.verdict == name for each in judged))
     )
     yield Heading(2, "Claims")
-    yield Text(f"Judged by what was measured here: {counts}.")
+    yield Text(f"Judged by what was measured here, a row for each claim at each place: {counts}.")
+    few = [f"{study.title} ({most})" for study in found.studies if (most := _most_seeds(study)) < LEAST_PAIRS]
+    if few:
+        yield Text(f"**Too few seeds to decide any claim on scores**, {LEAST_PAIRS} being needed: {'; '.join(few)}.")
     yield replace(claims_table(judged), notes=_rules())
     yield Heading(2, "Limits of these numbers")
     yield Items(LIMITS)
+
+
+def _most_seeds(study: Study) -> int:
+    return max((len(seeds) for row in study.rows for seeds in study.scores(row).values()), default=0)
 
 
 def _rules() -> tuple[str, ...]:
