@@ -3,17 +3,25 @@
 import dataclasses
 import io
 import json
+import os
+import re
+import shlex
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import mabert
 from mabert import cli
 from mabert.bench import models
 from mabert.cli.train import pretrain_recipe, seed_list
+from mabert.infer import windows
+from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
@@ -84,6 +92,104 @@ def test_texts_too_long_say_which_option_cuts_them(capsys, masked_lm, tmp_path):
     assert code == 2
     assert err.endswith("shorten them or ask for truncation by --truncate\n")
     assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "--truncate")[0] == 0
+
+
+def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
+    def embedded(data, *options):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        return run(capsys, "embed", masked_lm, *options)
+
+    objects = b'\n{"text": "the bird"}\n{"text": "a river"}\n'
+    code, out, err = embedded(objects)
+    assert (code, out) == (2, "")
+    assert err == "mabert: standard input, line 2: a JSON object, where a text is read; give --jsonl\n"
+    assert embedded(objects, "--jsonl")[1].count("vector") == 2
+    assert embedded(b'a river\n{"text": "the bird"}\n')[1].count("vector") == 2, "braces are allowed in texts"
+    code, out, err = embedded(b"body\nthe bird\n", "--text-column", "body")
+    assert (code, out) == (2, "")
+    assert err.startswith("mabert: standard input: lines of plain text have no column 'body'; give --jsonl")
+    (tmp_path / "in.log").write_text('{"text": "the bird"}\n')
+    assert run(capsys, "embed", masked_lm, tmp_path / "in.log")[0] == 2
+    (tmp_path / "in.log").write_text("the bird\n")
+    assert run(capsys, "embed", masked_lm, tmp_path / "in.log")[0] == 0
+
+
+def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
+    monkeypatch.setattr(windows, "TEXTS", 2)
+    (tmp_path / "in.txt").write_text("the bird\na house\nwind\n" + "bird " * 40 + "\n", encoding="utf-8")
+    code, out, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
+    assert (code, out.count("vector")) == (2, 2)
+    assert "the first is text 4, the longest text 4 with 42" in err
+    for name in ("out.npy", "out.jsonl"):
+        assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / name)[0] == 2
+        assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
+    assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy", "--truncate")[0] == 0
+    assert np.load(tmp_path / "out.npy").shape == (4, 8)
+
+
+def test_precision_and_device_reach_the_model(capsys, masked_lm, tmp_path):  # noqa: F811
+    (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
+    vectors = []
+    for precision in ("fp32", "bf16"):
+        words_ = ["embed", masked_lm, tmp_path / "in.txt", "--precision", precision, "--device", "cpu"]
+        vectors.append(json.loads(run(capsys, *words_)[1])["vector"])
+    assert vectors[0] != vectors[1]
+    assert vectors[0] == pytest.approx(vectors[1], abs=0.05)
+    code, _, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "--device", "cuda:99")
+    assert code == 2
+    assert "device is 'cuda:99'" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "helps"), [("the bird\na house\n", "--batch-tokens"), ("the bird\n", "--max-length and --truncate")]
+)
+def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, text, helps):  # noqa: F811
+    monkeypatch.setattr(MambaBlock, "forward", lambda *given, **more: torch.empty(2**50))
+    (tmp_path / "in.txt").write_text(text, encoding="utf-8")
+    code, out, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("mabert: out of memory on ")
+    assert err.endswith(f" by {helps}\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path):  # noqa: F811
+    (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
+    with open("/dev/full", "wb") as full:
+        words_ = [sys.executable, "-m", "mabert", "embed", str(masked_lm), str(tmp_path / "in.txt")]
+        done = subprocess.run(words_, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    # The kernels may have been compiled before.
+    assert done.stderr.splitlines()[-1] == "mabert: standard output: No space left on device"
+
+
+def commands_of_the_readme():
+    """Its block of commands, each as the words behind `mabert`, with a folder where an ellipsis stands for the rest."""
+    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^## On the command line\n\n```\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines():
+        words_ = shlex.split(line.replace(" ...", " -o runs/of-several"), comments=True)
+        yield words_[words_.index("mabert") + 1 :]
+
+
+def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
+    made, inputs = {}, 0
+    for words_ in commands_of_the_readme():
+        options = cli.parse(words_)
+        if str(model := getattr(options, "model", None)).startswith("runs/"):
+            run_, _, seed = model.partition("/seed-")
+            inputs += 1
+            assert run_ in made, f"{' '.join(words_)}: nothing above makes {run_}"
+            assert not seed or int(seed) in made[run_], f"{' '.join(words_)}: no seed {seed} in {run_}"
+        output = getattr(options, "output", None)
+        if output is None or words_[0] in ("study", "report"):
+            continue
+        if getattr(options, "resume", False):
+            assert output in made, f"{' '.join(words_)}: nothing above makes {output}"
+        else:
+            assert output not in made, f"{' '.join(words_)}: {output} is there already"
+            made[output] = getattr(options, "seeds", [])
+    assert inputs > 5
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import mabert
 import mabert.ops
 
@@ -19,6 +21,7 @@ PUBLIC = {
     "MaBertPreTrainedModel",
     "__version__",
     "depthwise_conv1d",
+    "load",
     "selective_scan",
 }
 
@@ -38,7 +41,7 @@ def test_importing_is_quiet_and_light(tmp_path):
         "import mabert\n"
         "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()\n"
         "ours = set(sys.modules) - theirs\n"
-        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn'} & ours\n"
+        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn', 'mabert.infer'} & ours\n"
         "print(sorted(heavy))\n"
     )
     environment = {**os.environ, "HOME": str(tmp_path)}
@@ -48,6 +51,14 @@ def test_importing_is_quiet_and_light(tmp_path):
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_load_opens_a_model_for_texts_and_other_names_are_no_attributes():
+    from mabert.infer.model import load
+
+    assert mabert.load is load
+    with pytest.raises(AttributeError, match="module 'mabert' has no attribute 'lode'"):
+        mabert.lode  # noqa: B018 -- the attribute is looked up
 
 
 def test_the_version_is_that_of_the_package():

@@ -1,5 +1,7 @@
 """MaBERT: a Transformer-Mamba hybrid encoder, exact under padding. Importing registers it with transformers."""
 
+from typing import TYPE_CHECKING, Any
+
 from mabert.model import (
     SCHEDULES,
     MaBertConfig,
@@ -28,7 +30,21 @@ __all__ = [
     "MaBertPreTrainedModel",
     "__version__",
     "depthwise_conv1d",
+    "load",
     "selective_scan",
 ]
+
+if TYPE_CHECKING:
+    from mabert.infer.model import load
+
+
+def __getattr__(name: str) -> Any:
+    """`load` on its first use: what it needs beside the models would make every import slower."""
+    if name == "load":
+        from mabert.infer.model import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 register()

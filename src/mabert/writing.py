@@ -1,5 +1,7 @@
 """Files and folders that are there whole or not at all, whatever ends the writing of them."""
 
+import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -10,6 +12,9 @@ from typing import BinaryIO
 
 WRITING = ".writing"
 """How the names end of what is not whole yet."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk that takes no more says, without naming a file."""
 
 
 @contextmanager
@@ -22,6 +27,9 @@ def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
 
     Yields:
         A stream to write to.
+
+    Raises:
+        OSError: If it cannot be written; names the file, where the disk is full as well.
     """
     path = Path(path)
     # Several processes, of several machines too, may write the same file; each has a name of its own until it is whole.
@@ -33,8 +41,13 @@ def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())  # else the name may be on the disk before what it names
         beside.replace(path)
+    except OSError as error:
+        if str(error.filename) == str(beside) or (error.filename is None and error.errno in FULL):
+            error.filename = str(path)
+        raise
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or the error on the way tells more
+            beside.unlink()
 
 
 def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mabert.data import encode
@@ -26,11 +26,27 @@ def test_items_are_the_tokenizers_own(tokenizer, texts, pair, length):
         assert len(item["input_ids"]) <= length
 
 
-def test_chunks_do_not_show(tokenizer, monkeypatch):
+@pytest.mark.parametrize("limit", ["_CHUNK_TEXTS", "_CHUNK_CHARACTERS"])
+def test_chunks_do_not_show(tokenizer, monkeypatch, limit):
     texts = [f"the river {i}" for i in range(10)]
     whole = encode_texts(tokenizer, texts, texts, max_length=64)
-    monkeypatch.setattr(encode, "_CHUNK", 3)
+    monkeypatch.setattr(encode, limit, 3)
     assert encode_texts(tokenizer, texts, texts, max_length=64) == whole
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(0, 12), max_size=20), pair=st.booleans())
+@example(sizes=[1] * 9, pair=False)
+def test_no_chunk_holds_more_than_it_may_but_for_a_single_text(sizes, pair):
+    texts = ["x" * size for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "_CHUNK_TEXTS", 4)
+        patch.setattr(encode, "_CHUNK_CHARACTERS", 16)
+        chunks = list(encode._chunks(texts, texts if pair else None))
+    assert [row for start, end in chunks for row in range(start, end)] == list(range(len(texts)))
+    for start, end in chunks:
+        assert 1 <= end - start <= 4
+        assert end - start == 1 or sum(sizes[start:end]) * (1 + pair) <= 16
 
 
 def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mabert.data import rows
 from mabert.data.table import Columns, load_table, load_tables, table_task
 
 KINDS = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
@@ -86,13 +87,54 @@ def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
     assert csv.field_size_limit() == 131072
 
 
+@settings(deadline=None)
+@given(text=st.text('a\t"\r\n\u2028 ', min_size=1, max_size=30))
+def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, text):
+    text = "head" + text
+    for suffix in (".tsv", ".csv"):
+        path = tmp_path_factory.mktemp("t") / f"t{suffix}"
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+        if suffix == ".tsv":
+            numbered = enumerate(io.StringIO(text, newline=None), 1)
+            expected = [(number, line.rstrip("\n").split("\t")) for number, line in numbered if line != "\n"]
+            assert list(rows.tsv_lines(path)) == expected
+        else:
+            reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+            try:
+                expected = [(reader.line_num, fields) for fields in reader if fields]
+            except csv.Error:
+                with pytest.raises(ValueError, match=f"line {reader.line_num}: not CSV"):
+                    list(rows._csv_lines(path))
+            else:
+                assert list(rows._csv_lines(path)) == expected
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".csv.gz"])
+def test_rows_come_before_the_rest_of_the_file_is_read(tmp_path, kind):
+    path = write(tmp_path / f"t{kind}", [{"text": "x", "topic": "a"}] * 3)
+    whole = gzip.decompress(path.read_bytes()) if kind.endswith(".gz") else path.read_bytes()
+    path.write_bytes(gzip.compress(whole + b"\xff") if kind.endswith(".gz") else whole + b"\xff")
+    found = rows.read_rows(path, ["text"])
+    assert [next(found)[1]["text"] for _ in range(3)] == ["x", "x", "x"]
+    with pytest.raises(ValueError, match="not UTF-8: byte 0xff"):
+        next(found)
+
+
+@pytest.mark.parametrize("content", [b" \n\t\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
+def test_a_table_of_white_space_is_empty(tmp_path, kind, content):
+    (tmp_path / f"t{kind}").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"t\{kind}: empty \(nothing but white space\)"):
+        list(rows.read_rows(tmp_path / f"t{kind}", ["text"]))
+
+
 @settings(deadline=None, max_examples=20)
-@given(rows=st.integers(10, 60), seed=st.integers(0, 99))
-def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, rows, seed):
-    path = write(tmp_path_factory.mktemp("t") / "t.csv", [{"text": f"row {i}", "topic": i % 3} for i in range(rows)])
+@given(count=st.integers(10, 60), seed=st.integers(0, 99))
+def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, count, seed):
+    path = write(tmp_path_factory.mktemp("t") / "t.csv", [{"text": f"row {i}", "topic": i % 3} for i in range(count)])
     _, loaded = load_tables({"train": path}, COLUMNS, hold_out=0.2, seed=seed)
-    assert len(loaded["validation"]) == round(0.2 * rows)
-    assert sorted(loaded["train"]["index"][:] + loaded["validation"]["index"][:]) == list(range(rows))
+    assert len(loaded["validation"]) == round(0.2 * count)
+    assert sorted(loaded["train"]["index"][:] + loaded["validation"]["index"][:]) == list(range(count))
     _, again = load_tables({"train": path}, COLUMNS, hold_out=0.2, seed=seed)
     assert again["validation"][:] == loaded["validation"][:]
 

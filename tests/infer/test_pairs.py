@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from mabert.data.table import Columns, load_tables
 from mabert.infer.predict import predict
-from mabert.infer.texts import read_pairs, read_texts
+from mabert.infer.texts import read_rows, read_texts
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from tests.train.helpers import WORDS
@@ -52,7 +52,7 @@ def tuned(pretrained, tables, output, columns, **how):
 
 def test_scores_of_pairs(pretrained, tables, tmp_path):
     model, said = tuned(pretrained, tables, tmp_path, Columns("one", "two", "score"))
-    first, second = read_pairs(tables / "validation.csv", "one", "two")
+    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
     assert len(set(said)) == 12
     assert [f"{row['score']:.4f}" for row in predict(model, first, second)] == said
     turned = [f"{row['score']:.4f}" for row in predict(model, second, first)]
@@ -64,7 +64,7 @@ def test_scores_of_pairs(pretrained, tables, tmp_path):
 def test_scores_of_pairs_that_are_cut(pretrained, tables, tmp_path):
     columns = Columns("one", "two", "score")
     model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
-    first, second = read_pairs(tables / "validation.csv", "one", "two")
+    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
     cut = predict(model, first, second, max_length=9, truncate=True)
     assert [f"{row['score']:.4f}" for row in cut] == said
 
@@ -73,3 +73,29 @@ def test_classes_of_single_texts(pretrained, tables, tmp_path):
     model, said = tuned(pretrained, tables, tmp_path, Columns("one", None, "class"))
     texts = read_texts(tables / "validation.csv", "one")
     assert [row["label"] for row in predict(model, texts)] == said
+
+
+def test_texts_are_cut_as_in_fine_tuning_unless_something_else_is_asked_for(pretrained, tables, tmp_path):
+    columns = Columns("one", "two", "score")
+    model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
+    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
+    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] == said
+    with pytest.raises(ValueError, match=r"texts are longer than 9 tokens"):
+        predict(model, first, second, truncate=False)
+    longer = predict(model, first, second, max_length=12)
+    assert longer == predict(model, first, second, max_length=12, truncate=True)
+    assert [f"{row['score']:.4f}" for row in longer] != said
+    (model / "encoding.json").unlink()
+    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] != said
+
+
+def test_pairs_for_single_texts_and_the_other_way_round_are_refused(pretrained, tables, tmp_path):
+    pairs, _ = tuned(pretrained, tables, tmp_path / "pairs", Columns("one", "two", "score"))
+    single, _ = tuned(pretrained, tables, tmp_path / "single", Columns("one", None, "class"))
+    with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on pairs of texts, and the second ones are missing"):
+        predict(pairs, ["the bird"])
+    with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on single texts, and pairs are given"):
+        predict(single, ["the bird"], ["a river"])
+    (single / "encoding.json").write_text('{"max_length": "9", "truncate": false, "pairs": false}')
+    with pytest.raises(ValueError, match=r"encoding\.json: holds .*, where max_length, truncate, pairs are needed"):
+        predict(single, ["the bird"])

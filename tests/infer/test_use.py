@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from operator import length_hint
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
 from mabert.infer.load import load_for_use
 from mabert.infer.predict import predict
-from mabert.infer.texts import read_pairs, read_texts
+from mabert.infer.texts import read_rows, read_texts
 from mabert.model.blocks import MambaBlock
 from mabert.model.heads import PredictionTransform
 from mabert.model.load import load_config, load_model
@@ -297,12 +298,13 @@ def test_texts_and_pairs_from_tables(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     for file in sorted(tmp_path.iterdir()):
         assert read_texts(file, "b") == ["x, y", "z"]
-        assert read_pairs(file, "a", "b") == (["one", "two"], ["x, y", "z"])
+        assert length_hint(read_rows(file, "b")) == (2 if file.suffix == ".parquet" else 0)
+        assert list(read_rows(file, "a", "b")) == [("one", "x, y"), ("two", "z")]
         with pytest.raises(ValueError, match=r"t\.\w+.*(no column|no value for) 'c'"):
-            read_pairs(file, "a", "c")
+            list(read_rows(file, "a", "c"))
     (tmp_path / "lines.txt").write_text("one\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"lines\.txt: lines of plain text hold no pairs"):
-        read_pairs(tmp_path / "lines.txt", "a", "b")
+        read_rows(tmp_path / "lines.txt", "a", "b")
     (tmp_path / "t.jsonl").write_text('{"a": 5}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 1: 'a' is 5, not text"):
         read_texts(tmp_path / "t.jsonl", "a")
@@ -315,7 +317,7 @@ def test_standard_input(monkeypatch):
     typed(b"\xef\xbb\xbfone\r\n\ntwo")
     assert read_texts(None) == ["one", "", "two"]
     typed(b'{"a": "x", "b": "y"}\n\n{"a": "z", "b": "w"}\n')
-    assert read_pairs("-", "a", "b", jsonl=True) == (["x", "z"], ["y", "w"])
+    assert list(read_rows("-", "a", "b", jsonl=True)) == [("x", "y"), ("z", "w")]
     for line, message in [
         (b"{", "not JSON"),
         (b"[1]", r"not an object but '\[1\]'"),

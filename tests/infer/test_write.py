@@ -1,6 +1,10 @@
-"""Answers on disk: all of a file or nothing."""
+"""Answers on disk: all of a file or nothing; on standard output: window by window."""
 
+import io
 import json
+import os
+import resource
+import sys
 
 import numpy as np
 import pytest
@@ -9,32 +13,103 @@ from mabert.infer.write import check_output, write_rows, write_vectors
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
-    write_vectors(vectors, str(tmp_path / "v.npy"))
+    vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
+    windows = [list(vectors[:2]), list(vectors[2:])]
+    assert write_vectors(windows, 3, str(tmp_path / "v.npy")) == 3
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy", allow_pickle=False), vectors)
-    write_vectors(vectors, str(tmp_path / "v.jsonl"))
+    assert write_vectors(windows, 3, str(tmp_path / "v.jsonl")) == 3
     lines = (tmp_path / "v.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["vector"] for line in lines] == vectors.tolist()
-    write_rows([{"text": "naïve"}], str(tmp_path / "r.jsonl"))
-    assert (tmp_path / "r.jsonl").read_text(encoding="utf-8") == '{"text": "naïve"}\n'
+    assert write_rows([[{"text": "naïve"}], [{"text": "b"}]], str(tmp_path / "r.jsonl")) == 2
+    assert (tmp_path / "r.jsonl").read_text(encoding="utf-8") == '{"text": "naïve"}\n{"text": "b"}\n'
     assert sorted(file.name for file in tmp_path.iterdir()) == ["r.jsonl", "v.jsonl", "v.npy"]
+    assert write_vectors([], 3, str(tmp_path / "none.npy")) == 0
+    assert np.load(tmp_path / "none.npy").shape == (0, 3)
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_a_write_that_is_stopped_leaves_nothing(tmp_path, monkeypatch, stop):
-    def rows():
-        yield {"text": "a" * 100_000}
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError(5, "of reading"), ValueError("a text is too long")])
+@pytest.mark.parametrize("name", ["r.jsonl", "v.npy"])
+def test_what_is_stopped_leaves_nothing(tmp_path, stop, name):
+    def windows():
+        yield [np.zeros(3)] * 10_000
         raise stop
 
-    with pytest.raises(type(stop) if isinstance(stop, OSError) else stop):
-        write_rows(rows(), str(tmp_path / "r.jsonl"))
-
-    def half(file, array, allow_pickle):
-        file.write(b"half of it")
-        raise stop
-
-    monkeypatch.setattr(np, "save", half)
-    with pytest.raises(type(stop) if isinstance(stop, OSError) else stop):
-        write_vectors(np.zeros((2, 3)), str(tmp_path / "v.npy"))
+    with pytest.raises(type(stop) if isinstance(stop, Exception) else stop) as raised:
+        write_vectors(windows(), 3, str(tmp_path / name))
+    assert getattr(raised.value, "filename", None) is None, "an error that is not of writing gets no name"
     assert list(tmp_path.iterdir()) == []
-    check_output(str(tmp_path / "r.jsonl"), (".jsonl",))
+    check_output(str(tmp_path / name), (".jsonl", ".npy"))
+
+
+@pytest.fixture
+def little_room():
+    """No file may grow beyond 10,000 bytes, as on a disk that is almost full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("little_room")
+@pytest.mark.parametrize("name", ["r.jsonl", "v.npy"])
+def test_a_full_disk_is_named_by_the_file(tmp_path, name):
+    with pytest.raises(OSError, match="File too large") as raised:
+        write_vectors([[np.zeros(300)] * 100], 300, str(tmp_path / name))
+    assert raised.value.filename == str(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_nobody_may_write_in_is_found_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK | os.X_OK))
+    with pytest.raises(PermissionError, match=rf"no permission to write in {tmp_path}, where r\.jsonl is to be"):
+        check_output(str(tmp_path / "r.jsonl"), (".jsonl",))
+    check_output(None, (".jsonl",))
+
+
+def test_a_file_that_cannot_be_opened_has_its_own_name_in_the_error(tmp_path):
+    with pytest.raises(OSError, match="File name too long") as raised:
+        write_rows([], str(tmp_path / f"{'a' * 250}.jsonl"))
+    assert raised.value.filename == str(tmp_path / f"{'a' * 250}.jsonl")
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output in a locale that has no UTF-8."""
+
+    def __init__(self):
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+    @property
+    def shown(self):
+        return self.buffer.getvalue().decode()
+
+
+def test_standard_output_is_utf_8_in_any_locale_and_shown_window_by_window(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    terminal.write("before\n")
+
+    def windows():
+        yield [{"text": "naïve"}]
+        assert terminal.shown == 'before\n{"text": "naïve"}\n'
+        yield [{"text": "b"}]
+
+    assert write_rows(windows(), None) == 2
+    assert terminal.shown == 'before\n{"text": "naïve"}\n{"text": "b"}\n'
+
+
+def test_standard_output_without_bytes_beneath_is_served(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    write_rows([[{"text": "naïve"}]], None)
+    assert sys.stdout.getvalue() == '{"text": "naïve"}\n'
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
+    full = io.TextIOWrapper(io.BufferedWriter(io.FileIO("/dev/full", "w")))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match="No space left") as raised:
+            write_rows([[{"text": "a"}]], None)
+    assert raised.value.filename == "standard output"
+    with pytest.raises(OSError, match="No space left"):
+        full.close()

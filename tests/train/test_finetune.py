@@ -18,7 +18,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
-from mabert import MaBertForMaskedLM
+from mabert import MaBertForMaskedLM, precision
 from mabert.baselines.load import build
 from mabert.baselines.registry import family_named
 from mabert.data.glue import glue_task
@@ -26,7 +26,6 @@ from mabert.data.table import table_task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
-from mabert.train import trainer
 from mabert.train.classifier import (
     ClassifierTrainer,
     FinetuneRecipe,
@@ -389,7 +388,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
 
 @pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
 def test_bf16_without_instructions_for_it_is_remarked(pretrained, tmp_path, monkeypatch, caplog, dtype, remarks):
-    monkeypatch.setattr(trainer, "fast_dtype", lambda: dtype)
+    monkeypatch.setattr(precision, "fast_dtype", lambda device: dtype)
     go(pretrained, tmp_path / "run", precision="bf16", epochs=1)
     assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from mabert import MaBertForMaskedLM
+from mabert import precision as precisions
 from mabert.baselines.registry import FAMILIES
 from mabert.train import trainer as trainer_module
 from mabert.train.optim import decay_parameter_names
@@ -75,7 +76,7 @@ def test_a_warm_up_longer_than_the_run_is_remarked(tmp_path, caplog):
 
 @pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
 def test_bf16_without_instructions_for_it_is_remarked(tmp_path, monkeypatch, caplog, dtype, remarks):
-    monkeypatch.setattr(trainer_module, "fast_dtype", lambda: dtype)
+    monkeypatch.setattr(precisions, "fast_dtype", lambda device: dtype)
     go(recipe(tmp_path, steps=2, precision="bf16"), tmp_path / "run")
     assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
 

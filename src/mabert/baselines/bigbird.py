@@ -26,7 +26,7 @@ class BigBird(Family):
         config.max_position_embeddings = in_blocks(config.max_position_embeddings, config)
         return config
 
-    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
         # Blocks are those of the padded row, the last of which is global.
         return len(set(lengths)) > 1 and max(lengths) > fully(config)
 

@@ -102,8 +102,14 @@ class Family:
         except (StrictDataclassError, TypeError) as error:
             raise ValueError(f"model: {' '.join(str(error).split())}") from error
 
-    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
-        """Whether what texts of these lengths give depends, by more than rounding, on those beside them."""
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
+        """Whether what texts of these lengths give depends, by more than rounding, on those beside them.
+
+        Args:
+            config: The model's.
+            lengths: Tokens of each text.
+            pooled: Whether the model pools, as a classifier does; an encoder and a masked language model do not.
+        """
         return False
 
     def known_fields(self) -> set[str]:

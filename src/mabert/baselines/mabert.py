@@ -27,9 +27,10 @@ class MaBert(Family):
     def longest(self, config: PreTrainedConfig) -> int | None:
         return config.max_position_embeddings if config.position_embedding == "learned" else None
 
-    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int]) -> bool:
+    def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
         # Only exact masking keeps padding out of scan and convolution, and plain attention pooling weighs it.
-        return len(set(lengths)) > 1 and (config.padding_safe_masking != "exact" or config.pooling == "attention")
+        weighed = pooled and config.pooling == "attention"
+        return len(set(lengths)) > 1 and (config.padding_safe_masking != "exact" or weighed)
 
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
         return model.decoder(model.transform(hidden))

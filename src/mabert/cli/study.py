@@ -39,7 +39,7 @@ def add_drift(studies: Any) -> None:
     source = added.add_argument_group("texts: the CoLA dev set, or your own")
     source.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
     source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
-    source.add_argument("--text-column", default="text", help="where a table has the text [%(default)s]")
+    source.add_argument("--text-column", help="where a table has the text [text]")
     source.add_argument("--limit", type=int, default=32, help="texts at most, spread over the file [%(default)s]")
     added.add_argument("-o", "--output", default="drift", help="folder for JSON, figure and table [%(default)s]")
 

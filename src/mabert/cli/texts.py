@@ -1,12 +1,20 @@
 """`mabert embed`, `predict` and `fill-mask`: a model on a person's texts; and `mabert info`, about the model itself."""
 
+from __future__ import annotations
+
 import argparse
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mabert.cli.command import command, say_written
 from mabert.data.batches import TOKENS_A_BATCH
+
+if TYPE_CHECKING:
+    from mabert.infer.answers import How
+    from mabert.infer.model import TextModel
+    from mabert.infer.windows import Row
 
 
 def add_embed(commands: Any) -> None:
@@ -22,69 +30,78 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("model", help="model folder or hub name")
     added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
     added.add_argument("-o", "--output", help="file to write; default, JSONL on standard output")
-    added.add_argument("--text-column", default="text", help="where a table has the text [%(default)s]")
+    added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
-    added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes]")
-    added.add_argument("--truncate", action="store_true", help="cut longer texts")
+    added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes; predict: as fine-tuned]")
+    added.add_argument(
+        "--truncate", action=argparse.BooleanOptionalAction, help="cut longer texts [no; predict: as fine-tuned]"
+    )
     added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
+    added.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="[the one the model was saved in]")
+    added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
     added.add_argument(
         "--deterministic", action="store_true", help="each text by itself: the same bits whatever else is in the file"
     )
 
 
-def texts_of(options: argparse.Namespace) -> list[str]:
-    """The texts, of a table those in its text column."""
-    from mabert.infer.texts import read_texts
-
-    return read_texts(options.input, options.text_column, jsonl=options.jsonl)
-
-
-def check_use(options: argparse.Namespace, suffixes: Sequence[str]) -> None:
-    """What can be wrong without the texts, found before they are read: standard input may be a person typing."""
-    from mabert.baselines.load import load_config
+def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
+    """The model; what can be wrong without the texts is found before they are read, since standard input may be a
+    person typing."""
     from mabert.infer.load import check_at_least_one
+    from mabert.infer.model import load
     from mabert.infer.write import check_output
 
     numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
     check_at_least_one(**numbers)
     check_output(options.output, suffixes)
-    load_config(options.model)
+    return load(options.model, precision=options.precision, device=options.device)
 
 
-def how_to_encode(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of texts as arguments of the functions that take them."""
-    return {
-        "max_length": options.max_length,
-        "truncate": options.truncate,
-        "batch_tokens": options.batch_tokens,
-        "deterministic": options.deterministic,
-    }
+def rows_of(options: argparse.Namespace) -> Iterable[Row]:
+    """The texts or pairs, as they are read."""
+    from mabert.infer.texts import read_rows
+
+    return read_rows(options.input, options.text_column, getattr(options, "pair_column", None), jsonl=options.jsonl)
+
+
+def how_of(options: argparse.Namespace) -> How:
+    """How to encode and batch them; a bar would cut answers in two that go to the same terminal."""
+    from mabert.infer.answers import How
+
+    return How(
+        options.max_length,
+        options.truncate,
+        options.batch_tokens,
+        options.deterministic,
+        progress=options.output is not None or not sys.stdout.isatty(),
+    )
 
 
 @contextmanager
-def naming_truncate() -> Iterator[None]:
-    """Says which option cuts texts that are too long."""
+def naming_options() -> Iterator[None]:
+    """Says which option helps where texts are too long for the model or the memory."""
     from mabert.data.encode import TextsTooLongError
+    from mabert.infer.answers import BatchTooLargeError
 
     try:
         yield
     except TextsTooLongError as error:
         raise TextsTooLongError(f"{error} by --truncate") from error
+    except BatchTooLargeError as error:
+        helps = "--batch-tokens" if error.texts > 1 else "--max-length and --truncate"
+        raise ValueError(f"{error} by {helps}") from error
 
 
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
-    from mabert.infer.embed import embed
     from mabert.infer.write import write_vectors
 
-    check_use(options, (".jsonl", ".npy"))
-    texts = texts_of(options)
-    with naming_truncate():
-        vectors = embed(
-            options.model, texts, pooling=options.pooling, normalize=options.normalize, **how_to_encode(options)
-        )
-    write_vectors(vectors, options.output)
-    say_written(options.output, f"{len(vectors):,} vectors of {vectors.shape[1]} numbers")
+    model = opened(options, (".jsonl", ".npy"))
+    rows, width = rows_of(options), model.config.hidden_size
+    with naming_options():
+        answered = model.vectors(rows, how_of(options), pooling=options.pooling, normalize=options.normalize)
+        count = write_vectors((vectors for _, vectors in answered), width, options.output)
+    say_written(options.output, f"{count:,} vectors of {width} numbers")
 
 
 def add_predict(commands: Any) -> None:
@@ -96,23 +113,19 @@ def add_predict(commands: Any) -> None:
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
-    from mabert.infer.predict import predict
-    from mabert.infer.texts import read_pairs
     from mabert.infer.write import write_rows
 
-    check_use(options, (".jsonl",))
-    columns: dict[str, list[str]] = {}
-    if options.pair_column is None:
-        columns["text"] = texts_of(options)
-    else:
-        columns["text"], columns["pair"] = read_pairs(
-            options.input, options.text_column, options.pair_column, jsonl=options.jsonl
+    model, paired = opened(options, (".jsonl",)), options.pair_column is not None
+    rows, names = rows_of(options), ("text", "pair") if paired else ("text",)
+    with naming_options():
+        count = write_rows(
+            (
+                [{**dict(zip(names, row, strict=True)), **answer} for row, answer in zip(*window, strict=True)]
+                for window in model.labels(rows, how_of(options), paired=paired)
+            ),
+            options.output,
         )
-    with naming_truncate():
-        answers = predict(options.model, columns["text"], columns.get("pair"), **how_to_encode(options))
-    texts = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    write_rows(({**text, **answer} for text, answer in zip(texts, answers, strict=True)), options.output)
-    say_written(options.output, f"{len(texts):,} rows")
+    say_written(options.output, f"{count:,} rows")
 
 
 def add_fill_mask(commands: Any) -> None:
@@ -124,15 +137,19 @@ def add_fill_mask(commands: Any) -> None:
 
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
-    from mabert.infer.fill import fill_mask
     from mabert.infer.write import write_rows
 
-    check_use(options, (".jsonl",))
-    texts = texts_of(options)
-    with naming_truncate():
-        guesses = fill_mask(options.model, texts, top=options.top, **how_to_encode(options))
-    write_rows([{"text": text, "masks": masks} for text, masks in zip(texts, guesses, strict=True)], options.output)
-    say_written(options.output, f"{len(texts):,} rows")
+    model = opened(options, (".jsonl",))
+    rows = rows_of(options)
+    with naming_options():
+        count = write_rows(
+            (
+                [{"text": text, "masks": masks} for (text,), masks in zip(*window, strict=True)]
+                for window in model.guesses(rows, how_of(options), top=options.top)
+            ),
+            options.output,
+        )
+    say_written(options.output, f"{count:,} rows")
 
 
 def add_info(commands: Any) -> None:

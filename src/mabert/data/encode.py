@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from mabert.reading import read_json_if_there
+from mabert.writing import write_text
+
 if TYPE_CHECKING:
     import datasets
 
-_CHUNK = 1000
+# Texts that are encoded at once: many, since the tokenizer has threads, but few long ones, since what it makes of a
+# text beside its ids takes several times the text's own memory.
+_CHUNK_TEXTS = 1000
+_CHUNK_CHARACTERS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the texts were encoded that a classifier was fine-tuned on; kept beside it, for whoever uses it.
+
+    Attributes:
+        max_length: tokens at most that were asked for; None for all the model takes.
+        truncate: whether longer texts were cut.
+        pairs: whether they were pairs.
+    """
+
+    max_length: int | None
+    truncate: bool
+    pairs: bool
+
+    FILE = "encoding.json"
+
+    def save(self, folder: Path) -> None:
+        """Writes it beside a model."""
+        write_text(folder / self.FILE, json.dumps(dataclasses.asdict(self)) + "\n")
+
+    @classmethod
+    def beside(cls, model: str | Path) -> Encoding | None:
+        """That of a model's folder; None where nobody wrote it down, as for a model of the hub.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        file = Path(model) / cls.FILE
+        content = read_json_if_there(file)
+        if content is None:
+            return None
+        kinds = {"max_length": int | None, "truncate": bool, "pairs": bool}
+        if set(content) != set(kinds) or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            raise ValueError(f"{file}: holds {content}, where {', '.join(kinds)} are needed; remove or mend it")
+        return cls(**content)
 
 
 class TextsTooLongError(ValueError):
@@ -26,6 +73,7 @@ def encode_texts(
     max_length: int | None,
     truncate: bool = False,
     name: str = "the input",
+    before: int = 0,
 ) -> list[dict[str, list[int]]]:
     """Encodes texts or pairs of texts.
 
@@ -36,6 +84,7 @@ def encode_texts(
         max_length: tokens at most, special ones included; None for any number.
         truncate: cut what is longer (of a pair, the longer text); otherwise it is an error.
         name: what the texts are, for the message.
+        before: how many texts came before these, which the message counts from.
 
     Returns:
         An item a text: `input_ids`, and `token_type_ids` where the tokenizer makes them; not padded.
@@ -44,11 +93,7 @@ def encode_texts(
         TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
         ValueError: the numbers of texts differ, or `max_length` has no room for a token.
     """
-    for texts in (texts_a, texts_b):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
-    if texts_b is not None and len(texts_a) != len(texts_b):
-        raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
+    check_texts(texts_a, texts_b, name)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
     if max_length is not None and max_length < least:
         raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {least}")
@@ -56,24 +101,45 @@ def encode_texts(
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
     items: list[dict[str, list[int]]] = []
-    for start in range(0, len(texts_a), _CHUNK):
-        pairs = None if texts_b is None else list(texts_b[start : start + _CHUNK])
-        chunk = tokenizer(
-            list(texts_a[start : start + _CHUNK]), pairs, return_attention_mask=False, verbose=False, **options
-        )
+    for start, end in _chunks(texts_a, texts_b):
+        pairs = None if texts_b is None else list(texts_b[start:end])
+        chunk = tokenizer(list(texts_a[start:end]), pairs, return_attention_mask=False, verbose=False, **options)
         items += [dict(zip(chunk, values, strict=True)) for values in zip(*chunk.values(), strict=True)]
     if max_length is not None:
-        _check_lengths([len(item["input_ids"]) for item in items], max_length, name)
+        _check_lengths([len(item["input_ids"]) for item in items], max_length, name, before)
     return items
 
 
-def _check_lengths(lengths: list[int], max_length: int, name: str) -> None:
+def check_texts(texts_a: Sequence[str], texts_b: Sequence[str] | None, name: str = "the input") -> None:
+    """Raises ValueError for one string in place of several texts, and for pairs that lack a text."""
+    for texts in (texts_a, texts_b):
+        if isinstance(texts, str):
+            raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
+    if texts_b is not None and len(texts_a) != len(texts_b):
+        raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
+
+
+def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[tuple[int, int]]:
+    """Where each chunk starts and ends; a text that is longer than one is a chunk of its own."""
+    start = characters = 0
+    for row, text in enumerate(texts_a):
+        size = len(text) + (0 if texts_b is None else len(texts_b[row]))
+        if row > start and (row - start == _CHUNK_TEXTS or characters + size > _CHUNK_CHARACTERS):
+            yield start, row
+            start, characters = row, 0
+        characters += size
+    if len(texts_a):
+        yield start, len(texts_a)
+
+
+def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) -> None:
     long = [row for row, length in enumerate(lengths) if length > max_length]
     if long:
         worst = max(long, key=lengths.__getitem__)
         raise TextsTooLongError(
             f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
-            f"{long[0] + 1}, the longest text {worst + 1} with {lengths[worst]}); shorten them or ask for truncation"
+            f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
+            "shorten them or ask for truncation"
         )
 
 
@@ -90,6 +156,7 @@ class EncodedDataset(Dataset):
 
     Attributes:
         lengths: tokens of each example, to batch by length.
+        pairs: whether the examples are pairs of texts.
 
     Raises:
         ValueError: as `encode_texts`, `TextsTooLongError` included.
@@ -117,6 +184,7 @@ class EncodedDataset(Dataset):
         for item, label in zip(self._items, columns.get("label", ()), strict=False):
             item["labels"] = label
         self.lengths = [len(item["input_ids"]) for item in self._items]
+        self.pairs = "text_b" in columns
 
     def __len__(self) -> int:
         return len(self._items)

@@ -80,6 +80,12 @@ def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
     Raises:
         ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
     """
+    for line in whole_lines(path, stream):
+        yield line.rstrip("\r\n")
+
+
+def whole_lines(path: Path, stream: BinaryIO) -> Iterator[str]:
+    """The same lines with their ends, which are part of what quotes hold in CSV."""
     offset = 0
     for number, line in enumerate(stream):
         try:
@@ -87,8 +93,29 @@ def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise ValueError(_not_utf8(path, offset + error.start, line[error.start])) from error
         offset += len(line)
-        text = text.rstrip("\r\n")
         yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def lines_of_text(path: Path) -> Iterator[str]:
+    """The lines of a (decompressed) file with their ends, one at a time: `read_text` for what memory need not hold.
+
+    Raises:
+        FileNotFoundError: as `read_text`.
+        ValueError: as `read_text`, when the lines before the damage have been given.
+    """
+    blank: list[str] | None = []
+    with open_bytes(path) as (stream, _):
+        for line in whole_lines(path, stream):
+            if blank is not None:
+                blank.append(line)
+                if not line.strip():
+                    continue
+                yield from blank
+                blank = None
+            else:
+                yield line
+    if blank is not None:
+        raise ValueError(_nothing_in(path))
 
 
 def read_text(path: Path) -> str:
@@ -101,12 +128,16 @@ def read_text(path: Path) -> str:
     with open_bytes(path) as (stream, _):
         data = stream.read()
     if not data.strip():
-        raise ValueError(f"{path}: empty (nothing but white space)")
+        raise ValueError(_nothing_in(path))
     try:
         return data.removeprefix(_BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         start = error.start + (len(_BOM) if data.startswith(_BOM) else 0)
         raise ValueError(_not_utf8(path, start, data[start])) from error
+
+
+def _nothing_in(path: Path) -> str:
+    return f"{path}: empty (nothing but white space)"
 
 
 def _not_utf8(path: Path, offset: int, byte: int) -> str:

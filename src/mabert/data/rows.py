@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
-import io
-import sys
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mabert.data import files
 
 Row = dict[str, Any]
+
+_AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
+_BATCH = 1000
+"""Rows of Parquet that are held at once."""
+_LONGEST_FIELD = 2**31 - 1
+"""Characters; more than a C long holds where that has 32 bits, as on Windows, is refused."""
 
 
 def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -20,9 +25,18 @@ def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     Quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has it and
     the GLUE files need.
     """
-    for number, line in enumerate(io.StringIO(files.read_text(path), newline=None), 1):
-        if line := line.rstrip("\n"):
+    for number, line in enumerate(_at_every_end(files.lines_of_text(path)), 1):
+        if line := line.rstrip("\r\n"):
             yield number, line.split("\t")
+
+
+def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
+    """Lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
+    for line in lines:
+        if "\r" in line:
+            yield from filter(None, _AFTER_LONE_CR.split(line))
+        else:
+            yield line
 
 
 def read_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
@@ -54,6 +68,19 @@ def read_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
         raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
 
 
+def count(path: Path) -> int | None:
+    """How many rows a table has, where that is known without reading it: of a readable Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if files.kind(path) != ".parquet":
+        return None
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except pa.ArrowException:
+        return None
+
+
 def check_columns(path: Path, header: list[str], columns: list[str]) -> None:
     """Raises ValueError unless each column stands in the header exactly once."""
     for column in columns:
@@ -72,9 +99,9 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: li
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
+    reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
     # The module's limit of 128 KiB a field is too low for documents; it is a global setting, so it is put back.
-    limit = csv.field_size_limit(sys.maxsize)
+    limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         for fields in reader:
             if fields:
@@ -86,7 +113,7 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(files.read_text(path).split("\n"), 1):
+    for number, line in enumerate(files.lines_of_text(path), 1):
         if not line.strip():
             continue
         row = files.json_object(line, f"{path}, line {number}")
@@ -102,15 +129,15 @@ def _parquet_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
 
     files.check_is_file(path)
     try:
-        table = pq.ParquetFile(path)
-        check_columns(path, table.schema_arrow.names, columns)
-        number = 0
-        for batch in table.iter_batches(columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                for column in columns:
-                    if row[column] is None:
-                        raise ValueError(f"{path}, row {number}: no value for {column!r}")
-                yield number, row
+        with pq.ParquetFile(path) as table:
+            check_columns(path, table.schema_arrow.names, columns)
+            number = 0
+            for batch in table.iter_batches(_BATCH, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    for column in columns:
+                        if row[column] is None:
+                            raise ValueError(f"{path}, row {number}: no value for {column!r}")
+                    yield number, row
     except pa.ArrowException as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error

@@ -1,8 +1,10 @@
 """Answers in the order of the texts; batches hold texts of like length, so that little is padding."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any, Generic, TypeVar
 
 import torch
 from rich.console import Console
@@ -20,61 +22,155 @@ from rich.text import Text
 
 from mabert.data.batches import TOKENS_A_BATCH, batches_by_length
 from mabert.data.collate import Collator
-from mabert.infer.load import Loaded
+from mabert.infer.load import Loaded, check_at_least_one
+from mabert.infer.windows import Row, Window, windows
 
 Answer = TypeVar("Answer")
+Batch = dict[str, torch.Tensor]
+Encoded = list[dict[str, list[int]]]
 
 ALONE = 1
 """Tokens a batch that give every text one of its own."""
 
+ALLOCATION_FAILED = ("can't allocate memory", "not enough memory", "ALLOC_FAILED")
+"""How torch says so in errors that have no class of their own."""
 
-@torch.inference_mode()
-def answer_in_order(
-    loaded: Loaded,
-    encoded: Sequence[dict[str, list[int]]],
-    answer: Callable[[dict[str, torch.Tensor]], Iterable[Answer]],
-    title: str,
-    tokens: int = TOKENS_A_BATCH,
-    progress: bool = True,
-) -> list[Answer]:
-    """Answers every text, batch by batch, and puts the answers back in the order of the texts.
 
-    Args:
-        loaded: The model that answers.
-        encoded: The texts, from `Loaded.encode`.
-        answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
-            (batch, time)) to one answer a row.
-        title: What the progress bar says.
-        tokens: Padded tokens of a batch at most; of a model whose answers depend on padding each text is alone.
+@dataclass(frozen=True)
+class How:
+    """How texts are encoded and batched.
+
+    Attributes:
+        max_length: Tokens at most; default, what `predict` knows from fine-tuning, else all the model takes (see
+            `Loaded.encode`).
+        truncate: Whether to cut texts that are longer (of a pair, the longer text); otherwise they are an error.
+            Default, what `predict` knows from fine-tuning, else not.
+        batch_tokens: Padded tokens of a batch at most; changes speed, not the answers beyond rounding.
+        deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar.
     """
+
+    max_length: int | None = None
+    truncate: bool | None = None
+    batch_tokens: int = TOKENS_A_BATCH
+    deterministic: bool = False
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least_one(batch_tokens=self.batch_tokens)
+
+
+@dataclass(frozen=True)
+class Question(Generic[Answer]):
+    """What is asked of a model.
+
+    Attributes:
+        title: What the progress bar says.
+        loaded: The model that answers.
+        answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
+            (batch, time)) to one answer a row.
+        pooled: Whether the model's own pooling is part of it.
+        check: Called with a window's texts and their ids; raises for those that have no answer.
+    """
+
+    title: str
+    loaded: Loaded[Any]
+    answer: Callable[[Batch], Iterable[Answer]]
+    pooled: bool = False
+    check: Callable[[Window, Encoded], None] | None = None
+
+
+class BatchTooLargeError(MemoryError):
+    """A batch does not fit the memory.
+
+    Attributes:
+        texts: How many it has.
+    """
+
+    def __init__(self, texts: int, tokens: int) -> None:
+        self.texts = texts
+        what = f"a batch of {texts:,} texts of {tokens:,} tokens each, padding included" if texts > 1 else "one text"
+        much = f"a batch (now {texts * tokens:,})" if texts > 1 else f"a text (now {tokens:,})"
+        super().__init__(f"out of memory on {what}; ask for fewer tokens {much}")
+
+
+def answer_windows(
+    question: Question[Answer], rows: Iterable[Row], how: How
+) -> Iterator[tuple[list[Row], list[Answer]]]:
+    """Answers texts window by window, so that memory does not grow with their number.
+
+    Args:
+        question: What is asked.
+        rows: The texts, as a stream.
+        how: How to encode and batch them.
+
+    Yields:
+        The rows of a window and their answers, in order.
+    """
+    with progress_over(question.title, length_hint(rows) or None, how.progress) as advance:
+        for window in windows(rows):
+            if window.last:
+                advance(0, window.before + len(window.rows))
+            yield window.rows, answer_window(question, window, how, advance)
+
+
+@torch.inference_mode()
+def answer_window(
+    question: Question[Answer], window: Window, how: How, advance: Callable[[int], None] = lambda count: None
+) -> list[Answer]:
+    """Answers a window's texts batch by batch; of a model whose answers depend on padding each text is alone."""
+    loaded = question.loaded
+    first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
+    encoded = loaded.encode(
+        first, *second, max_length=how.max_length, truncate=bool(how.truncate), name=window.name, before=window.before
+    )
+    if question.check is not None:
+        question.check(window, encoded)
     lengths = [len(item["input_ids"]) for item in encoded]
-    tokens = ALONE if loaded.family.depends_on_batch(loaded.model.config, lengths) else tokens
+    dependent = loaded.family.depends_on_batch(loaded.model.config, lengths, question.pooled)
     collate = Collator(loaded.tokenizer.pad_token_id)
     answers: list[Any] = [None] * len(encoded)
-    with progress_over(title, len(encoded), progress) as advance:
-        for batch in batches_by_length(lengths, tokens):
-            rows = collate([encoded[index] for index in batch])
-            rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
-            for index, one in zip(batch, answer(rows), strict=True):
-                answers[index] = one
+    with loaded.computing():
+        for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
+            with naming_batch(len(batch), lengths[batch[0]]):
+                rows = collate([encoded[index] for index in batch])
+                rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
+                for index, one in zip(batch, question.answer(rows), strict=True):
+                    answers[index] = one
             advance(len(batch))
     return answers
 
 
 @contextmanager
-def progress_over(title: str, total: int, show: bool = True) -> Iterator[Callable[[int], None]]:
+def naming_batch(texts: int, tokens: int) -> Iterator[None]:
+    """Turns running out of memory into a BatchTooLargeError; other errors stay as they are."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        told = any(words in str(error) for words in ALLOCATION_FAILED)
+        if not (told or isinstance(error, MemoryError | torch.OutOfMemoryError)):
+            raise
+        raise BatchTooLargeError(texts, tokens) from error
+
+
+@contextmanager
+def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[Callable[..., None]]:
     """A bar over a number of texts, with rate and time left, on standard error; nothing where that is no terminal.
 
+    Args:
+        title: What is being done.
+        total: How many there are; None where that is not known yet.
+        show: False shows nothing.
+
     Yields:
-        A function to call with the number of texts just done.
+        A function to call with the number of texts just done, and with the total once that is known.
     """
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"))
     hidden = not (show and console.is_terminal)
     with Progress(TextColumn(title), *columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)
+        yield lambda count, total=None: bar.update(task, advance=count, total=total)
 
 
 class RateColumn(ProgressColumn):

@@ -1,5 +1,6 @@
 """A model ready for use: with its tokenizer, which must fit it, on its device, and with the length it takes."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from mabert.baselines.load import Use, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
+from mabert.precision import resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -22,12 +24,14 @@ class Loaded(Generic[Model]):
     """A model and what it needs beside it.
 
     Attributes:
-        model: In evaluation mode, on a GPU if there is one.
+        model: In evaluation mode, on its device.
         tokenizer: The model's.
+        bf16: Whether to compute in bf16 by autocast.
     """
 
     model: Model
     tokenizer: PreTrainedTokenizerFast
+    bf16: bool = False
 
     @property
     def family(self) -> Family:
@@ -39,6 +43,16 @@ class Loaded(Generic[Model]):
         """Tokens that the model has positions for; None for any number."""
         return self.family.longest(self.model.config)
 
+    def computing(self) -> contextlib.AbstractContextManager[Any]:
+        """What forwards of the model stand in.
+
+        bf16 is autocast's, as where fine-tuning evaluates, so that a classifier says here what it was measured to say.
+        Weights cast to bf16 would be half as large, but round what goes from layer to layer as well: on trained models
+        of width 64 that moved vectors six times as far from those of float32, and by seven times as much or more with
+        the texts beside them.
+        """
+        return torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+
     def encode(
         self,
         texts: Sequence[str],
@@ -46,6 +60,8 @@ class Loaded(Generic[Model]):
         *,
         max_length: int | None = None,
         truncate: bool = False,
+        name: str = "the input",
+        before: int = 0,
     ) -> list[dict[str, list[int]]]:
         """Texts as fine-tuning encodes them.
 
@@ -55,6 +71,8 @@ class Loaded(Generic[Model]):
             max_length: Tokens at most. By default those the model has positions for; a model without learned positions
                 takes any number, and is cut at its `max_position_embeddings` where cutting is asked for.
             truncate: Whether to cut what is longer; otherwise it is an error.
+            name: What the texts are, for messages.
+            before: How many texts came before these, so that messages number them in the whole.
 
         Raises:
             ValueError: If texts are too long, or `max_length` is more than the model has positions for.
@@ -64,27 +82,58 @@ class Loaded(Generic[Model]):
             max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
         if longest is not None and max_length > longest:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
-        return encode_texts(self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate)
+        return encode_texts(
+            self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
+        )
 
 
-def load_for_use(use: Use, path: str | Path) -> Loaded[Any]:
+def load_for_use(
+    use: Use, path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None
+) -> Loaded[Any]:
     """Loads a model of any family and its tokenizer.
 
     Args:
         use: What for, see `mabert.baselines.load.load`.
         path: Folder or hub name.
+        precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
+            fp32. Default, the one that the model was saved in.
+        device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
         FileNotFoundError: As `load`.
-        ValueError: As `load`, or if the tokenizer has ids that the model has not.
+        ValueError: As `load`, or if the tokenizer has ids that the model has not, or for a precision or a device that
+            there is not.
     """
-    model = load(use, path)
+    place = device_named(device)
+    bf16 = precision is not None and resolve_precision(precision, place.type) == "bf16"
+    if bf16:
+        warn_of_emulation("bf16", place.type)
+    model = load(use, path, dtype=None if precision is None else torch.float32)
     tokenizer = load_tokenizer(str(path))
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {model.config.vocab_size}"
         )
-    return Loaded(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer)
+    return Loaded(model.to(place), tokenizer, bf16)
+
+
+def device_named(name: str | torch.device | None) -> torch.device:
+    """The device of that name; default, the GPU if there is one.
+
+    Raises:
+        ValueError: If it is none that there is here.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device is {str(name)!r}; it must be cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {str(name)!r}; it must be cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device is {str(name)!r}; GPUs that torch can use here: {torch.cuda.device_count()}")
+    return device
 
 
 def check_at_least_one(**counts: int) -> None:

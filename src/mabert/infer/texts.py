@@ -1,4 +1,4 @@
-"""Texts and pairs of texts from files and standard input."""
+"""Texts and pairs of texts from files and standard input, one at a time."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,81 +6,93 @@ from pathlib import Path
 from typing import Any
 
 from mabert.data import files, rows
+from mabert.infer.windows import Row
 
 TABLES = (".jsonl", ".ndjson", ".tsv", ".csv", ".parquet")
+TEXT_COLUMN = "text"
 
 
-def read_texts(source: str | Path | None, text_column: str = "text", *, jsonl: bool = False) -> list[str]:
-    """Texts from a file or standard input: one a line, or one a row of a table.
+def read_texts(source: str | Path | None, text_column: str | None = None, *, jsonl: bool = False) -> list[str]:
+    """All texts of a file or of standard input; see `read_rows`."""
+    return [text for (text,) in read_rows(source, text_column, jsonl=jsonl)]
+
+
+def read_rows(
+    source: str | Path | None, text_column: str | None = None, pair_column: str | None = None, *, jsonl: bool = False
+) -> Iterable[Row]:
+    """Texts from a file or standard input, as they are read: one a line, or one a row of a table.
 
     Args:
         source: A table (`.jsonl`, `.tsv`, `.csv` or `.parquet`, see `mabert.data.rows`) or, under any other name, a
             text a line; the text formats possibly compressed. None or `-` for standard input.
-        text_column: The column of a table that holds the text.
+        text_column: The column of a table that holds the text, or the first of a pair; default, `text`.
+        pair_column: The column of the second; default, there are no pairs.
         jsonl: Whether what is no table by its name (standard input, above all) holds an object a line.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, not UTF-8 or malformed, `.json` that is not said to hold an object a line, or a row
-            lacks the column.
-    """
-    return read_columns(source, [text_column], jsonl)[0]
-
-
-def read_pairs(
-    source: str | Path | None, text_column: str, pair_column: str, *, jsonl: bool = False
-) -> tuple[list[str], list[str]]:
-    """First and second texts of pairs from a table.
-
-    Args:
-        source: As for `read_texts`.
-        text_column: The column of the first text.
-        pair_column: The column of the second.
-        jsonl: As for `read_texts`.
+    Returns:
+        A stream of rows, which tells its length (`operator.length_hint`) where that is known.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: As `read_texts`, or if it holds a text a line.
+        ValueError: If a column is asked of lines of plain text, or `.json` is not said to hold an object a line; and
+            while it is read, if it is empty, not UTF-8 or malformed, a row lacks a column, or lines that should be
+            plain text begin with a JSON object.
     """
-    first, second = read_columns(source, [text_column, pair_column], jsonl)
-    return first, second
-
-
-def read_columns(source: str | Path | None, columns: Sequence[str], jsonl: bool) -> list[list[str]]:
-    """The texts of each column, a list a column; see `read_texts`."""
     path = None if source in (None, "-") else Path(source)
     where = "standard input" if path is None else str(path)
-    if path is not None and files.kind(path) in TABLES:
-        found = [text_row(f"{where}, line {number}", row, columns) for number, row in rows.read_rows(path, [*columns])]
-    elif path is not None and files.kind(path) == ".json" and not jsonl:
-        raise ValueError(f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl")
-    else:
-        lines = standard_input() if path is None else lines_of(path)
-        if jsonl:
-            found = list(json_rows(where, lines, columns))
-        elif len(columns) == 1:
-            found = [[line] for line in lines]
-        else:
-            raise ValueError(f"{where}: lines of plain text hold no pairs; those need JSONL, TSV, CSV or Parquet")
-    return [[row[place] for row in found] for place in range(len(columns))]
+    columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
+    if path is not None:
+        files.check_is_file(path)
+        if files.kind(path) in TABLES:
+            return TableRows(path, columns)
+        if files.kind(path) == ".json" and not jsonl:
+            raise ValueError(
+                f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
+            )
+    lines = standard_input() if path is None else lines_of(path)
+    if jsonl:
+        return json_rows(where, lines, columns)
+    if pair_column is not None:
+        raise ValueError(f"{where}: lines of plain text hold no pairs; those need JSONL, TSV, CSV or Parquet")
+    if text_column is not None:
+        raise ValueError(
+            f"{where}: lines of plain text have no column {text_column!r}; give --jsonl for an object a line, "
+            f"or a file named {', '.join(TABLES)}"
+        )
+    return plain_rows(where, lines)
 
 
-def lines_of(path: Path) -> list[str]:
+class TableRows:
+    """The texts in some columns of a table, and how many there are where that is cheap to know."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, columns
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, row in rows.read_rows(self.path, [*self.columns]):
+            yield text_row(f"{self.path}, line {number}", row, self.columns)
+
+    def __length_hint__(self) -> int:
+        return rows.count(self.path) or 0
+
+
+def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file."""
     with files.open_bytes(path) as (stream, _):
-        return list(files.lines(path, stream))
+        yield from files.lines(path, stream)
 
 
-def standard_input() -> list[str]:
+def standard_input() -> Iterator[str]:
     """The lines of standard input.
 
     Raises:
         ValueError: If there are none, or one is not UTF-8.
     """
-    lines = list(decode(sys.stdin.buffer))
-    if not lines:
+    line = None
+    for line in decode(sys.stdin.buffer):
+        yield line
+    if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
-    return lines
 
 
 def decode(stream: Iterable[bytes]) -> Iterator[str]:
@@ -100,7 +112,31 @@ def decode(stream: Iterable[bytes]) -> Iterator[str]:
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Iterator[list[str]]:
+def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
+    """A text a line.
+
+    Raises:
+        ValueError: If the first line that is not blank is a JSON object: nobody means its braces as text.
+    """
+    begun = False
+    for number, line in enumerate(lines, 1):
+        if not begun and line.strip():
+            begun = True
+            if is_json_object(line):
+                raise ValueError(f"{where}, line {number}: a JSON object, where a text is read; give --jsonl")
+        yield (line,)
+
+
+def is_json_object(line: str) -> bool:
+    """Whether a line is one."""
+    try:
+        files.json_object(line, "")
+    except ValueError:
+        return False
+    return True
+
+
+def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Iterator[Row]:
     """The texts of each line that is not blank.
 
     Raises:
@@ -113,7 +149,7 @@ def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Itera
         yield text_row(place, files.json_object(line, place), columns)
 
 
-def text_row(where: str, row: dict[str, Any], columns: Sequence[str]) -> list[str]:
+def text_row(where: str, row: dict[str, Any], columns: Sequence[str]) -> Row:
     """The texts of one row.
 
     Raises:
@@ -124,4 +160,4 @@ def text_row(where: str, row: dict[str, Any], columns: Sequence[str]) -> list[st
             raise ValueError(f"{where}: no value for {column!r}; there is {', '.join(row)}")
         if not isinstance(row[column], str):
             raise ValueError(f"{where}: {column!r} is {row[column]!r}, not text")
-    return [row[column] for column in columns]
+    return tuple(row[column] for column in columns)

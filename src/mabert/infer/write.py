@@ -1,10 +1,12 @@
-"""Answers as files or on standard output."""
+"""Answers as files or on standard output, each window of them as soon as it is there."""
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.table import Table
 from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
+from mabert.data.npy import NpyRows
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig
 from mabert.writing import whole_file
@@ -23,6 +26,7 @@ def check_output(output: str | None, suffixes: Sequence[str]) -> None:
     Raises:
         ValueError: If the suffix is not one of those, or the file exists.
         FileNotFoundError: If its folder does not.
+        PermissionError: If nobody may write in that.
     """
     if output is None:
         return
@@ -33,25 +37,90 @@ def check_output(output: str | None, suffixes: Sequence[str]) -> None:
         raise ValueError(f"{output} exists already; name another file")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"no permission to write in {path.absolute().parent}, where {path.name} is to be")
 
 
-def write_rows(rows: Iterable[dict[str, Any]], output: str | None) -> None:
-    """Mappings as JSONL, to a file or standard output."""
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
+    """Mappings as JSONL, to a file, which is there when all are, or window by window to standard output.
+
+    Returns:
+        How many.
+    """
+    count = 0
+    with sink(output) as file:
+        for rows in windows:
+            for row in rows:
+                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+                count += 1
+            file.flush()
+    return count
+
+
+def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
+    """Vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL with one `vector` a line.
+
+    Returns:
+        How many.
+    """
+    if output is None or Path(output).suffix != ".npy":
+        return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in windows), output)
+    count = 0
+    with whole_file(output) as file:
+        rows = NpyRows(file, np.dtype(np.float32), (width,))
+        for vectors in windows:
+            rows.write(np.stack(vectors))
+            count += len(vectors)
+        rows.finish()
+    return count
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> Any: ...
+
+    def flush(self) -> None: ...
+
+
+@contextmanager
+def sink(output: str | None) -> Iterator[Sink]:
+    """A file that is there when the block ends, or standard output."""
     if output is None:
-        sys.stdout.writelines(lines)
+        standard = StandardOutput()
+        standard.flush()  # what was written before as text comes first
+        yield standard
         return
     with whole_file(output) as file:
-        file.writelines(line.encode() for line in lines)
+        yield file
 
 
-def write_vectors(vectors: np.ndarray, output: str | None) -> None:
-    """Vectors (texts, D) as `.npy`, or as JSONL with one `vector` a line."""
-    if output is not None and Path(output).suffix == ".npy":
-        with whole_file(output) as file:
-            np.save(file, vectors, allow_pickle=False)
-        return
-    write_rows(({"vector": vector.tolist()} for vector in vectors), output)
+class StandardOutput:
+    """Takes UTF-8 whatever the locale says, as JSON has it."""
+
+    def write(self, data: bytes, /) -> None:
+        """Adds bytes, which are whole characters."""
+        with naming_standard_output():
+            if hasattr(sys.stdout, "buffer"):
+                sys.stdout.buffer.write(data)
+            else:  # in a notebook
+                sys.stdout.write(data.decode())
+
+    def flush(self) -> None:
+        """Shows what was added."""
+        with naming_standard_output():
+            sys.stdout.flush()
+
+
+@contextmanager
+def naming_standard_output() -> Iterator[None]:
+    """Names what a full disk does not; that nobody reads any more is not an error of writing."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def show_info(about: ModelInfo) -> None:

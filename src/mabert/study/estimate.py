@@ -14,6 +14,7 @@ from rich.table import Table
 from mabert.baselines.registry import family_named
 from mabert.bench.rounds import timed
 from mabert.data.tokenizer import load_tokenizer
+from mabert.precision import resolve_precision
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.live import duration
 from mabert.study.plan import Plan
@@ -21,7 +22,6 @@ from mabert.train.fields import build
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import model_config, new_model
 from mabert.train.recipe import PretrainRecipe
-from mabert.train.trainer import resolve_precision
 
 PROBE_TOKENS = 1024
 """Tokens of a probe's batch on a CPU, or one row where that is longer; a GPU, which few tokens leave idle, is given the

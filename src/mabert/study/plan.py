@@ -18,13 +18,13 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.precision import resolve_precision
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.grid import Arm, Scale, Study
 from mabert.study.tasks import FROM_MNLI, MNLI, LoadedTask
 from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
-from mabert.train.trainer import resolve_precision
 from mabert.train.vocabulary import find_tokenizer
 from mabert.writing import whole_folder
 

@@ -39,6 +39,7 @@ from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
+from mabert.precision import resolve_precision
 from mabert.train.fields import at_least, check_choices
 from mabert.train.recipe import Packing, check_packing
 from mabert.train.run import UNFINISHED
@@ -50,7 +51,6 @@ from mabert.train.trainer import (
     device_arguments,
     joined,
     orderly,
-    resolve_precision,
 )
 
 logger = logging.getLogger(__name__)

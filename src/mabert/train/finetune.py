@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallb
 
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import family_of
+from mabert.data.encode import Encoding
 from mabert.data.files import digest
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
@@ -23,6 +24,7 @@ from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
+from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import read_json_if_there
 from mabert.train.classifier import (
     FinetuneRecipe,
@@ -34,7 +36,7 @@ from mabert.train.classifier import (
     train_classifier,
 )
 from mabert.train.run import RESULT, RunFolder, now
-from mabert.train.trainer import TrainingDivergedError, joined, resolve_precision, warn_of_emulation
+from mabert.train.trainer import TrainingDivergedError, joined
 from mabert.writing import write_text
 
 FREE = ("resolved.processes", "resolved.chosen_under")
@@ -271,6 +273,7 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     if writes and keep_model:
         trained.classifier.save_pretrained(place)
         job.tokenizer.save_pretrained(place)
+        Encoding(job.recipe.max_length, job.recipe.truncate, job.data.splits["train"].pairs).save(place)
     data, metrics = job.data, {}
     # By every process, each a part.
     found = {split: job.logits(trained.classifier, split) for split in data.splits if split != "train"}

@@ -33,6 +33,7 @@ from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
+from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
@@ -44,8 +45,6 @@ from mabert.train.trainer import (
     Stopwatch,
     device_arguments,
     orderly,
-    resolve_precision,
-    warn_of_emulation,
 )
 from mabert.train.vocabulary import find_tokenizer
 

@@ -22,7 +22,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from mabert.environment import fast_dtype
+from mabert.precision import resolve_precision
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
 
@@ -256,28 +256,6 @@ def joined(precision: str) -> PartialState:
     arguments = orderly(TrainingArguments(report_to=[], **device_arguments(precision)))
     assert arguments.distributed_state is not None
     return arguments.distributed_state
-
-
-def resolve_precision(precision: str) -> str:
-    """`auto` as `bf16` where this device has instructions for products in it, else as `fp32`.
-
-    Raises:
-        ValueError: It is none of the three.
-    """
-    if precision in ("fp32", "bf16"):
-        return precision
-    if precision != "auto":
-        raise ValueError(f"precision is {precision!r}; it must be one of ['auto', 'fp32', 'bf16']")
-    return "bf16" if fast_dtype() == "bfloat16" else "fp32"
-
-
-def warn_of_emulation(precision: str) -> None:
-    """Tells who asks for bf16 on a device that computes it in float32."""
-    if resolve_precision(precision) == "bf16" and fast_dtype() == "float32":
-        logger.warning(
-            "precision is bf16, for which this %s has no instructions: fp32 is several times as fast here",
-            "GPU" if torch.cuda.is_available() else "CPU",
-        )
 
 
 def device_arguments(precision: str) -> dict[str, Any]:

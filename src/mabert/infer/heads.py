@@ -1,0 +1,93 @@
+"""What each use of a model makes of a batch: vectors, labels, guesses."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mabert.infer.answers import Batch, Encoded
+from mabert.infer.load import Loaded
+from mabert.infer.windows import Window
+
+Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+def vectors(loaded: Loaded[Any], pool: Pool, normalize: bool) -> Callable[[Batch], np.ndarray]:
+    """Vectors of texts by an encoder, float32 (batch, D).
+
+    Args:
+        loaded: The encoder.
+        pool: Makes one vector of a text's token vectors, see `mabert.model.pooling`.
+        normalize: Whether to scale each to length one.
+    """
+
+    def of_batch(batch: Batch) -> np.ndarray:
+        hidden = loaded.model(**batch).last_hidden_state
+        pooled = pool(hidden, batch["attention_mask"] != 0).float()
+        if normalize:
+            pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        return pooled.cpu().numpy()
+
+    return of_batch
+
+
+def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
+    """A classifier's `label`, `labels` or `score` of each text, see `TextModel.predict`."""
+    model = loaded.model
+    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    several = model.config.problem_type == "multi_label_classification"
+
+    def of_batch(batch: Batch) -> Iterator[dict[str, Any]]:
+        logits = model(**batch).logits.float()
+        if len(names) == 1:
+            yield from ({"score": value} for value in logits.squeeze(-1).tolist())
+            return
+        if several:
+            for row in logits.sigmoid().tolist():
+                probability = dict(zip(names, row, strict=True))
+                yield {"labels": [name for name in names if probability[name] > 0.5], "probability": probability}
+            return
+        for row in logits.softmax(-1).tolist():
+            best = max(range(len(row)), key=row.__getitem__)
+            yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
+
+    return of_batch
+
+
+def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:
+    """A masked language model's likeliest tokens behind each mask of each text, see `TextModel.fill_mask`."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+
+    def of_batch(batch: Batch) -> Iterator[list[list[dict[str, Any]]]]:
+        masked = batch["input_ids"] == tokenizer.mask_token_id
+        # The decoder has an output a vocabulary entry, so it sees masked positions only.
+        hidden = model.base_model(**batch).last_hidden_state[masked]
+        likely = loaded.family.token_scores(model, hidden).float().softmax(-1)
+        best = likely.topk(min(top, likely.shape[-1]))
+        ranked = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        for count in masked.sum(1).tolist():
+            yield [named(loaded, *next(ranked)) for _ in range(count)]
+
+    return of_batch
+
+
+def named(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
+    """The guesses of one mask."""
+    tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
+    return [{"token": token, "probability": chance} for token, chance in zip(tokens, probabilities, strict=True)]
+
+
+def check_masks(loaded: Loaded[Any], window: Window, encoded: Encoded, cut: bool) -> None:
+    """Raises ValueError unless every text has a mask and, where texts were cut, every mask of it is left."""
+    mask, mask_id = loaded.tokenizer.mask_token, loaded.tokenizer.mask_token_id
+    texts: Sequence[str] = [text for (text,) in window.rows]
+    for number, (text, item) in enumerate(zip(texts, encoded, strict=True), window.before + 1):
+        there, left = text.count(mask), item["input_ids"].count(mask_id)
+        if not there:
+            raise ValueError(f"text {number} has no {mask} to fill: {text[:60]!r}")
+        if cut and left < there:
+            raise ValueError(
+                f"text {number} has {there} {mask}, of which cutting it to {len(item['input_ids'])} tokens leaves "
+                f"{left}; shorten what stands before: {text[:60]!r}"
+            )

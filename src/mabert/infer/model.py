@@ -1,0 +1,246 @@
+"""A model ready for texts: its weights are read once, whatever is asked of it and how often."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mabert.baselines.load import Use, class_for, load_config
+from mabert.data.batches import TOKENS_A_BATCH
+from mabert.data.encode import Encoding, check_texts
+from mabert.infer import heads
+from mabert.infer.answers import How, Question, answer_windows
+from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
+from mabert.infer.windows import Row
+from mabert.model import MaBertConfig
+from mabert.model.pooling import first_token, mean_of_tokens
+from mabert.precision import resolve_precision
+
+POOLINGS = ("mean", "cls", "map")
+
+
+def load(path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None) -> "TextModel":
+    """Opens a model of any family for texts: vectors, labels, filled masks.
+
+    Args:
+        path: Model folder or hub name.
+        precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
+            fp32. Default, the one that the model was saved in.
+        device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
+
+    Raises:
+        FileNotFoundError: If there is no model.
+        ValueError: If it is of no family here, or there is no such precision or device.
+    """
+    return TextModel(path, precision=precision, device=device)
+
+
+class TextModel:
+    """What a model folder has to say about texts; `load` opens one.
+
+    A folder holds an encoder, mostly under a head: `embed` works with any, `predict` needs a classifier, `fill_mask` a
+    masked language model. Weights are read when they are first needed, and kept.
+
+    Attributes:
+        path: Where it came from.
+        config: Its configuration.
+    """
+
+    def __init__(
+        self, path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None
+    ) -> None:
+        self.path, self.config = path, load_config(path)
+        self._precision, self._device = precision, device_named(device)
+        if precision is not None:
+            resolve_precision(precision, self._device.type)  # which may refuse
+        self._loaded: dict[Use, Loaded[Any]] = {}
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = TOKENS_A_BATCH,
+        deterministic: bool = False,
+        progress: bool = True,
+    ) -> np.ndarray:
+        """Vectors of texts.
+
+        Args:
+            texts: Any number of texts.
+            pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
+                classifier whose pooling it is has learned.
+            normalize: Whether to scale each vector to length one.
+            max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
+            truncate: Whether to cut texts that are longer; otherwise they are an error.
+            batch_tokens: Padded tokens of a batch at most; changes speed, not the vectors beyond rounding.
+            deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is
+                asked.
+            progress: Whether to show a bar.
+
+        Returns:
+            float32 (texts, D).
+
+        Raises:
+            ValueError: For an unknown pooling, a model without what it needs, or texts that are too long.
+            MemoryError: If a batch does not fit the memory; says how large it is.
+        """
+        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        found = [np.stack(rows) for _, rows in self.vectors(in_rows(texts), how, pooling=pooling, normalize=normalize)]
+        return np.concatenate(found) if found else np.zeros((0, self.config.hidden_size), np.float32)
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncate: bool | None = None,
+        batch_tokens: int = TOKENS_A_BATCH,
+        deterministic: bool = False,
+        progress: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Labels of texts, encoded as they were in fine-tuning.
+
+        Args:
+            texts: Any number of texts, or the first of each pair.
+            pairs: The second text of each pair, for a classifier of pairs.
+            max_length: Tokens at most; default, as in fine-tuning where that is known, else all the model takes (see
+                `Loaded.encode`).
+            truncate: Whether to cut texts that are longer (of a pair, the longer text), or to refuse them; default, as
+                in fine-tuning where that is known, else they are refused.
+            batch_tokens: As for `embed`.
+            deterministic: As for `embed`.
+            progress: As for `embed`.
+
+        Returns:
+            A mapping a text: `label` and the `probability` of every label; `labels`, those of a probability above one
+            half, where a text may have several (`problem_type` of the model); or the `score` of a regression.
+
+        Raises:
+            ValueError: If the model has no classifier, texts are too long, first and second texts differ in number, or
+                pairs are given to a classifier of single texts or the other way round.
+            MemoryError: As `embed`.
+        """
+        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        return joined(self.labels(in_rows(texts, pairs), how, paired=pairs is not None))
+
+    def fill_mask(
+        self,
+        texts: Sequence[str],
+        *,
+        top: int = 5,
+        max_length: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = TOKENS_A_BATCH,
+        deterministic: bool = False,
+        progress: bool = True,
+    ) -> list[list[list[dict[str, Any]]]]:
+        """Guesses masked tokens.
+
+        Args:
+            texts: Texts with the tokenizer's mask token in them.
+            top: Guesses a mask.
+            max_length: As for `embed`.
+            truncate: As for `embed`.
+            batch_tokens: As for `embed`.
+            deterministic: As for `embed`.
+            progress: As for `embed`.
+
+        Returns:
+            For each text, for each mask in it, guesses with `token` and `probability`, likeliest first.
+
+        Raises:
+            ValueError: If the model is no masked language model, a text has no mask or would lose one by being cut,
+                texts are too long, or a number is below 1.
+            MemoryError: As `embed`.
+        """
+        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        return joined(self.guesses(in_rows(texts), how, top=top))
+
+    def vectors(
+        self, rows: Iterable[Row], how: How, *, pooling: str = "mean", normalize: bool = False
+    ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
+        """`embed` for any stream of texts: windows of them and their vectors, (D,) each, so that memory does not
+        grow."""
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
+        if pooling == "map":
+            self._check_map()
+            classifier = self._read("classifier")
+            loaded, pool = replace(classifier, model=classifier.model.base_model), classifier.model.pooler
+        else:
+            loaded, pool = self._encoder(), mean_of_tokens if pooling == "mean" else first_token
+        return answer_windows(Question("embedding", loaded, heads.vectors(loaded, pool, normalize)), rows, how)
+
+    def labels(
+        self, rows: Iterable[Row], how: How, *, paired: bool = False
+    ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
+        """`predict` likewise; `paired` says whether a row has two texts."""
+        tuned = Encoding.beside(self.path)
+        if tuned is not None:
+            if paired != tuned.pairs:
+                there = "pairs of texts, and the second ones are missing (--pair-column)"
+                raise ValueError(
+                    f"{self.path} was fine-tuned on {there if tuned.pairs else 'single texts, and pairs are given'}"
+                )
+            how = replace(
+                how,
+                max_length=tuned.max_length if how.max_length is None else how.max_length,
+                truncate=tuned.truncate if how.truncate is None else how.truncate,
+            )
+        loaded = self._read("classifier")
+        return answer_windows(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
+
+    def guesses(
+        self, rows: Iterable[Row], how: How, *, top: int = 5
+    ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
+        """`fill_mask` likewise."""
+        check_at_least_one(top=top)
+        loaded = self._read("masked_lm")
+        check = partial(heads.check_masks, loaded, cut=bool(how.truncate))
+        return answer_windows(Question("filling", loaded, heads.guesses(loaded, top), check=check), rows, how)
+
+    def _read(self, use: Use) -> Loaded[Any]:
+        if use not in self._loaded:
+            self._loaded[use] = load_for_use(use, self.path, precision=self._precision, device=self._device)
+        return self._loaded[use]
+
+    def _encoder(self) -> Loaded[Any]:
+        # The one beneath the head that was saved, which may be asked for as well: then it is not read twice.
+        saved = self.config.architectures or ()
+        uses: tuple[Use, ...] = ("classifier", "masked_lm")
+        use: Use = next((use for use in uses if class_for(use, self.config).__name__ in saved), "encoder")
+        loaded = self._read(use)
+        return replace(loaded, model=loaded.model.base_model)
+
+    def _check_map(self) -> None:
+        if not isinstance(self.config, MaBertConfig):
+            raise ValueError(f"{self.path} is a {self.config.model_type} model; pooling 'map' is MaBERT's")
+        if self.config.pooling != "map":
+            raise ValueError(
+                f"{self.path} pools by {self.config.pooling!r}; pooling 'map' needs a classifier that was trained with "
+                "it"
+            )
+
+
+def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
+    """Texts, or pairs of them, as rows.
+
+    Raises:
+        ValueError: If they are one string, or first and second texts differ in number.
+    """
+    check_texts(texts, pairs)
+    return [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
+
+
+def joined(windows: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
+    """The answers of all windows."""
+    return [answer for _, answers in windows for answer in answers]

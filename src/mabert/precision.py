@@ -1,0 +1,39 @@
+"""In which precision a device computes: the one that is asked for, or the one that it is fast in."""
+
+import logging
+
+import torch
+
+from mabert.environment import fast_dtype
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+def resolve_precision(precision: str, device: str | None = None) -> str:
+    """`auto` as `bf16` where a device has instructions for products in it, else as `fp32`; these two as they are.
+
+    Args:
+        precision: One of `PRECISIONS`.
+        device: `cpu` or `cuda`; default, the GPU where there is one.
+
+    Raises:
+        ValueError: It is none of the three.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; it must be one of {list(PRECISIONS)}")
+    if precision != "auto":
+        return precision
+    return "bf16" if fast_dtype(device) == "bfloat16" else "fp32"
+
+
+def warn_of_emulation(precision: str, device: str | None = None) -> None:
+    """Tells who asks for bf16 on a device that computes it in float32; the arguments are those of
+    `resolve_precision`."""
+    if resolve_precision(precision, device) == "bf16" and fast_dtype(device) == "float32":
+        gpu = torch.cuda.is_available() if device is None else device == "cuda"
+        logger.warning(
+            "precision is bf16, for which this %s has no instructions: fp32 is several times as fast here",
+            "GPU" if gpu else "CPU",
+        )

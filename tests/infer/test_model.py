@@ -1,0 +1,195 @@
+"""A model that is opened once for all that is asked of it, in the precision and on the device that are asked for."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import mabert
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertForTokenClassification, MaBertModel
+from mabert import precision as precisions
+from mabert.infer import model as models
+from mabert.infer.answers import BatchTooLargeError
+from mabert.infer.embed import embed
+from mabert.infer.fill import fill_mask
+from mabert.infer.load import device_named, load_for_use
+from mabert.infer.predict import predict
+from mabert.model.blocks import MambaBlock
+from tests.infer.conftest import saved
+from tests.tolerances import TOLERANCES
+
+TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
+MASKED = ["the [MASK] sings", "a [MASK] under the [MASK]"]
+BF16 = TOLERANCES["selective_scan", torch.bfloat16].relative
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """What weights were read for."""
+    uses = []
+
+    def spy(use, *rest, **more):
+        uses.append(use)
+        return load_for_use(use, *rest, **more)
+
+    monkeypatch.setattr(models, "load_for_use", spy)
+    return uses
+
+
+def test_weights_are_read_once_and_answers_are_those_of_the_functions(masked_lm, classifier, reads):
+    model = mabert.load(masked_lm)
+    assert reads == []
+    for _ in range(2):
+        np.testing.assert_array_equal(model.embed(TEXTS), embed(masked_lm, TEXTS))
+        assert model.fill_mask(MASKED, top=2) == fill_mask(masked_lm, MASKED, top=2)
+    assert reads == ["masked_lm"] * 5, "one for the model, four for the functions"
+    reads.clear()
+    model = mabert.load(classifier)
+    for pooling in ("mean", "map"):
+        np.testing.assert_array_equal(model.embed(TEXTS, pooling=pooling), embed(classifier, TEXTS, pooling=pooling))
+    assert model.predict(TEXTS) == predict(classifier, TEXTS)
+    assert reads == ["classifier"] * 4
+
+
+def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
+    encoder = MaBertForMaskedLM.from_pretrained(masked_lm).mabert
+    for kind in (MaBertModel, MaBertForTokenClassification):
+        folder = tmp_path / kind.__name__
+        whole = encoder if kind is MaBertModel else kind(encoder.config)
+        whole.base_model.load_state_dict(encoder.state_dict())
+        whole.save_pretrained(folder)
+        words.save_pretrained(folder)
+        np.testing.assert_array_equal(embed(folder, TEXTS), embed(masked_lm, TEXTS))
+        with pytest.raises(ValueError, match=rf"was saved as {kind.__name__}; for MaBertForMaskedLM it lacks"):
+            fill_mask(folder, MASKED)
+
+
+def test_a_classifier_of_tokens_is_not_taken_for_one_of_texts(words, tmp_path):
+    saved(MaBertForTokenClassification, tmp_path, words, num_labels=3, pooling="mean")
+    message = r"was saved as MaBertForTokenClassification, which has another head than MaBertForSequenceClassification"
+    with pytest.raises(ValueError, match=message):
+        predict(tmp_path, TEXTS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    assert len(predict(tmp_path, TEXTS)) == 5, "nobody says what it was saved as"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_in_bf16_are_near_those_in_fp32_and_padding_changes_them_by_no_more_than_rounding(masked_lm, pooling):
+    exact = embed(masked_lm, TEXTS, pooling=pooling, precision="fp32")
+    model = mabert.load(masked_lm, precision="bf16")
+    together = model.embed(TEXTS, pooling=pooling)
+    assert together.dtype == np.float32
+    largest = np.abs(exact).max()
+    assert 0 < np.abs(together - exact).max() < 2 * BF16 * largest
+    alone = model.embed(TEXTS, pooling=pooling, deterministic=True)
+    assert np.abs(together - alone).max() <= BF16 * largest
+
+
+def test_labels_and_guesses_in_bf16_are_near_those_in_fp32(masked_lm, classifier):
+    def scores(precision):
+        labels = [answer["probability"] for answer in predict(classifier, TEXTS, precision=precision)]
+        filled = fill_mask(masked_lm, MASKED, top=1000, precision=precision)
+        masks = [{guess["token"]: guess["probability"] for guess in mask} for masks in filled for mask in masks]
+        return [{name: np.log(chance) for name, chance in chances.items()} for chances in [*labels, *masks]]
+
+    for exact, rounded in zip(scores("fp32"), scores("bf16"), strict=True):
+        assert exact == pytest.approx(rounded, abs=4 * BF16 * max(map(abs, exact.values())))
+        assert exact != rounded
+
+
+def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(masked_lm, words, tmp_path, monkeypatch):
+    MaBertForMaskedLM.from_pretrained(masked_lm, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+
+    def used(precision, fast="float32"):
+        monkeypatch.setattr(precisions, "fast_dtype", lambda device: fast)
+        loaded = load_for_use("masked_lm", tmp_path, precision=precision, device="cpu")
+        return loaded.model.dtype, loaded.bf16
+
+    assert used(None) == (torch.bfloat16, False)
+    assert used("fp32", "bfloat16") == (torch.float32, False)
+    assert used("bf16", "bfloat16") == (torch.float32, True)
+    assert used("auto") == (torch.float32, False)
+    assert used("auto", "bfloat16") == (torch.float32, True)
+
+
+def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, caplog):
+    with caplog.at_level(logging.WARNING, "mabert.precision"):
+        for fast in ("bfloat16", "float32"):
+            monkeypatch.setattr(precisions, "fast_dtype", lambda device, fast=fast: fast)
+            mabert.load(masked_lm, precision="bf16", device="cpu").embed(TEXTS)
+    assert [record.getMessage() for record in caplog.records] == [
+        "precision is bf16, for which this CPU has no instructions: fp32 is several times as fast here"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16'\]"),
+        ({"device": "gpu"}, r"device is 'gpu'; it must be cpu, cuda or cuda:N"),
+        ({"device": "meta"}, r"device is 'meta'; it must be cpu, cuda or cuda:N"),
+        ({"device": "cuda:99"}, r"device is 'cuda:99'; GPUs that torch can use here: \d+"),
+    ],
+)
+def test_what_is_no_precision_or_device_is_refused_when_a_model_is_opened(masked_lm, asked, message):
+    with pytest.raises(ValueError, match=message):
+        mabert.load(masked_lm, **asked)
+
+
+def test_a_device_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    named = {None: "cuda", "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1", torch.device("cuda:0"): "cuda:0"}
+    assert {name: str(device_named(name)) for name in named} == named
+    with pytest.raises(ValueError, match="'cuda:2'; GPUs that torch can use here: 2"):
+        device_named("cuda:2")
+
+
+def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path, monkeypatch):
+    folder = saved(MaBertForSequenceClassification, tmp_path, words, pooling="attention")
+    sizes, forward = [], MambaBlock.forward
+    monkeypatch.setattr(
+        MambaBlock,
+        "forward",
+        lambda self, hidden, *rest, **more: sizes.append(hidden.shape[1]) or forward(self, hidden, *rest, **more),
+    )
+    tokens = sorted((len(words(text)["input_ids"]) for text in TEXTS), reverse=True)
+    together = embed(folder, TEXTS)
+    assert sizes == [sum(tokens)]
+    sizes.clear()
+    predict(folder, TEXTS)
+    assert sizes == tokens
+    np.testing.assert_allclose(together, embed(folder, TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)
+
+
+def too_much(self, hidden, *rest, **more):
+    return torch.empty(2**50)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (TEXTS, r"^out of memory on a batch of 5 texts of 13 tokens each, padding included; ask for fewer tokens a"),
+        (TEXTS[:1], r"^out of memory on one text; ask for fewer tokens a text \(now 6\)$"),
+    ],
+)
+def test_out_of_memory_names_the_batch(masked_lm, monkeypatch, texts, message):
+    monkeypatch.setattr(MambaBlock, "forward", too_much)
+    with pytest.raises(BatchTooLargeError, match=message):
+        embed(masked_lm, texts)
+
+
+@pytest.mark.parametrize("error", [MemoryError("bad"), torch.OutOfMemoryError("bad"), RuntimeError("an other error")])
+def test_other_errors_stay_as_they_are(masked_lm, monkeypatch, error):
+    def fails(self, hidden, *rest, **more):
+        raise error
+
+    monkeypatch.setattr(MambaBlock, "forward", fails)
+    expected = RuntimeError if "other" in str(error) else BatchTooLargeError
+    with pytest.raises(expected) as raised:
+        embed(masked_lm, TEXTS)
+    assert (raised.value if expected is RuntimeError else raised.value.__cause__) is error

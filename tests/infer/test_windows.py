@@ -1,0 +1,143 @@
+"""Texts as a stream: the same answers as all at once, in memory that does not grow with their number."""
+
+import io
+import weakref
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import mabert
+from mabert.infer import answers
+from mabert.infer import windows as windowing
+from mabert.infer.answers import How, progress_over
+from mabert.infer.windows import windows
+
+WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
+HOW = How(progress=False)
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(0, 9), max_size=20), pair=st.booleans())
+def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair):
+    rows = [("x" * size, "y") if pair else ("x" * size,) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windowing, "TEXTS", 4)
+        patch.setattr(windowing, "CHARACTERS", 16)
+        cut = list(windows(iter(rows)))
+    assert [row for window in cut for row in window.rows] == rows
+    assert [window.before for window in cut] == [sum(len(w.rows) for w in cut[:at]) for at in range(len(cut))]
+    for window in cut:
+        assert 1 <= len(window.rows) <= 4
+        assert sum(len(text) for row in window.rows[:-1] for text in row) < 16
+    for window in cut[:-1]:
+        assert not window.last
+        assert len(window.rows) == 4 or sum(len(text) for row in window.rows for text in row) >= 16
+
+
+def test_a_full_window_does_not_wait_for_what_comes_next(monkeypatch):
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    given_out = []
+
+    def source():
+        for number in range(5):
+            given_out.append(number)
+            yield (str(number),)
+
+    stream = windows(source())
+    assert next(stream).rows == [("0",), ("1",)]
+    assert given_out == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [("TEXTS", 3), ("CHARACTERS", 30), ("TEXTS", 1)])
+def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypatch, limit):
+    texts = WORDS * 3
+    embedding, labelling = mabert.load(masked_lm), mabert.load(classifier)
+    vectors = embedding.embed(texts)
+    alone = embedding.embed(texts, deterministic=True)
+    labels = labelling.predict(texts, texts[::-1], deterministic=True)
+    guesses = embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True)
+    monkeypatch.setattr(windowing, *limit)
+    np.testing.assert_allclose(embedding.embed(texts), vectors, rtol=1e-5, atol=2e-6)
+    np.testing.assert_array_equal(embedding.embed(texts, deterministic=True), alone)
+    assert labelling.predict(texts, texts[::-1], deterministic=True) == labels
+    assert embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True) == guesses
+    rows = [row for window, _ in labelling.labels(iter([(text,) for text in texts]), HOW) for row in window]
+    assert rows == [(text,) for text in texts]
+
+
+class Text(str):
+    """Text of which it can be told whether it is still held."""
+
+
+def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch):
+    monkeypatch.setattr(windowing, "TEXTS", 8)
+    alive, most = set(), 0
+
+    def source(count):
+        nonlocal most
+        for number in range(count):
+            text = Text(WORDS[number % 4])
+            alive.add(number)
+            weakref.finalize(text, alive.discard, number)
+            most = max(most, len(alive))
+            yield (text,)
+
+    model = mabert.load(masked_lm)
+    answered = sum(len(vectors) for _, vectors in model.vectors(source(200), HOW))
+    assert answered == 200
+    assert 8 <= most <= 3 * 8
+
+
+def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monkeypatch):
+    monkeypatch.setattr(windowing, "TEXTS", 3)
+    model = mabert.load(masked_lm)
+    texts = [*WORDS, "bird " * 40, "wind"]
+    message = (
+        r"^the input, texts 4 to 6: 1 of 3 texts are longer than 24 tokens "
+        r"\(the first is text 5, the longest text 5 with 42\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        model.embed(texts)
+    with pytest.raises(ValueError, match=r"text 5 has no \[MASK\] to fill"):
+        model.fill_mask([*["[MASK]"] * 4, "wind"])
+    with pytest.raises(ValueError, match=r"text 5 has 2 \[MASK\], of which cutting it to 24 tokens leaves 1"):
+        model.fill_mask([*["[MASK]"] * 4, "bird " * 21 + "[MASK] [MASK]"], truncate=True)
+
+
+@pytest.mark.parametrize(("known", "totals"), [(True, [5]), (False, [None, 5])])
+def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, monkeypatch, known, totals):
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    told, done = [], []
+
+    @contextmanager
+    def spy(title, total, show):
+        told.append(total)
+        with progress_over(title, total, show=False):
+            yield lambda count, total=None: done.append(count) or (total and total not in told and told.append(total))
+
+    monkeypatch.setattr(answers, "progress_over", spy)
+    rows = [(text,) for text in [*WORDS, "wind"]]
+    assert len(list(mabert.load(masked_lm).vectors(rows if known else (row for row in rows), HOW))) == 3
+    assert told == totals
+    assert sum(done) == 5
+
+
+def test_a_bar_takes_a_total_that_comes_late(monkeypatch):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(answers, "Console", lambda stderr: terminal)
+    with progress_over("embedding", None) as advance:
+        advance(2)
+        advance(1, 4)
+    shown = terminal.file.getvalue()
+    assert "embedding" in shown
+    assert "3/4" in shown
+
+
+def test_no_texts_are_no_windows(masked_lm, classifier):
+    assert list(windows([])) == []
+    assert mabert.load(masked_lm).fill_mask([]) == []
+    assert mabert.load(classifier).predict([], []) == []
