@@ -24,6 +24,24 @@ def test_a_processor_is_fast_in_what_it_has_instructions_for(monkeypatch, capabi
     assert instructions() == environment()["instructions"] == named
 
 
+@pytest.mark.parametrize(
+    ("told", "dtype"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512_bf16 sse\n", "bfloat16"),
+        ("Features\t: fp asimd bf16\n", "bfloat16"),
+        ("flags\t\t: fpu avx512f\nbugs\t\t: bf16\n", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_where_torch_does_not_tell_the_system_does(monkeypatch, tmp_path, told, dtype):
+    file = tmp_path / "cpuinfo"
+    if told is not None:
+        file.write_text(told)
+    monkeypatch.setattr("mabert.environment.CPUINFO", file)
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert fast_dtype("cpu") == dtype
+
+
 @pytest.mark.parametrize(("supported", "dtype"), [(True, "bfloat16"), (False, "float32")])
 def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

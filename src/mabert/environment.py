@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux tells of the processor."""
+
 
 def environment() -> dict[str, Any]:
     """Machine, versions and commit, as every result records them."""
@@ -39,8 +42,24 @@ def fast_dtype(device: str | None = None) -> str:
     """
     if device == "cuda" or (device is None and torch.cuda.is_available()):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    capabilities = torch.cpu.get_capabilities()
-    return "bfloat16" if any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")) else "float32"
+    return "bfloat16" if bf16_instructions() else "float32"
+
+
+def bf16_instructions() -> frozenset[str]:
+    """Which instructions for products in bf16 the processor has, of ``avx512_bf16``, ``amx_bf16`` and ARM's ``bf16``.
+
+    Empty where nobody tells. Torch tells from some release on; before that Linux does, by the same names, since a
+    processor that has them must not be taken for one without.
+    """
+    wanted = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+    if hasattr(torch.cpu, "get_capabilities"):
+        capabilities = torch.cpu.get_capabilities()
+        return frozenset(name for name in wanted if capabilities.get(name))
+    with contextlib.suppress(OSError):
+        for line in CPUINFO.read_text(encoding="utf-8").splitlines():
+            if line.startswith(("flags", "Features")):  # x86's word and ARM's
+                return wanted.intersection(line.split())
+    return frozenset()
 
 
 def instructions() -> str:
@@ -59,7 +78,7 @@ def installed(package: str) -> str | None:
 def processor() -> str:
     """The processor's name, where the system tells it."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        for line in CPUINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -4,6 +4,11 @@ The interpreter (``TRITON_INTERPRET=1``, from the start of the process on) runs 
 the other on the CPU; it checks the arithmetic, the masks and the addresses. What only a GPU can show is marked ``gpu``.
 """
 
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -17,13 +22,15 @@ from tests.ops.cases import PLAIN, Case, convolutions, plain_convolution, plain_
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 SETTINGS = settings(
-    max_examples=20 if GPU else 8,  # nearly each is compiled anew, which takes seconds
+    max_examples=4 if GPU else 8,
     deadline=None,
-    phases=list(Phase)
-    if GPU
-    else [Phase.explicit, Phase.reuse, Phase.generate],  # interpreted, shrinking takes minutes
+    # Shrinking takes minutes: each try is interpreted, or on a GPU compiled anew.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+PARTS = pytest.mark.parametrize("part", range(5 if GPU else 1))
+"""On a GPU nearly each example is compiled anew, which takes half a minute: in parts several processes share them."""
+
 SIZES = {} if GPU else {"times": (1, 2, 17, 33), "channels": (1, 3, 37)}
 WIDTHS = (1, 2, 3, 4, 7)  # filters are unrolled: one of 40 takes minutes to compile
 
@@ -82,21 +89,24 @@ def poisoned():
     torch.use_deterministic_algorithms(False)
 
 
+@PARTS
 @SETTINGS
-@given(scans(**SIZES, **({} if GPU else {"states": (1, 2, 5)})))
-def test_scan_agrees_with_the_reference(case: Case) -> None:
+@given(case=scans(**SIZES, **({} if GPU else {"states": (1, 2, 5)})))
+def test_scan_agrees_with_the_reference(case: Case, part: int) -> None:
     assert_agrees(case, "triton", DEVICE)
 
 
+@PARTS
 @SETTINGS
-@given(convolutions(**SIZES, widths=WIDTHS))
-def test_convolution_agrees_with_the_reference(case: Case) -> None:
+@given(case=convolutions(**SIZES, widths=WIDTHS))
+def test_convolution_agrees_with_the_reference(case: Case, part: int) -> None:
     assert_agrees(case, "triton", DEVICE)
 
 
-@settings(SETTINGS, max_examples=20 if GPU else 5)
-@given(scans(times=(17, 40, 64, 97) if GPU else (17, 40), channels=(3, 70) if GPU else (3,), states=(2, 5)))
-def test_a_scan_in_splits_agrees_with_the_reference(splits, case: Case) -> None:
+@PARTS
+@settings(SETTINGS, max_examples=4 if GPU else 5)
+@given(case=scans(times=(17, 40, 64, 97) if GPU else (17, 40), channels=(3, 70) if GPU else (3,), states=(2, 5)))
+def test_a_scan_in_splits_agrees_with_the_reference(splits, case: Case, part: int) -> None:
     assert_agrees(case, "triton", DEVICE)
 
 
@@ -108,6 +118,20 @@ def test_a_packed_scan_in_splits_keeps_sequences_apart(splits, reverse: bool) ->
     spoiled = case.inputs["u"].clone()
     spoiled[0, 17] = float("nan")
     assert_same_are_finite(case.with_inputs(u=spoiled), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_masked_split_passes_on_what_enters_it_under_an_infinite_a(splits, reverse: bool) -> None:
+    mask = torch.ones(1, 80, dtype=torch.bool)
+    mask[0, 16:48], mask[0, 66:] = False, False  # two splits and part of the last, which one of them enters backward
+    case = plain_scan(1, 80, 3, 2)
+    forgetting = case.inputs["A"].clone()
+    forgetting[1, 0] = -float("inf")
+    case = case.with_inputs(A=forgetting).with_options(mask=mask, reverse=reverse)
+    assert_same_are_finite(case, "triton", DEVICE)
+    expected, actual = (case.on(DEVICE).run(backend) for backend in ("reference", "triton"))
+    assert expected.isfinite().all()
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
@@ -181,6 +205,69 @@ def test_changed_offsets_are_read_again() -> None:
     cuts[1] = 7
     with pytest.raises(ValueError, match="cu_seqlens must not fall"):
         packed.run("triton")
+
+
+def test_offsets_are_told_apart_from_others_in_the_same_memory() -> None:
+    from mabert.ops.triton.launch import sequence_numbers
+
+    memory = torch.tensor([0, 2, 4, 6, 6, 6, 6], dtype=torch.int32, device=DEVICE)
+    near, far = memory[:4], memory[::2]
+    assert (near.data_ptr(), near.numel()) == (far.data_ptr(), far.numel())
+    assert sequence_numbers(near, 6).tolist() == [1, 1, 2, 2, 3, 3]
+    assert sequence_numbers(far, 6).tolist() == [1, 1, 1, 1, 2, 2]
+
+
+def test_threads_that_ask_for_more_offsets_than_are_kept_all_get_their_own(monkeypatch) -> None:
+    from mabert.ops.triton import launch
+
+    monkeypatch.setattr(launch, "_KEPT_NUMBERS", 1)
+    monkeypatch.setattr(launch, "_numbered", Yielding())
+    cuts = [torch.tensor([0, cut, 6], dtype=torch.int32, device=DEVICE) for cut in range(1, 6)]
+
+    def ask(turn: int) -> bool:
+        cut = turn % len(cuts)
+        return launch.sequence_numbers(cuts[cut], 6).tolist() == [1] * (cut + 1) + [2] * (5 - cut)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(300)))
+
+
+class Yielding(dict):
+    """A dictionary that lets other threads run between any two uses of it."""
+
+    def __contains__(self, key):
+        found = super().__contains__(key)
+        time.sleep(1e-5)
+        return found
+
+    def __iter__(self):
+        first = list(super().__iter__())
+        time.sleep(1e-5)
+        return iter(first)
+
+
+def test_offsets_on_a_gpu_are_refused_while_a_graph_is_captured(monkeypatch) -> None:
+    from mabert.ops.triton import launch
+
+    offsets = SimpleNamespace(is_cuda=True, device="cuda")
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="cu_seqlens on a GPU cannot go into a CUDA graph"):
+        launch.sequence_numbers(offsets, 6)
+
+
+def test_offsets_on_another_stream_are_numbered_anew(monkeypatch) -> None:
+    from mabert.ops.triton import launch
+
+    stream = SimpleNamespace(cuda_stream=1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    offsets = SimpleNamespace(
+        is_cuda=True, device="cuda", data_ptr=lambda: 8, numel=lambda: 3, stride=lambda: (1,), _version=0
+    )
+    first = launch._key_of(offsets, 6)
+    assert launch._key_of(offsets, 6) == first
+    stream.cuda_stream = 2
+    assert launch._key_of(offsets, 6) != first
 
 
 def test_opcheck_passes() -> None:

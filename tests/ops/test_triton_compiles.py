@@ -4,6 +4,7 @@ The interpreter runs what no compiler would take; this finds it. Beside that it 
 of the forward stay in registers.
 """
 
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -50,28 +51,155 @@ KERNELS = {
     ),
     "conv_forward": (CONV | {"y": "bf16"}, CONV_FLAGS, 4),
     "conv_backward": (CONV | {"grad": "bf16", "du": "bf16", "dweight": "fp32", "dbias": "fp32"}, CONV_FLAGS, 4),
+    "_chains": ({"target": "fp32"}, {"ROUNDS": 4096, "WIDTH": 1024}, 4),
 }
+OPTIONAL = {
+    "scan_forward": ("mask", "first", "z", "D", "bias", "starts", "saved"),
+    "scan_ends": ("mask", "first", "z", "bias"),
+    "scan_backward": ("mask", "first", "z", "D", "bias"),
+    "conv_forward": ("mask", "sequence", "bias"),
+    "conv_backward": ("mask", "sequence", "bias"),
+}
+"""Arguments that may be None."""
+
+ALONG_WITH = {"z": ("dz",)}
+"""Arguments that are None where another one is."""
 
 
-def compiled(name):
+def specialisations_of(name):
+    """What a kernel may be specialised to beside its usual self: each choice at least once, several at a time."""
+    pointers, usual, _ = KERNELS[name]
+    opposite = {flag: not value for flag, value in usual.items() if isinstance(value, bool)}
+    flags = itertools.cycle([{flag: value} for flag, value in opposite.items()] or [{}])
+    absent = [
+        (each, *(other for other in ALONG_WITH.get(each, ()) if other in pointers)) for each in OPTIONAL.get(name, ())
+    ]
+    everything = tuple(itertools.chain(*absent))
+    in_fp32 = {each: "fp32" if kind == "bf16" else kind for each, kind in pointers.items()}
+    parameters_in_bf16 = {each: "bf16" for each in ("D", "bias", "weight") if each in pointers}
+    distances = [each for each in NUMBERS[name] if each.endswith(("_time", "_row")) and each != "mask_row"]
+    sizes = [each for each in NUMBERS[name] if each in ("channels", "N")]
+    yield from ({"absent": each} | next(flags) for each in absent)
+    yield {"absent": everything, "aligned": True, "kinds": in_fp32}
+    yield {"absent": everything, "wide": distances} | opposite
+    yield {"aligned": True, "kinds": in_fp32 | parameters_in_bf16}
+    yield {"ones": (*sizes, *distances), "kinds": parameters_in_bf16}
+    yield from SIZES.get(name, ())
+
+
+NUMBERS = {
+    "scan_forward": (
+        "channels",
+        *(f"{each}_{way}" for each in ("u", "delta", "B", "C", "z", "mask") for way in ("row", "time")),
+    ),
+    "scan_ends": (
+        "channels",
+        *(f"{each}_{way}" for each in ("source", "delta", "matrix", "z", "mask") for way in ("row", "time")),
+    ),
+    "combine": ("channels",),
+    "scan_backward": (
+        "channels",
+        "N",
+        *(f"{each}_{way}" for each in ("grad", "u", "delta", "z", "mask") for way in ("row", "time")),
+    ),
+    "conv_forward": ("channels", "u_row", "u_time", "mask_row", "mask_time"),
+    "conv_backward": ("channels", "grad_row", "grad_time", "u_row", "u_time", "mask_row", "mask_time"),
+    "_chains": (),
+}
+WINDOWS = ({"WIDTH": 1, "BEFORE": 0}, {"WIDTH": 2, "BEFORE": 0}, {"WIDTH": 7, "BEFORE": 3, "REVERSE": True})
+SIZES = {
+    "scan_forward": ({"N": 1}, {"N": 2, "absent": ("starts",)}),
+    "scan_ends": ({"N": 1}, {"N": 2, "BACK": False}),
+    "combine": ({"N": 1, "SPLITS": 2}, {"N": 17, "SPLITS": 32, "BACK": False}),
+    "conv_forward": WINDOWS,
+    "conv_backward": WINDOWS,
+}
+"""Numbers that loops are unrolled by."""
+
+PLAIN = ("mask", "first")
+TO_THE_END = [
+    # As benchmarks run them: bf16, every step counts, all sizes multiples of 16.
+    ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True, "FULL": True, "REVERSE": False}),
+    ("scan_forward", {"absent": OPTIONAL["scan_forward"], "wide": ("u_row", "delta_row"), "SOFTPLUS": False, "N": 1}),
+    ("scan_ends", {"absent": (*PLAIN, "z"), "aligned": True, "FULL": True, "REVERSE": False, "BACK": False}),
+    ("combine", {"SPLITS": 2, "BACK": False, "ones": ("channels",)}),
+    ("combine", {"SPLITS": 32, "aligned": True}),
+    ("scan_backward", {"absent": PLAIN, "aligned": True, "FULL": True, "REVERSE": False}),
+    ("conv_forward", {"absent": ("mask", "sequence"), "aligned": True}),
+    ("conv_backward", {"absent": ("mask", "sequence"), "aligned": True}),
+    ("conv_backward", {"WIDTH": 1, "BEFORE": 0, "ones": ("channels",), "kinds": {"u": "fp32", "du": "fp32"}}),
+    ("conv_backward", {"WIDTH": 7, "absent": OPTIONAL["conv_backward"], "SILU": False, "wide": ("u_row", "grad_row")}),
+    ("_chains", {"aligned": True}),
+]
+
+
+class EnoughError(Exception):
+    """Triton's own code of a kernel is there."""
+
+
+def compiled(name, absent=(), ones=(), wide=(), aligned=False, kinds=None, to_the_end=True, **constants):
+    """Compile one specialisation of a kernel.
+
+    Args:
+        name: Of the kernel.
+        absent: Arguments that are None.
+        ones: Numbers that are 1, which Triton takes for constants.
+        wide: Numbers of 64 bits.
+        aligned: Whether pointers and numbers are known to be multiples of 16, where Triton looks for that.
+        kinds: Argument to the kind of its numbers, where it is another one.
+        to_the_end: Whether machine code is made of it; else Triton's code alone, in which what a kernel cannot be
+            specialised to shows in a tenth of a second.
+        **constants: As in `KERNELS`, where they are others.
+    """
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler import ASTSource
 
-    from mabert.ops.triton import conv_kernels, scan_kernels
+    from mabert.ops.triton import conv_kernels, limits, scan_kernels
     from mabert.ops.triton.launch import COMPILATION
 
-    pointers, constants, warps = KERNELS[name]
-    kernel = getattr(scan_kernels if hasattr(scan_kernels, name) else conv_kernels, name)
-    assert set(pointers) | set(constants) <= set(kernel.arg_names)
-    kinds = {argument: "*" + pointers[argument] if argument in pointers else "i32" for argument in kernel.arg_names}
-    kinds |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(kernel, signature=kinds, constexprs=constants)
-    return triton.compile(source, target=GPUTarget(*HOPPER), options={"num_warps": warps, **COMPILATION})
+    pointers, usual, warps = KERNELS[name]
+    kernel = next(getattr(module, name) for module in (scan_kernels, conv_kernels, limits) if hasattr(module, name))
+    pointers, constants = pointers | (kinds or {}), usual | constants
+    constants |= dict.fromkeys(absent) | dict.fromkeys(ones, 1)
+    assert {*pointers, *constants, *wide} <= set(kernel.arg_names)
+    signature = {each: "*" + pointers[each] if each in pointers else "i32" for each in kernel.arg_names}
+    signature |= dict.fromkeys(wide, "i64") | dict.fromkeys(constants, "constexpr")
+    looked_at = [parameter.name for parameter in kernel.params if not parameter.do_not_specialize]
+    multiples = [each for each in looked_at if each not in constants] if aligned else []
+    attributes = {(kernel.arg_names.index(each),): [["tt.divisibility", 16]] for each in multiples}
+    source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=attributes)
+
+    def stages(self, stages, options, *more):
+        made(self, stages, options, *more)
+        stages["ttgir"] = stop
+
+    def stop(*_):
+        raise EnoughError
+
+    made = CUDABackend.add_stages
+    with pytest.MonkeyPatch.context() as patch:
+        if not to_the_end:
+            patch.setattr(CUDABackend, "add_stages", stages)
+        return triton.compile(source, target=GPUTarget(*HOPPER), options={"num_warps": warps, **COMPILATION})
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "_chains"])
+def test_a_kernel_compiles(name):
+    assert compiled(name).asm["cubin"][:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(("name", "how"), TO_THE_END, ids=str)
+def test_other_specialisations_compile(name, how):
+    assert compiled(name, **how).asm["cubin"][:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_compiles(name):
-    assert compiled(name).asm["cubin"][:4] == b"\x7fELF"
+def test_a_kernel_can_be_specialised_to_whatever_it_is_called_with(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # where nothing is compiled yet
+    for how in specialisations_of(name):
+        with pytest.raises(EnoughError):
+            compiled(name, to_the_end=False, **how)
 
 
 def test_the_states_of_the_forward_stay_in_registers(tmp_path):

@@ -168,13 +168,36 @@ def serve(pipe: Connection, name: str) -> None:
         try:
             pipe.send(("ok", getattr(answers, question)(*arguments)))
         except Exception as error:
-            answers.release()
-            pipe.send((status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]))
+            answer = (status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
+            if is_of_gpu(error) or gpu_is_lost():
+                # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
+                pipe.send(answer)
+                return
+            with contextlib.suppress(Exception):
+                answers.release()
+            pipe.send(answer)
 
 
 def status_of(error: Exception) -> str:
     """Whether a model failed for want of memory."""
     return "out of memory" if is_want_of_memory(error) else "failed"
+
+
+def is_of_gpu(error: Exception) -> bool:
+    """Whether a GPU's driver reported an error other than want of memory; torch and Triton have words of their own."""
+    words = ("CUDA error", "Triton Error [CUDA]")
+    return any(word in str(error) for word in words) and not is_want_of_memory(error)
+
+
+def gpu_is_lost() -> bool:
+    """Whether an error has left the GPU unusable to this process, as reading outside of its memory does."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return not is_want_of_memory(error)
+    return False
 
 
 class Answers:

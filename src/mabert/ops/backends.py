@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mabert.environment import bf16_instructions
+
 AUTO = "auto"
 BACKENDS = ("reference", "cpu", "triton")
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
@@ -144,8 +146,8 @@ def attention_pays(tensor: torch.Tensor) -> bool:
 
 @functools.cache
 def _has_bf16_without_amx() -> bool:
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16")) and not capabilities.get("amx_bf16")
+    instructions = bf16_instructions()
+    return "avx512_bf16" in instructions and "amx_bf16" not in instructions
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """`python -m mabert.bench.gpu`: every step that has no result of this commit and GPU in the folder yet.
 
 Runs from the sources (``PYTHONPATH=src``) with whatever versions are there. Each step is a process of its own with a
-time limit, so that one that fails or hangs costs neither the others nor what they left. Steps that measure all seven
-encoders leave what they have in ``*.partial.json`` as they go.
+time limit, so that one that fails or hangs costs neither the others nor what they left. What a step has measured stands
+in ``*.partial.json``, for the tests in their log, and the next run goes on from there.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,17 +19,24 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 import mabert
+from mabert.bench.gpu.pieces import GPU_LOST, Pieces
 from mabert.bench.results import measured_on, write
 from mabert.environment import installed
+from mabert.processes import end_with_parent
 
-LIMIT = 580.0
-"""Seconds of a step, so that one that hangs costs little."""
+LIMIT = 560.0
+"""Seconds of a step, so that one that hangs costs little, and that it ends within ten minutes with all around it."""
+
+GRACE = 15.0
+"""Seconds that a step has to end in once it is interrupted."""
 
 LENGTHS = {"best": (128, 512, 1024, 2048, 4096, 8192, 16384, 65536), "paper": (128, 512, 1024, 2048, 4096)}
 TRAINED_LENGTHS = {"best": (512, 4096, 16384), "paper": (512, 4096)}
@@ -38,84 +46,102 @@ RIVALS = tuple(itertools.product(LENGTHS, ("latency", "memory", "training")))
 """Steps that measure all seven: profile and measure."""
 
 _OPERATOR_TESTS, _MODEL_TESTS = "tests/ops/test_triton.py", "tests/model/test_gpu.py"
+_PYTEST = (sys.executable, "-m", "pytest")
+# Other versions than the tested ones may warn of other things, and lack pytest's plugins.
+_PLAIN = ("-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
 
 
-def tests(output: Path) -> dict[str, Any]:
-    """Run the GPU tests of operators and model, side by side where pytest can."""
+def tests(pieces: Pieces) -> dict[str, Any]:
+    """Run the GPU tests of operators and model, side by side where pytest can; those that have passed stay passed."""
+    log = pieces.folder / "gpu-tests.log"
+    begun = f"# {json.dumps(pieces.measured)}"
+    chosen = [_OPERATOR_TESTS, _MODEL_TESTS]
+    if log.is_file() and log.read_text(encoding="utf-8").startswith(begun + "\n"):
+        chosen = not_passed(log, chosen)
+        if not chosen:
+            return {"exit_code": 0, "output": ["all have passed before"]}
+    else:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(begun + "\n", encoding="utf-8")
     spread = ("-n", "8") if importlib.util.find_spec("xdist") else ()
-    return _pytest(output / "gpu-tests.log", sys.executable, "-m", "pytest", _OPERATOR_TESTS, _MODEL_TESTS, *spread)
+    return _pytest(log, *_PYTEST, *chosen, *spread)
 
 
-def sanitizer(output: Path) -> dict[str, Any]:
+def not_passed(log: Path, files: list[str]) -> list[str]:
+    """Names of the tests in some files that have not passed by a log; the files where they cannot be listed."""
+    listed = subprocess.run([*_PYTEST, *files, *_PLAIN, "--collect-only", "-q"], capture_output=True, text=True)
+    if listed.returncode:
+        return files
+    lines = log.read_text(encoding="utf-8").splitlines()
+    # "NAME PASSED [ 10%]", or of several processes "[gw0] [ 10%] PASSED NAME".
+    passed = {
+        match[1] or match[2] for line in lines if (match := re.search(r"(?:(\S+::\S+) PASSED|PASSED (\S+::\S+))", line))
+    }
+    return [name for name in listed.stdout.splitlines() if "::" in name and name not in passed]
+
+
+def sanitizer(pieces: Pieces) -> dict[str, Any]:
     """Run a few of them under compute-sanitizer, each tensor in memory of its own, so that a step outside shows."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return {"skipped": "compute-sanitizer is not installed"}
-    command = (
-        tool,
-        "--error-exitcode",
-        "9",
-        sys.executable,
-        "-m",
-        "pytest",
-        _OPERATOR_TESTS,
-        "-k",
-        "written or packed",
-    )
-    return _pytest(output / "gpu-sanitizer.log", *command, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    log = pieces.folder / "gpu-sanitizer.log"
+    log.unlink(missing_ok=True)
+    # Python itself and nothing that it starts, such as compilers; errors that torch asks for and handles are none.
+    options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "application-only")
+    chosen = (_OPERATOR_TESTS, "-k", "written or packed")
+    return _pytest(log, tool, *options, *_PYTEST, *chosen, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
 def _pytest(log: Path, *command: str, **environment: str) -> dict[str, Any]:
-    """Run tests; what they print stands in a file from the first line on, in case their time ends before they do."""
-    # Other versions than the tested ones may warn of other things, and lack pytest's plugins.
-    plain = ("-v", "-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=default")
+    """Run tests; what they print is added to a file as it comes, in case their time ends before they do."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as lines:
-        ran = subprocess.run(
-            [*command, *plain], stdout=lines, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+    with log.open("a", encoding="utf-8") as lines:
+        ran = subprocess.Popen(
+            [*command, *_PLAIN, "-v"],
+            stdout=lines,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            preexec_fn=end_with_parent,
         )
-    return {"exit_code": ran.returncode, "output": log.read_text(encoding="utf-8").splitlines()[-60:]}
+        # An interrupt is for pytest too, which then prints what it has and ends.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            code = ran.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    return {"exit_code": code, "output": log.read_text(encoding="utf-8").splitlines()[-60:]}
 
 
-def operators(_: Path) -> dict[str, Any]:
+def operators(pieces: Pieces) -> dict[str, Any]:
     """Time scan and convolution."""
     from mabert.bench.gpu.operators import measure
 
-    return measure()
+    return measure(pieces)
 
 
-def forwards(output: Path) -> dict[str, Any]:
+def forwards(pieces: Pieces, compiled: bool = False) -> dict[str, Any]:
     """Time forwards of whole models."""
     from mabert.bench.gpu.models import measure_forwards
 
-    return measure_forwards(_keeping("forwards", output))
+    return measure_forwards(pieces, compiled=compiled)
 
 
-def training(output: Path) -> dict[str, Any]:
-    """Time training steps, and take one apart."""
-    from mabert.bench.gpu.models import measure_parts, measure_training
+def training(pieces: Pieces, compiled: bool = False) -> dict[str, Any]:
+    """Time training steps; take one apart, where they are not compiled."""
+    from mabert.bench.gpu.models import measure_training
 
-    return {**measure_training(_keeping("training", output)), "parts": measure_parts()}
+    return measure_training(pieces, compiled=compiled)
 
 
-def uneven(output: Path) -> dict[str, Any]:
+def uneven(pieces: Pieces) -> dict[str, Any]:
     """Time texts of uneven length, unpadded and padded."""
     from mabert.bench.gpu.models import measure_lengths
 
-    return measure_lengths(_keeping("uneven", output))
+    return measure_lengths(pieces)
 
 
-def _keeping(step: str, output: Path) -> Callable[[dict[str, Any]], None]:
-    """What writes the results that a step has so far."""
-    begun = measured_on()
-
-    def keep(result: dict[str, Any]) -> None:
-        write({"environment": begun, "step": step, **result}, output, f"gpu-{step}.partial")
-
-    return keep
-
-
-def rivals(profile: str, measure: str, output: Path) -> dict[str, Any]:
+def rivals(profile: str, measure: str, pieces: Pieces) -> dict[str, Any]:
     """Measure all seven encoders; in the paper's settings at the paper's lengths."""
     from mabert.bench.models import Plan, run
     from mabert.bench.turns import Protocol
@@ -123,52 +149,57 @@ def rivals(profile: str, measure: str, output: Path) -> dict[str, Any]:
     # The limit leaves room for the first call, which compiles.
     protocol = Protocol(warm_seconds=1.0, budget=2.0, limit=90.0)
     lengths = LENGTHS[profile] if measure != "training" else TRAINED_LENGTHS[profile]
-    plan = Plan(
-        measures=(measure,),
-        profiles=(profile,),
-        dtypes=("bfloat16",),
-        lengths=lengths,
-        device="cuda",
-        protocol=protocol,
-    )
-    return run(plan, output=output, name=f"gpu-{profile}_{measure}.partial")
+    options: dict[str, Any] = {"measures": (measure,), "profiles": (profile,), "lengths": lengths}
+
+    def measured(model: str) -> dict[str, Any]:
+        return run(Plan(models=(model,), dtypes=("bfloat16",), device="cuda", protocol=protocol, **options))
+
+    return _of_all_seven(pieces, measured)
 
 
-def many_texts(output: Path) -> dict[str, Any]:
+def many_texts(pieces: Pieces) -> dict[str, Any]:
     """Measure tokens a second over many texts, all seven encoders at their best batch."""
     from mabert.bench.throughput import run
 
-    return run(device="cuda", times=16, output=output, name="gpu-many_texts.partial")
+    return _of_all_seven(pieces, lambda model: run(models=(model,), device="cuda", times=16))
 
 
-def compiled_forwards(output: Path) -> dict[str, Any]:
-    """Time compiled forwards."""
-    from mabert.bench.gpu.models import measure_forwards
+def _of_all_seven(pieces: Pieces, measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Measure one encoder after the other, as a GPU is measured anyhow, and put their rows together.
 
-    return measure_forwards(_keeping("compiled_forwards", output), compiled=True)
+    A rival may fail, which its rows tell; where MaBERT does, the step has failed.
+    """
+    from mabert.baselines.registry import FAMILIES
+    from mabert.bench.turns import ANCHOR
+
+    def wrong(result: dict[str, Any]) -> str | None:
+        failed = [f"{row['model']}: {row['reason']}" for row in result["rows"] if row["status"] == "failed"]
+        for line in failed:
+            sys.stdout.write(f"{pieces.step}: {line}\n")
+        return next((line for line in failed if line.startswith(f"{ANCHOR}:")), None)
+
+    parts = pieces.measure({model: functools.partial(measured, model) for model in FAMILIES}, wrong)
+    together: dict[str, Any] = dict(next(iter(parts.values()), {}))
+    together["rows"] = [row for part in parts.values() for row in part["rows"]]
+    if "parameters" in together:
+        together["parameters"] = {name: n for part in parts.values() for name, n in part["parameters"].items()}
+    return together
 
 
-def compiled_training(output: Path) -> dict[str, Any]:
-    """Time compiled training steps."""
-    from mabert.bench.gpu.models import measure_training
-
-    return measure_training(_keeping("compiled_training", output), compiled=True)
-
-
-Step = Callable[[Path], dict[str, Any]]
-"""What a step runs, given the folder of results; it returns its own."""
+Step = Callable[[Pieces], dict[str, Any]]
+"""What a step runs, given what it has done before; it returns its result."""
 
 STEPS: dict[str, Step] = {
     "tests": tests,
-    "sanitizer": sanitizer,
     "operators": operators,
     "training": training,
     "forwards": forwards,
     "uneven": uneven,
     **{f"{profile}_{measure}": functools.partial(rivals, profile, measure) for profile, measure in RIVALS},
     "many_texts": many_texts,
-    "compiled_training": compiled_training,
-    "compiled_forwards": compiled_forwards,
+    "compiled_training": functools.partial(training, compiled=True),
+    "compiled_forwards": functools.partial(forwards, compiled=True),
+    "sanitizer": sanitizer,
 }
 
 
@@ -195,15 +226,17 @@ def main() -> int:
 
 
 def _run_here(step: str, output: Path) -> None:
-    before = set(output.glob(f"*-gpu-{step}.partial.json"))  # of other machines, commits and tries
-    result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step](output)}
+    pieces = Pieces(step, output, _measured_by())
+    result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step](pieces)}
+    failed = bool(pieces.errors or result.get("exit_code"))
+    if failed:
+        result["errors"] = pieces.errors
     path = write(result, output, f"gpu-{step}")
-    for partial in set(output.glob(f"*-gpu-{step}.partial.json")) - before:
-        partial.unlink()
-    if result.get("exit_code"):
+    if failed:
         path.rename(path.with_suffix(".failed.json"))
-        sys.stdout.write("\n".join(result["output"]) + "\n")
+        sys.stdout.write("\n".join(result.get("output", ())) + "\n")
         raise SystemExit(1)
+    pieces.remove()
 
 
 def _run(step: str, output: Path) -> bool:
@@ -213,19 +246,45 @@ def _run(step: str, output: Path) -> bool:
     sys.stdout.write(f"{step} ...\n")
     sys.stdout.flush()
     started = time.monotonic()
+    code: int | None = GPU_LOST
+    while code == GPU_LOST:  # each time one piece more has been tried
+        code = _in_a_process(step, output, LIMIT - (time.monotonic() - started))
+    outcome = "out of time" if code is None else "done" if code == 0 else f"exit code {code}"
+    sys.stdout.write(f"{step}: {outcome} after {time.monotonic() - started:.0f} s\n")
+    return code == 0
+
+
+def _in_a_process(step: str, output: Path, seconds: float) -> int | None:
+    """Run a step; return its exit code, or None where its time ended."""
     command = [sys.executable, "-m", "mabert.bench.gpu", "--here", step, "-o", str(output)]
     # Two sides that each fill the memory take turns: what one has freed must serve the other.
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ}
-    with subprocess.Popen(command, start_new_session=True, env=environment) as process:
-        try:
-            code = process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            # With all it started: a test that goes on would be timed with what comes next.
-            os.killpg(process.pid, signal.SIGKILL)
-            code = -1
-    outcome = "done" if code == 0 else "out of time" if code == -1 else f"exit code {code}"
-    sys.stdout.write(f"{step}: {outcome} after {time.monotonic() - started:.0f} s\n")
-    return code == 0
+    before = signal.signal(signal.SIGTERM, _stop)
+    process = subprocess.Popen(command, start_new_session=True, env=environment, preexec_fn=end_with_parent)
+    try:
+        return process.wait(max(seconds, 0.0))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.returncode is None:
+            _end(process)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    """End as a signal asks, by way of all that is to be done at the end."""
+    raise SystemExit(128 + number)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a step with all it started: a test that goes on would be timed with what comes next. It may say what it has
+    first."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def sources() -> str:
@@ -234,14 +293,20 @@ def sources() -> str:
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
+def _measured_by() -> list[str | None]:
+    """What decides whether numbers may stand together: sources, GPU and versions."""
+    return [sources(), torch.cuda.get_device_name(), installed("torch"), installed("triton")]
+
+
 def _is_done(step: str, output: Path) -> bool:
     """Tell whether the folder holds this step's result of these sources and versions on this GPU."""
-    here = (sources(), torch.cuda.get_device_name(), installed("torch"), installed("triton"))
+    here = _measured_by()
     for path in output.glob(f"*-gpu-{step}.json"):
         there = json.loads(path.read_text(encoding="utf-8"))
+        if "sources" not in there or "skipped" in there:  # another's, of the same name
+            continue
         packages = there["environment"]["packages"]
-        known = (there["sources"], there["environment"]["device"], packages["torch"], packages["triton"])
-        if known == here and "skipped" not in there:
+        if [there["sources"], there["environment"]["device"], packages["torch"], packages["triton"]] == here:
             return True
     return False
 

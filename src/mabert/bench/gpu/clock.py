@@ -10,6 +10,7 @@ from mabert.bench.rounds import Spread
 _FLUSHED_BYTES = 256 << 20  # more than the second-level cache of any GPU this runs on
 _WARM_CALLS = 3
 _SLEEP_CYCLES = 20_000_000  # some ten milliseconds, longer than queueing any of our operators takes
+_LONGEST_SLEEP_CYCLES = 16 * _SLEEP_CYCLES
 
 
 def interleave(
@@ -32,6 +33,9 @@ def interleave(
 
     Returns:
         One spread for each side.
+
+    Raises:
+        RuntimeError: ``queued``, and a call is not queued while the GPU waits, be it that it waits for the GPU itself.
     """
     flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
     for function in sides.values():
@@ -50,14 +54,24 @@ def interleave(
 
 def _sample(function: Callable[[], object], flush: torch.Tensor, queued: bool) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()
-    if queued:
-        torch.cuda._sleep(_SLEEP_CYCLES)
-    start.record()
-    function()
-    end.record()
-    end.synchronize()
-    return 1e-3 * start.elapsed_time(end)
+    cycles = _SLEEP_CYCLES
+    while True:
+        flush.zero_()
+        if queued:
+            torch.cuda._sleep(cycles)
+        else:
+            torch.cuda.synchronize()  # else the first of the host's time is hidden behind the flush
+        start.record()
+        function()
+        end.record()
+        # Where the clock started before all was queued, the sample has the host's time in it, and is not counted.
+        late = queued and start.query()
+        end.synchronize()
+        if not late:
+            return 1e-3 * start.elapsed_time(end)
+        cycles *= 2
+        if cycles > _LONGEST_SLEEP_CYCLES:
+            raise RuntimeError("queueing a call took longer than the GPU was kept waiting, so it cannot be timed alone")
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
@@ -75,5 +89,5 @@ def copy_rate() -> float:
     """Copy a gigabyte within the GPU's memory; return the best bytes a second, read and written together."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    fastest = interleave({"copy": lambda: target.copy_(source)}, most=20)["copy"].fastest_ms
+    fastest = interleave({"copy": lambda: target.copy_(source)}, most=20, queued=True)["copy"].fastest_ms
     return 2 * source.nbytes / (1e-3 * fastest)

@@ -1,6 +1,7 @@
 """MaBERT-base beside BERT-base on a GPU: both in bf16, BERT with SDPA's flash kernel, with and without compilation."""
 
-import gc
+import functools
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from transformers import BertConfig, BertForMaskedLM
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
+from mabert.bench.gpu.pieces import Pieces
 from mabert.bench.tasks import Cell, Forward, compiled, is_want_of_memory
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 
@@ -24,9 +26,6 @@ SCORED = 0.15
 SPARE_BYTES = 2 << 30
 MORE_TEXTS = 8
 """Times as many texts a batch as on a CPU."""
-
-Keep = Callable[[dict[str, Any]], None]
-"""What is told of each length's results as soon as they are there."""
 
 _STEPS = {"least": 3, "most": 10, "budget": 20.0}
 
@@ -60,38 +59,51 @@ def _forward(model: nn.Module, ids: Tensor) -> Callable[[], object]:
     return call
 
 
-def measure_forwards(keep: Keep, compiled: bool = False) -> dict[str, Any]:
+def measure_forwards(pieces: Pieces, compiled: bool = False) -> dict[str, Any]:
     """Time one forward at batch 1, and tokens a second at the largest batch that fits.
 
     Args:
-        keep: See `Keep`, as for all that follow.
+        pieces: Keeps each length's rows, as for all that follow.
         compiled: Whether both go through `torch.compile` first; batch 1 only.
 
     Returns:
         ``rows``: side, length, batch, times, tokens a second, `weight_bytes`, and `peak_bytes`
         beyond these. A side that does not fit at batch 1 has no row.
     """
-    rows: list[dict[str, Any]] = []
-    for length in LENGTHS:
-        cell = Cell("latency", "best", "bfloat16", length, "cuda")
-        models: dict[str, nn.Module] = {side: Forward(FAMILIES[side], cell).model for side in ("mabert", "bert")}
-        used = compile_all(models) if compiled else models
-        one = {side: _forward(model, _ids(1, length)) for side, model in used.items()}
-        one = {side: call for side, call in one.items() if _fits(call)}
-        for side, spread in interleave(one, **_STEPS).items():
-            rows.append(_row("latency", models[side], side, 1, length, asdict(spread), peak_bytes(one[side])))
-        if not compiled:
-            for side in one:
-                model = models[side]
-                batch = _largest_batch(model, length)
-                call = _forward(model, _ids(batch, length))
-                spread = interleave({side: call}, **_STEPS)[side]
-                rows.append(_row("throughput", model, side, batch, length, asdict(spread), peak_bytes(call)))
-        del models, used, one
-        gc.collect()
-        torch.cuda.empty_cache()
-        keep({"compiled": compiled, "rows": rows})
-    return {"compiled": compiled, "rows": rows}
+    lengths = {f"{length:,} tokens": functools.partial(_forwards, length, compiled) for length in LENGTHS}
+    return {"compiled": compiled, "rows": _joined(pieces.measure(lengths))}
+
+
+def _joined(parts: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [row for rows in parts.values() for row in rows]
+
+
+def _forwards(length: int, compiled: bool) -> list[dict[str, Any]]:
+    cell = Cell("latency", "best", "bfloat16", length, "cuda")
+    models: dict[str, nn.Module] = {side: Forward(FAMILIES[side], cell).model for side in ("mabert", "bert")}
+    used = compile_all(models) if compiled else models
+    one = {side: _forward(model, _ids(1, length)) for side, model in used.items()}
+    one = _fitting(one, f"a forward of {length:,} tokens")
+    rows = [
+        _row("latency", models[side], side, 1, length, asdict(spread), peak_bytes(one[side]))
+        for side, spread in interleave(one, **_STEPS).items()
+    ]
+    for side in () if compiled else one:
+        model = models[side]
+        batch = _largest_batch(model, length)
+        call = _forward(model, _ids(batch, length))
+        spread = interleave({side: call}, **_STEPS)[side]
+        rows.append(_row("throughput", model, side, batch, length, asdict(spread), peak_bytes(call)))
+    return rows
+
+
+def _fitting(calls: dict[str, Callable[[], object]], what: str) -> dict[str, Callable[[], object]]:
+    """Leave out the sides that do not fit, and say so."""
+    fitting = {side: call for side, call in calls.items() if _fits(call)}
+    for side in calls:
+        if side not in fitting:
+            sys.stdout.write(f"{what}: {side} is left out, for want of memory\n")
+    return fitting
 
 
 def compile_all(models: dict[str, nn.Module]) -> dict[str, nn.Module]:
@@ -118,7 +130,7 @@ def _row(
     return {**row, **spread, "weight_bytes": weights, "peak_bytes": peak}
 
 
-def measure_training(keep: Keep, compiled: bool = False) -> dict[str, Any]:
+def measure_training(pieces: Pieces, compiled: bool = False) -> dict[str, Any]:
     """Time one optimizer step of masked language modelling at an effective batch of 32, by accumulation where needed.
 
     Both compute logits at every position, as BERT does, and neither has dropout in its attention, for which no flash
@@ -126,45 +138,45 @@ def measure_training(keep: Keep, compiled: bool = False) -> dict[str, Any]:
 
     Returns:
         ``rows``: side, length, micro-batch, times, tokens a second, `weight_bytes`, and `peak_bytes` beyond
-        weights and optimizer state.
+        weights and optimizer state. A side that does not fit at one text has no row. Where not ``compiled``, ``parts``:
+        see `measure_parts`.
     """
-    rows: list[dict[str, Any]] = []
-    for length in TRAINED_LENGTHS:
-        torch.manual_seed(0)
-        positions = max(512, length)
-        models = {
-            "mabert": MaBertForMaskedLM(
-                MaBertConfig(max_position_embeddings=positions, attention_probs_dropout_prob=0.0)
-            ),
-            "bert": BertForMaskedLM(
-                BertConfig(
-                    max_position_embeddings=positions, attention_probs_dropout_prob=0.0, attn_implementation="sdpa"
-                )
-            ),
-        }
-        models = {side: model.cuda().train() for side, model in models.items()}
-        used = compile_all(models) if compiled else models
-        steps: dict[str, Callable[[], object]] = {}
-        micro: dict[str, int] = {}
-        spare = _spare()
-        for side, model in models.items():
-            # Sought without compilation, which takes a minute for each micro-batch.
-            micro[side] = EFFECTIVE_BATCH
-            while not _fits(_training_step(model, model, micro[side], length)) and micro[side] > 1:
-                micro[side] //= 2
-                model.zero_grad(set_to_none=True)
-            steps[side] = _training_step(used[side], model, micro[side], length)
-        del spare
-        for side, spread in interleave(steps, **_STEPS).items():
-            row = _row(
-                "training step", models[side], side, EFFECTIVE_BATCH, length, asdict(spread), peak_bytes(steps[side])
-            )
-            rows.append({**row, "micro_batch": micro[side]})
-        del models, used, steps
-        gc.collect()
-        torch.cuda.empty_cache()
-        keep({"compiled": compiled, "rows": rows})
-    return {"compiled": compiled, "rows": rows}
+    lengths = {f"{length:,} tokens": functools.partial(_trained, length, compiled) for length in TRAINED_LENGTHS}
+    measured = pieces.measure(lengths if compiled else {**lengths, "parts": measure_parts})
+    parts = {"parts": measured.pop("parts")} if "parts" in measured else {}
+    return {"compiled": compiled, "rows": _joined(measured), **parts}
+
+
+def _trained(length: int, compiled: bool) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    positions = max(512, length)
+    ours = MaBertConfig(max_position_embeddings=positions, attention_probs_dropout_prob=0.0)
+    theirs = BertConfig(max_position_embeddings=positions, attention_probs_dropout_prob=0.0, attn_implementation="sdpa")
+    models: dict[str, nn.Module] = {"mabert": MaBertForMaskedLM(ours), "bert": BertForMaskedLM(theirs)}
+    models = {side: model.cuda().train() for side, model in models.items()}
+    used = compile_all(models) if compiled else models
+    spare = _spare()
+    # Sought without compilation, which takes a minute for each micro-batch.
+    micro = {side: _largest_micro_batch(model, length) for side, model in models.items()}
+    steps = {side: _training_step(used[side], models[side], micro[side], length) for side in models}
+    # One text may not fit either, and a compiled step may want more than the one that was sought with.
+    steps = _fitting(steps, f"a training step of {length:,} tokens")
+    del spare
+    rows = []
+    for side, spread in interleave(steps, **_STEPS).items():
+        peak = peak_bytes(steps[side])
+        row = _row("training step", models[side], side, EFFECTIVE_BATCH, length, asdict(spread), peak)
+        rows.append({**row, "micro_batch": micro[side]})
+    return rows
+
+
+def _largest_micro_batch(model: nn.Module, length: int) -> int:
+    """Halve until a step fits; at one text nobody knows."""
+    micro = EFFECTIVE_BATCH
+    while micro > 1 and not _fits(_training_step(model, model, micro, length)):
+        micro //= 2
+        model.zero_grad(set_to_none=True)
+    return micro
 
 
 def _training_step(
@@ -192,6 +204,9 @@ def measure_parts() -> dict[str, Any]:
     Returns:
         ``milliseconds`` on the GPU by kernel, largest first; ``operators``, those of scan and convolution; ``share`` of
         these in all.
+
+    Raises:
+        RuntimeError: The profiler saw no kernel, as where it may not read the GPU's counters.
     """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -210,6 +225,8 @@ def measure_parts() -> dict[str, Any]:
     kernels: Counter[str] = Counter()
     for event in run:
         kernels[event.key[:80]] += event.self_device_time_total / 1e3
+    if not sum(kernels.values()):
+        raise RuntimeError("torch's profiler saw no kernel on the GPU")
     # An operator's time is that of all it starts: its sums over parts and its copies as well as its kernels.
     ours = {event.key: event.device_time_total / 1e3 for event in events if event.key.startswith("mabert::")}
     return {
@@ -219,22 +236,18 @@ def measure_parts() -> dict[str, Any]:
     }
 
 
-def measure_lengths(keep: Keep) -> dict[str, Any]:
+def measure_lengths(pieces: Pieces) -> dict[str, Any]:
     """Time batches of texts of uneven length, unpadded and padded; see `mabert.bench.lengths`.
 
     Returns:
         ``rows`` and ``speed`` as there, ``lengths`` of the texts. A side that does not fit has no row.
     """
-    rows = []
     drawn = {name: lengths.draw(*how[:3], MORE_TEXTS * how[3]) for name, how in lengths.NORMAL.items()}
     drawn |= {name: MORE_TEXTS * list(few) for name, few in lengths.REAL.items()}
-    for name, of_texts in drawn.items():
-        sides = lengths.calls(of_texts, torch.bfloat16, "cuda")
-        sides = {side: call for side, call in sides.items() if _fits(call)}
-        for side, spread in interleave(sides, **_STEPS).items():
-            rows.append(lengths.row_of(name, side, of_texts, spread))
-        del sides
-        gc.collect()
-        torch.cuda.empty_cache()
-        keep({"lengths": drawn, "rows": [asdict(row) for row in rows]})
-    return {"lengths": drawn, "rows": [asdict(row) for row in rows], "speed": lengths.speeds(rows)}
+    rows = _joined(pieces.measure({name: functools.partial(_uneven, name, texts) for name, texts in drawn.items()}))
+    return {"lengths": drawn, "rows": rows, "speed": lengths.speeds([lengths.Row(**row) for row in rows])}
+
+
+def _uneven(name: str, texts: list[int]) -> list[dict[str, Any]]:
+    sides = _fitting(lengths.calls(texts, torch.bfloat16, "cuda"), f"texts of {name}")
+    return [asdict(lengths.row_of(name, side, texts, spread)) for side, spread in interleave(sides, **_STEPS).items()]

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ COMPILATION = {"enable_fp_fusion": True}
 
 _KEPT_NUMBERS = 8
 _numbered: dict[Any, tuple[Tensor, Tensor]] = {}
+_numbers_lock = threading.Lock()  # autograd has a thread for each GPU
 
 _SHORTEST_SPLIT = 64
 _MOST_SPLITS = 64
@@ -72,21 +74,44 @@ def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
+        RuntimeError: The offsets lie on a GPU, and a CUDA graph is being captured there.
     """
-    key = None
-    if not cu_seqlens.is_inference():
-        key = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens._version, cu_seqlens.device, time)
-    if key in _numbered:
-        return _numbered[key][1]
+    if _is_capturing(cu_seqlens):
+        raise RuntimeError(
+            "cu_seqlens on a GPU cannot go into a CUDA graph: their check reads them, and the graph would keep the "
+            "sequences of its capture; capture with rows of one sequence each, or run packed rows without a graph"
+        )
+    key = None if cu_seqlens.is_inference() else _key_of(cu_seqlens, time)
+    with _numbers_lock:
+        kept = _numbered.get(key)
+    if kept is not None:
+        return kept[1]
     spans(cu_seqlens, 1, time)
     steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
-    numbers = torch.searchsorted(cu_seqlens, steps, right=True).to(torch.int32)
+    numbers = torch.searchsorted(cu_seqlens.contiguous(), steps, right=True).to(torch.int32)
     if key is not None:
-        # The offsets are kept as well, so that their memory cannot become another tensor's under the same key.
-        _numbered[key] = (cu_seqlens, numbers)
-        while len(_numbered) > _KEPT_NUMBERS:
-            del _numbered[next(iter(_numbered))]
+        with _numbers_lock:
+            # The offsets are kept as well, so that their memory cannot become another tensor's under the same key.
+            _numbered[key] = (cu_seqlens, numbers)
+            while len(_numbered) > _KEPT_NUMBERS:
+                del _numbered[next(iter(_numbered))]
     return numbers
+
+
+def _is_capturing(cu_seqlens: Tensor) -> bool:
+    """Whether a CUDA graph is being captured where the offsets lie."""
+    if not cu_seqlens.is_cuda:
+        return False
+    with torch.cuda.device(cu_seqlens.device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _key_of(cu_seqlens: Tensor, time: int) -> tuple[Any, ...]:
+    """What tells one tensor of offsets from another, and the stream on which its numbers are there in time."""
+    device = cu_seqlens.device
+    stream = torch.cuda.current_stream(device).cuda_stream if cu_seqlens.is_cuda else None
+    layout = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens.stride())
+    return (*layout, cu_seqlens._version, device, stream, time)
 
 
 def starts_of_sequences(cu_seqlens: Tensor | None, time: int, reverse: bool) -> Tensor | None:

@@ -22,13 +22,14 @@ def _chains(target, ROUNDS: tl.constexpr, WIDTH: tl.constexpr):
 def exponential_rate(device: torch.device) -> float:
     """Measure exponentials a second, the best of a few tries, with nothing read or written on the way."""
     programs = _PROGRAMS_A_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
-    target = torch.empty(programs * _CHAINS, device=device)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = []
-    for _ in range(_TRIES):
-        start.record()
-        launch(_chains, programs, target, ROUNDS=_ROUNDS, WIDTH=_CHAINS, warps=4)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
+    with torch.cuda.device(device):  # events belong to the current device
+        target = torch.empty(programs * _CHAINS, device=device)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(_TRIES):
+            start.record()
+            launch(_chains, programs, target, ROUNDS=_ROUNDS, WIDTH=_CHAINS, warps=4)
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
     return programs * _CHAINS * _ROUNDS / (1e-3 * min(times))

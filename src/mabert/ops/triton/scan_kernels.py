@@ -322,7 +322,8 @@ def combine(
     duration = tl.load(durations + (part * channels)[:, None] + c[None, :], mask=present, other=0.0)
     a = tl.load(A + n * channels + c, mask=c < channels, other=0.0)
     reset = tl.load(broken + part, mask=turn < splits, other=0)
-    decay = tl.exp2(duration * a[None, :])
+    # A split whose steps are all masked leaves what enters it as it is, even under an infinite A.
+    decay = tl.where(duration == 0.0, 1.0, tl.exp2(duration * a[None, :]))
     resets = tl.broadcast_to(reset[:, None], (SPLITS, BLOCK))
     _, entering, _ = tl.associative_scan((decay, end, resets), 0, _then)
     following = part - 1 if BACK else part + 1
