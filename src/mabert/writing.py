@@ -10,11 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import FileLock
+
 WRITING = ".writing"
 """How the names end of what is not whole yet."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a disk that takes no more says, without naming a file."""
+
+
+def locked(path: str | Path) -> FileLock:
+    """A file's lock, which ends with the process that holds it; a file system without locks is an error.
+
+    A file in place of a lock would outlive a machine that fails, and what it stands for stay taken.
+    """
+    return FileLock(path, fallback_to_soft=False)
 
 
 @contextmanager

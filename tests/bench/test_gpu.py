@@ -111,13 +111,34 @@ def test_a_step_is_interrupted_and_then_killed_with_all_it_started(monkeypatch, 
     program.write_text(INTERRUPTED.format(said=said, pid=pid))
     program.chmod(0o755)
     monkeypatch.setattr(gpu.sys, "executable", str(program))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def has_begun():
+        for _ in range(1200):
+            if pid.is_file() and pid.read_text().endswith("\n"):
+                return
+            time.sleep(0.05)
+        pytest.fail("the step did not begin")
+
     if asked == "time":
-        assert gpu._in_a_process("tests", tmp_path, 1.0) is None
+        wait = subprocess.Popen.wait
+
+        def waited(process, seconds=None):
+            if process.args[0] == str(program) and not said.exists() and seconds == 30.0:
+                has_begun()
+                raise subprocess.TimeoutExpired(process.args, seconds)
+            return wait(process, seconds)
+
+        monkeypatch.setattr(subprocess.Popen, "wait", waited)
+        assert gpu._in_a_process("tests", tmp_path, 30.0) is None
     else:
         number = signal.SIGINT if asked == "Ctrl-C" else signal.SIGTERM
-        threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+        main = os.getpid()
+        sender = threading.Thread(target=lambda: (has_begun(), os.kill(main, number)))
+        sender.start()
         with pytest.raises(KeyboardInterrupt if asked == "Ctrl-C" else SystemExit):
-            gpu._in_a_process("tests", tmp_path, 30.0)
+            gpu._in_a_process("tests", tmp_path, 120.0)
+        sender.join()
     assert said.read_text() == "interrupted\n"
     for _ in range(100):
         if not is_running(int(pid.read_text())):
@@ -125,7 +146,7 @@ def test_a_step_is_interrupted_and_then_killed_with_all_it_started(monkeypatch, 
         time.sleep(0.05)
     else:
         pytest.fail("what the step had started goes on")
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def is_running(pid):

@@ -183,7 +183,16 @@ def test_out_of_memory_names_the_batch(masked_lm, monkeypatch, texts, message):
         embed(masked_lm, texts)
 
 
-@pytest.mark.parametrize("error", [MemoryError("bad"), torch.OutOfMemoryError("bad"), RuntimeError("an other error")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("bad"),
+        torch.OutOfMemoryError("bad"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("an other error"),
+    ],
+)
 def test_other_errors_stay_as_they_are(masked_lm, monkeypatch, error):
     def fails(self, hidden, *rest, **more):
         raise error

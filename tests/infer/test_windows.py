@@ -1,6 +1,7 @@
 """Texts as a stream: the same answers as all at once, in memory that does not grow with their number."""
 
 import io
+import sys
 import weakref
 from contextlib import contextmanager
 
@@ -141,3 +142,12 @@ def test_no_texts_are_no_windows(masked_lm, classifier):
     assert list(windows([])) == []
     assert mabert.load(masked_lm).fill_mask([]) == []
     assert mabert.load(classifier).predict([], []) == []
+
+
+def test_a_bar_leaves_standard_output_to_the_answers(monkeypatch):
+    """Else their bytes would stay behind what rich puts in its place, and a full disk be noticed after the end."""
+    monkeypatch.setattr(answers, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True))
+    before = sys.stdout
+    with answers.progress_over("embedding", 2) as advance:
+        advance(1)
+        assert sys.stdout is before

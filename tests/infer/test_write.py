@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -41,19 +42,21 @@ def test_what_is_stopped_leaves_nothing(tmp_path, stop, name):
     check_output(str(tmp_path / name), (".jsonl", ".npy"))
 
 
-@pytest.fixture
+@contextmanager
 def little_room():
-    """No file may grow beyond 10,000 bytes, as on a disk that is almost full."""
+    """No file may grow beyond 10,000 bytes, as on a disk that is almost full; that of pytest's own output neither, so
+    that it must not say anything meanwhile."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("little_room")
 @pytest.mark.parametrize("name", ["r.jsonl", "v.npy"])
 def test_a_full_disk_is_named_by_the_file(tmp_path, name):
-    with pytest.raises(OSError, match="File too large") as raised:
+    with pytest.raises(OSError, match="File too large") as raised, little_room():
         write_vectors([[np.zeros(300)] * 100], 300, str(tmp_path / name))
     assert raised.value.filename == str(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

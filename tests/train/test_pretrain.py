@@ -94,6 +94,16 @@ def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precisi
     same_weights(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
 
 
+def test_an_interrupt_is_saved_where_nobody_reads_of_it_any_more(tmp_path, monkeypatch):
+    def gone(number, text):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(trainer_module.os, "write", gone)
+    with pytest.raises(KeyboardInterrupt, match="checkpoint-4"):
+        go(recipe(tmp_path), tmp_path / "run", callbacks=[StopAt(3)])
+    assert (tmp_path / "run/checkpoint-4").is_dir()
+
+
 def test_text_may_have_another_column(tmp_path):
     plain, named = recipe(tmp_path, steps=2), recipe(tmp_path, steps=2)
     documents = (tmp_path / "text.txt").read_text().split("\n\n")

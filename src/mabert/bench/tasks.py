@@ -27,6 +27,7 @@ from mabert.baselines.family import Family, Shape
 from mabert.baselines.load import build, class_for
 from mabert.bench.rounds import timed
 from mabert.infer.info import peak_bytes
+from mabert.memory import is_want_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.train.objective import at_scored_positions, mean_over_scored
@@ -106,12 +107,6 @@ def compiled(model: torch.nn.Module) -> Any:
 def token_ids(batch: int, length: int, device: str) -> Tensor:
     """Random ids, the same each time, that every family's vocabulary has and none has as a special token."""
     return torch.randint(1000, 29000, (batch, length), generator=torch.Generator().manual_seed(0)).to(device)
-
-
-def is_want_of_memory(error: Exception) -> bool:
-    """Whether something failed for want of memory; drivers and libraries of kernels have words of their own for it."""
-    words = ("can't allocate memory", "out of memory", "cannot allocate memory", "alloc_failed")
-    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def synchronise(device: str) -> None:

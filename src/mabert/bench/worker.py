@@ -17,7 +17,8 @@ import torch
 from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
-from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep, is_want_of_memory
+from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
+from mabert.memory import is_want_of_memory
 from mabert.processes import context
 
 SHARE = 0.85

@@ -90,6 +90,8 @@ def naming_options() -> Iterator[None]:
     except BatchTooLargeError as error:
         helps = "--batch-tokens" if error.texts > 1 else "--max-length and --truncate"
         raise ValueError(f"{error} by {helps}") from error
+    except MemoryError as error:
+        raise ValueError(str(error) or "out of memory") from error
 
 
 def run_embed(options: argparse.Namespace) -> None:

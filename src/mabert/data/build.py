@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from filelock import FileLock
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -27,7 +26,7 @@ from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.npy import NpyWriter
 from mabert.data.progress import Progress
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.writing import whole_folder
+from mabert.writing import locked, whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def build_cache(
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / key
     place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_name(f".{key}.lock")):
+    with locked(place.with_name(f".{key}.lock")):
         if place.exists():
             logger.info("reusing the token cache %s", place)
             return TokenCache(place)

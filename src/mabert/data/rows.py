@@ -70,14 +70,14 @@ def read_rows(path: Path, columns: list[str]) -> Iterator[tuple[int, Row]]:
 
 def count(path: Path) -> int | None:
     """How many rows a table has, where that is known without reading it: of a readable Parquet file."""
+    if files.kind(path) != ".parquet":
+        return None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if files.kind(path) != ".parquet":
-        return None
     try:
         return int(pq.read_metadata(path).num_rows)
-    except pa.ArrowException:
+    except (pa.ArrowException, OSError):  # which reading it will tell of
         return None
 
 
@@ -100,14 +100,20 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: li
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
-    # The module's limit of 128 KiB a field is too low for documents; it is a global setting, so it is put back.
-    limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        for fields in reader:
+        while (fields := _next_of(reader)) is not None:
             if fields:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next fields; None at the end. The module's limit of 128 KiB a field is too low for documents; it is a global
+    setting, so it is put back before anybody else reads."""
+    limit = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        return next(reader, None)
     finally:
         csv.field_size_limit(limit)
 

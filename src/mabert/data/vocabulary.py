@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tokenizers
-from filelock import FileLock
 from transformers import PreTrainedTokenizerFast
 
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import CHARACTERS, train_tokenizer
-from mabert.writing import whole_folder
+from mabert.writing import locked, whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def trained_tokenizer(
     key = hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / f"tokenizer-{family}-{key}"
     place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_name(f".{place.name}.lock")):
+    with locked(place.with_name(f".{place.name}.lock")):
         if not place.exists():
             logger.info("training the tokenizer %s", place)
             tokenizer = train_tokenizer(family, beginnings(parsed, characters), characters=characters)

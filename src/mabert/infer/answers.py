@@ -24,6 +24,7 @@ from mabert.data.batches import TOKENS_A_BATCH, batches_by_length
 from mabert.data.collate import Collator
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
+from mabert.memory import is_want_of_memory
 
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]
@@ -31,9 +32,6 @@ Encoded = list[dict[str, list[int]]]
 
 ALONE = 1
 """Tokens a batch that give every text one of its own."""
-
-ALLOCATION_FAILED = ("can't allocate memory", "not enough memory", "ALLOC_FAILED")
-"""How torch says so in errors that have no class of their own."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def answer_windows(
 
 @torch.inference_mode()
 def answer_window(
-    question: Question[Answer], window: Window, how: How, advance: Callable[[int], None] = lambda count: None
+    question: Question[Answer], window: Window, how: How, advance: Callable[..., None] = lambda count: None
 ) -> list[Answer]:
     """Answers a window's texts batch by batch; of a model whose answers depend on padding each text is alone."""
     loaded = question.loaded
@@ -147,8 +145,7 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        told = any(words in str(error) for words in ALLOCATION_FAILED)
-        if not (told or isinstance(error, MemoryError | torch.OutOfMemoryError)):
+        if not is_want_of_memory(error):
             raise
         raise BatchTooLargeError(texts, tokens) from error
 
@@ -168,7 +165,11 @@ def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"))
     hidden = not (show and console.is_terminal)
-    with Progress(TextColumn(title), *columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
+    names = TextColumn(title)
+    # Else rich would stand between answers that go to standard output and the file or pipe behind it.
+    with Progress(
+        names, *columns, TimeRemainingColumn(), console=console, disable=hidden, redirect_stdout=False
+    ) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count, total=None: bar.update(task, advance=count, total=total)
 

@@ -14,6 +14,7 @@ from mabert.baselines.load import Use, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
+from mabert.memory import is_want_of_memory
 from mabert.precision import resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -47,9 +48,8 @@ class Loaded(Generic[Model]):
         """What forwards of the model stand in.
 
         bf16 is autocast's, as where fine-tuning evaluates, so that a classifier says here what it was measured to say.
-        Weights cast to bf16 would be half as large, but round what goes from layer to layer as well: on trained models
-        of width 64 that moved vectors six times as far from those of float32, and by seven times as much or more with
-        the texts beside them.
+        Weights cast to bf16 would be half as large, but round what goes from layer to layer as well
+        (`docs/decisions.md` has by how much).
         """
         return torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
 
@@ -101,6 +101,7 @@ def load_for_use(
 
     Raises:
         FileNotFoundError: As `load`.
+        MemoryError: If the weights do not fit the device.
         ValueError: As `load`, or if the tokenizer has ids that the model has not, or for a precision or a device that
             there is not.
     """
@@ -114,7 +115,12 @@ def load_for_use(
         raise ValueError(
             f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {model.config.vocab_size}"
         )
-    return Loaded(model.to(place), tokenizer, bf16)
+    try:
+        return Loaded(model.to(place), tokenizer, bf16)
+    except RuntimeError as error:
+        if not is_want_of_memory(error):
+            raise
+        raise MemoryError(f"out of memory on {place}: the weights in {path} do not fit; see --device") from error
 
 
 def device_named(name: str | torch.device | None) -> torch.device:

@@ -143,7 +143,7 @@ class MaBertConfig(PreTrainedConfig):
 
         A new `num_hidden_layers` keeps the schedule, repeated or cut; a new `layer_pattern` alone has its own depth.
         """
-        given = {name: kwargs.pop(name) for name in cls.__dataclass_fields__ if name in kwargs}
+        given = {name: kwargs.pop(name) for name in MaBertConfig.__annotations__ if name in kwargs}
         fields = dict(config_dict)
         if "layer_pattern" in given or "num_hidden_layers" in given:
             fields.pop("layer_types", None)

@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.run import REQUEST, RESULT, UNFINISHED
+from mabert.writing import locked
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,5 @@ class CellFiles:
         return None
 
     def claim(self) -> FileLock:
-        """The lock of whoever runs the cell.
-
-        A file system without locks is an error: a file in place of a lock would outlive a machine that fails, and its
-        cell would stay taken.
-        """
-        return FileLock(self.lock, fallback_to_soft=False)
+        """The lock of whoever runs the cell."""
+        return locked(self.lock)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.load import build as build_model
@@ -26,7 +25,7 @@ from mabert.train.classifier import FinetuneRecipe, epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
 from mabert.train.vocabulary import find_tokenizer
-from mabert.writing import whole_folder
+from mabert.writing import locked, whole_folder
 
 FORMAT = 2
 """Raised when the same cell would give another result."""
@@ -205,7 +204,7 @@ class Planner:
         key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
+        with locked(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
                 cache = Path(str(recipe.data.cache))
                 tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)

@@ -161,8 +161,10 @@ class SaveOnInterrupt(TrainerCallback):
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        # Not by `print`: a signal may come while that is in use.
-        os.write(2, b"\nmabert: ends this step, saves and stops; Ctrl-C again stops at once, without saving\n")
+        if os.environ.get("RANK", "0") == "0":
+            with contextlib.suppress(OSError):  # nobody may read it any more, or the disk of a log be full
+                # Not by `print`: a signal may come while that is in use.
+                os.write(2, b"\nmabert: ends this step, saves and stops; Ctrl-C again stops at once, without saving\n")
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

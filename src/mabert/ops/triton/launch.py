@@ -110,7 +110,7 @@ def _key_of(cu_seqlens: Tensor, time: int) -> tuple[Any, ...]:
     """What tells one tensor of offsets from another, and the stream on which its numbers are there in time."""
     device = cu_seqlens.device
     stream = torch.cuda.current_stream(device).cuda_stream if cu_seqlens.is_cuda else None
-    layout = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens.stride())
+    layout = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens.stride(), cu_seqlens.dtype)
     return (*layout, cu_seqlens._version, device, stream, time)
 
 

@@ -131,9 +131,11 @@ def _ratio(found: Ratio | None) -> Cell:
         return missing()
     if found.counted == found.wanted:
         return _factor(found.value)
-    bound = [] if found.at_least is None else [f"≥ {found.at_least:.2f}"]
-    known = [] if found.value is None else [f"{found.value:.2f} over {found.counted} of {found.wanted}"]
-    return Cell("; ".join(bound + known), value=found.at_least or found.value)
+    some = f"over {found.counted} of {found.wanted}"
+    if found.at_least is None:
+        return Cell(f"{found.value:.2f}", some, found.value)
+    known = "" if found.value is None else f"({found.value:.2f} {some})"
+    return Cell(f"≥ {found.at_least:.2f}", known, found.at_least)
 
 
 def _lowest_rival(curves: Mapping[str, Curve], length: int) -> Cell:
