@@ -262,7 +262,13 @@ def test_offsets_on_another_stream_are_numbered_anew(monkeypatch) -> None:
     stream = SimpleNamespace(cuda_stream=1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
     offsets = SimpleNamespace(
-        is_cuda=True, device="cuda", data_ptr=lambda: 8, numel=lambda: 3, stride=lambda: (1,), _version=0
+        is_cuda=True,
+        device="cuda",
+        data_ptr=lambda: 8,
+        numel=lambda: 3,
+        stride=lambda: (1,),
+        dtype=torch.int32,
+        _version=0,
     )
     first = launch._key_of(offsets, 6)
     assert launch._key_of(offsets, 6) == first
