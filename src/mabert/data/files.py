@@ -8,7 +8,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -86,14 +86,27 @@ def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
 
 def whole_lines(path: Path, stream: BinaryIO) -> Iterator[str]:
     """The same lines with their ends, which are part of what quotes hold in CSV."""
-    offset = 0
-    for number, line in enumerate(stream):
+    return decoded(stream, lambda number, offset, byte: _not_utf8(path, offset, byte))
+
+
+def decoded(stream: Iterable[bytes], told: Callable[[int, int, int], str]) -> Iterator[str]:
+    """Lines of bytes as text with their ends, without a byte order mark.
+
+    Args:
+        stream: the lines.
+        told: from the line's number, the offset of a byte that is not UTF-8 and the byte to what the error says.
+
+    Raises:
+        ValueError: a line is not UTF-8.
+    """
+    before = 0
+    for number, line in enumerate(stream, 1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(_not_utf8(path, offset + error.start, line[error.start])) from error
-        offset += len(line)
-        yield text.removeprefix("\ufeff") if number == 0 else text
+            raise ValueError(told(number, before + error.start, line[error.start])) from error
+        before += len(line)
+        yield text.removeprefix("\ufeff") if number == 1 else text
 
 
 def lines_of_text(path: Path) -> Iterator[str]:

@@ -89,27 +89,14 @@ def standard_input() -> Iterator[str]:
         ValueError: If there are none, or one is not UTF-8.
     """
     line = None
-    for line in decode(sys.stdin.buffer):
-        yield line
+    for line in files.decoded(sys.stdin.buffer, _not_utf8):
+        yield line.rstrip("\r\n")
     if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
 
 
-def decode(stream: Iterable[bytes]) -> Iterator[str]:
-    """Lines of standard input as text, without line ends and without a byte order mark.
-
-    Raises:
-        ValueError: If a line is not UTF-8; names line and byte.
-    """
-    offset = 0
-    for number, line in enumerate(stream, 1):
-        try:
-            text = line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            byte, place = line[error.start], offset + error.start
-            raise ValueError(f"standard input, line {number}: not UTF-8: byte 0x{byte:02x} at offset {place}") from None
-        offset += len(line)
-        yield text.removeprefix("\ufeff") if number == 1 else text
+def _not_utf8(number: int, offset: int, byte: int) -> str:
+    return f"standard input, line {number}: not UTF-8: byte 0x{byte:02x} at offset {offset}"
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
