@@ -20,7 +20,7 @@ def texts(chart):
 
 
 def test_the_figure_names_every_model_once_and_has_a_panel_a_measure(load):
-    found = texts(scaling_chart(load(whole()), *CPU))
+    found = texts(scaling_chart(load(whole()), CPU))
     for name in NAMES.values():
         assert found.count(name) == 1
     assert [text for text in found if "batch" in text] == [
@@ -35,7 +35,7 @@ def test_the_figure_names_every_model_once_and_has_a_panel_a_measure(load):
 
 def test_the_figure_tells_why_points_are_missing_and_leaves_out_empty_panels(load):
     rows = [raw("latency", "bert", 128, 1.0), raw("latency", "bert", 512, **SLOW), raw("training", "bert", 128, **SLOW)]
-    found = texts(scaling_chart(load(rows), *CPU))
+    found = texts(scaling_chart(load(rows), CPU))
     assert "missing points: too slow" in found
     assert "Latency, batch 1" in found
     assert "Training step, batch 32" not in found
@@ -52,7 +52,7 @@ def drawn(chart, model):
 
 
 def test_the_figure_draws_ours_solid_with_bars_and_the_papers_dashed_all_by_logarithms(load):
-    chart = scaling_chart(load([raw("latency", "bert", 128 * 4**n, 10.0**n) for n in range(3)]), *CPU)
+    chart = scaling_chart(load([raw("latency", "bert", 128 * 4**n, 10.0**n) for n in range(3)]), CPU)
     (ours,) = (points for dashed, points in drawn(chart, "bert") if not dashed and len(points) == 3)
     (theirs,) = (points for dashed, points in drawn(chart, "bert") if dashed)
     bars = [points for dashed, points in drawn(chart, "bert") if not dashed and len(points) == 2]
@@ -66,7 +66,7 @@ def test_the_figure_draws_ours_solid_with_bars_and_the_papers_dashed_all_by_loga
 
 
 def test_models_of_one_side_only_are_drawn_on_that_side(load):
-    chart = scaling_chart(load([raw("latency", "modernbert", 128, 1.0), raw("latency", "modernbert", 512, 1.0)]), *CPU)
+    chart = scaling_chart(load([raw("latency", "modernbert", 128, 1.0), raw("latency", "modernbert", 512, 1.0)]), CPU)
     assert set(paper.NAMES.values()) < set(texts(chart))
     assert all(dashed for model in paper.NAMES for dashed, _ in drawn(chart, model))
     assert not any(dashed for dashed, _ in drawn(chart, "modernbert"))
@@ -79,7 +79,7 @@ def test_looks_differ_in_colour_and_in_marker():
 
 def test_a_condition_without_measurements_is_refused(load):
     with pytest.raises(ValueError, match="nothing measured under best, bfloat16, cuda; there is paper, float32, cpu"):
-        scaling_chart(load(whole()), *GPU)
+        scaling_chart(load(whole()), GPU)
 
 
 def test_a_report_has_no_figure_of_a_condition_in_which_nothing_was_fast_enough(load):

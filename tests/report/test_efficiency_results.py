@@ -4,7 +4,11 @@ import json
 
 import pytest
 
+from mabert.report.claims.efficiency import efficiency_verdicts
+from mabert.report.document import Drawing, Heading, unfolded
+from mabert.report.efficiency.report import efficiency_document
 from mabert.report.efficiency.results import curve, load_results
+from mabert.report.grid import Grid
 from tests.report.rows import CPU, GPU, efficiency_report, raw
 
 
@@ -100,19 +104,42 @@ def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "there"),
     [
-        ({"processor": "another"}, "measured on one, 2 threads, torch None and on another, 2 threads"),
-        ({"threads": 4}, "measured on one, 2 threads, torch None and on one, 4 threads"),
-        ({"packages": {"torch": "3"}}, "torch None and on one, 2 threads, torch 3"),
+        ({"processor": "another"}, "another, 2 threads, torch None"),
+        ({"threads": 4}, "one, 4 threads, torch None"),
+        ({"packages": {"torch": "3"}}, "one, 2 threads, torch 3"),
     ],
 )
-def test_machines_are_not_mixed(tmp_path, changed, message):
+def test_machines_are_not_mixed(tmp_path, changed, there):
     for file, differs in (("a", {}), ("b", {"date": "2026-01-02T00:00:00+00:00", **changed})):
         measured(tmp_path / file, **differs)
-    with pytest.raises(ValueError, match=message):
-        load_results([tmp_path / "a", tmp_path / "b"])
-    assert len(load_results([tmp_path / "a"]).rows) == 1
+    results = load_results([tmp_path / "a", tmp_path / "b"])
+    tables = {condition.machine: results.table(condition, "latency") for condition in results.conditions()}
+    assert {machine: list(rows) for machine, rows in tables.items()} == {
+        "one, 2 threads, torch None": ["bert"],
+        there: ["mabert"],
+    }
+    assert load_results([tmp_path / "a"]).conditions() == [CPU]
+
+
+def test_what_two_machines_measured_alike_is_shown_twice(tmp_path):
+    for file, processor, value in (("a", "one", 5.0), ("b", "another", 7.0)):
+        content = {"kind": "efficiency", "quick": False, "parameters": {}}
+        content["environment"] = {"date": "2026-01-01T00:00:00+00:00", "processor": processor, "threads": 2}
+        content["rows"] = [raw("latency", model, 128, value) for model in ("bert", "mabert")]
+        (tmp_path / file).write_text(json.dumps(content))
+    results = load_results([tmp_path / "a", tmp_path / "b"])
+    assert len(results.rows) == 4
+    document = efficiency_document(results)
+    names = [part.name for part in unfolded(document) if isinstance(part, Grid | Drawing)]
+    assert len(set(names)) == len(names)
+    heads = [part.text for part in document if isinstance(part, Heading) and part.level == 2]
+    assert heads == [f"The paper's settings, fp32, cpu on {name}, 2 threads, torch None" for name in ("another", "one")]
+    told = [each for each in efficiency_verdicts(results) if each.claim == "BERT has the lowest latency at 128 tokens"]
+    assert [each.place for each in told] == [
+        f"fp32, cpu on {name}, 2 threads, torch None" for name in ("another", "one")
+    ]
 
 
 def measured(file, **told):
@@ -124,13 +151,13 @@ def measured(file, **told):
 
 
 def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
-    files = [tmp_path / "a", tmp_path / "b"]
-    measured(files[0], instructions="AVX512")
-    measured(files[1], instructions="AVX2")
-    with pytest.raises(ValueError, match=r"measured on one \(AVX512\), 2 threads.* and on one \(AVX2\), 2 threads"):
-        load_results(files)
-    measured(files[0])  # as before it was recorded
-    assert len(load_results(files).rows) == 2
+    def machines(*names):
+        return [condition.machine for condition in load_results([tmp_path / name for name in names]).conditions()]
+
+    measured(tmp_path / "a", instructions="AVX512")
+    measured(tmp_path / "b", instructions="AVX2")
+    assert machines("a", "b") == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
+    measured(tmp_path / "a")  # as before it was recorded
+    assert machines("a", "b") == [""]
     measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
-    with pytest.raises(ValueError, match=r"measured on one \(AVX(2|512)\), 2 threads.* and on one \(AVX(2|512)\)"):
-        load_results([*files, tmp_path / "c"])
+    assert machines("a", "b", "c") == [f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")]

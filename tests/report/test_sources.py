@@ -71,7 +71,38 @@ def test_quick_trial_runs_are_left_out_and_named(put, tmp_path):
     put("models.json", {**EFFICIENCY, "quick": True})
     found = find([tmp_path])
     assert found.efficiency is None
-    assert found.left_out == ("`models.json`: a quick trial run, whose numbers say nothing",)
+    assert found.left_out == ("`models.json`: a quick trial run, whose numbers say nothing; measure without --quick",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); needed is a"),
+        (study([{"arm": "a"}]), "a row lacks budget, pretraining, scores"),
+        ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length"),
+        ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
+    ],
+)
+def test_a_damaged_file_of_a_folder_is_left_out_and_named_and_the_rest_is_shown(put, tmp_path, content, reason):
+    put("study.json", study(ROWS))
+    damaged = put("damaged.json", content)
+    found = find([tmp_path])
+    assert len(found.studies) == 1
+    (told,) = found.left_out
+    assert told.startswith(f"`damaged.json`: {reason}")
+    with pytest.raises(ValueError, match=r"damaged\.json"):
+        find([tmp_path, damaged])
+    (tmp_path / "study.json").unlink()
+    with pytest.raises(ValueError, match=r"nothing to report; needed are .* wrote; `damaged\.json`: "):
+        find([tmp_path])
+
+
+def test_what_two_machines_measured_stands_apart(put, tmp_path):
+    put("study.json", study(ROWS))
+    put("here.json", EFFICIENCY)
+    put("there.json", {**EFFICIENCY, "environment": {**ENVIRONMENT, "processor": "another"}})
+    conditions = find([tmp_path]).efficiency.conditions()
+    assert len({condition.machine for condition in conditions}) == 2
 
 
 def test_nothing_to_report_says_what_is_needed(put, tmp_path):

@@ -23,7 +23,10 @@ def run_report(options: argparse.Namespace) -> None:
     from mabert.report.sources import find
     from mabert.report.whole import write_report
 
-    page, text, *others = write_report(find(options.paths), Path(options.output))
+    found = find(options.paths)
+    page, text, *others = write_report(found, Path(options.output))
+    for reason in found.left_out:
+        say(f"left out: {reason}")
     say(f"{page}: the report")
     say(f"{text}: the same as Markdown")
     say(f"{page.with_suffix('')}: {len(others)} files, each table as .csv, .tex and .md, each figure as .svg")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.report.efficiency.results import Results, load_results
+from mabert.report.efficiency.results import Results, merged, read_results
 from mabert.report.study.results import QUESTIONS, Study, read_study
 
 KINDS = {
@@ -51,31 +51,38 @@ def find(paths: Iterable[Path | str]) -> Found:
     Args:
         paths: JSON files, and folders to look through; JSON of other kinds is passed over.
 
+    A file that was asked for by name must be whole. One found in a folder that is not, or is a trial run, is left out
+    and told of.
+
     Raises:
         FileNotFoundError: A path is missing.
-        ValueError: A file is not JSON, or incomplete; or nothing of a known kind is there.
+        ValueError: A file that was asked for is not JSON, or incomplete; or nothing that can be shown is there.
     """
     asked = [Path(path) for path in paths]
-    read = [(path, content) for path in _files(asked) if (content := _read(path)) is not None]
-    known = [(path, content, kind) for path, content in read if (kind := kind_of(content)) in KINDS]
-    if not known:
+    whole: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    left_out = []
+    for path in _files(asked):
+        try:
+            kind, result = _read(path)
+        except ValueError as error:
+            if path in asked:
+                raise
+            left_out.append(f"`{path.name}`: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.name}: ')}")
+        else:
+            if kind in KINDS:
+                whole[kind].append(result)
+    if not any(whole.values()):
         raise ValueError(
             f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
-            f"{', '.join(KINDS.values())} wrote"
+            f"{', '.join(KINDS.values())} wrote" + "".join(f"; {reason}" for reason in left_out)
         )
-    for path, content, kind in known:
-        _check(content, kind, path)
-    by_kind = {name: [(path, content) for path, content, kind in known if kind == name] for name in KINDS}
-    studies, older = _studies(by_kind["study"])
-    quick = [path for path, content in by_kind["efficiency"] if content.get("quick")]
-    efficiency = [path for path, _ in by_kind["efficiency"] if path not in quick]
-    left_out = [*older, *(f"`{path.name}`: a quick trial run, whose numbers say nothing" for path in quick)]
+    studies, older = _studies(whole["study"])
     return Found(
         studies=studies,
-        efficiency=load_results(efficiency) if efficiency else None,
-        drifts=tuple((path.name, content) for path, content in by_kind["drift"]),
-        throughputs=tuple((path.name, content) for path, content in by_kind["throughput"]),
-        left_out=tuple(left_out),
+        efficiency=merged(whole["efficiency"]) if whole["efficiency"] else None,
+        drifts=tuple(whole["drift"]),
+        throughputs=tuple(whole["throughput"]),
+        left_out=(*older, *left_out),
     )
 
 
@@ -107,27 +114,36 @@ def _json_in(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> tuple[str | None, Any]:
+    """What a file says it is, and what it holds, checked; drift and throughput with the file's name."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
+    kind = kind_of(content)
+    if kind == "study":
+        return kind, read_study(content, path.name)
+    if kind == "efficiency":
+        return kind, read_results(path)
+    if kind in KINDS:
+        _check(content, kind, path)
+    return kind, (path.name, content)
 
 
 def _check(content: dict[str, Any], kind: str, path: Path) -> None:
-    """Refuses what lacks a field; studies and efficiency have checks of their own, which know more."""
-    own, of_row = _NEEDED.get(kind, ((), ()))
+    """Refuses what lacks a field."""
+    own, of_row = _NEEDED[kind]
     absent = [name for name in own if name not in content]
     absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
     if absent:
         raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
 
 
-def _studies(files: Iterable[tuple[Path, dict[str, Any]]]) -> tuple[tuple[Study, ...], list[str]]:
+def _studies(studies: Iterable[Study]) -> tuple[tuple[Study, ...], list[str]]:
     """Of two files of one study at one scale the one written later stays; the others are told of."""
     latest: dict[tuple[str, str], Study] = {}
     older = []
-    for study in sorted((read_study(content, path.name) for path, content in files), key=_date):
+    for study in sorted(studies, key=_date):
         before = latest.get((study.name, study.scale))
         if before is not None:
             older.append(f"`{before.file}`: `{study.file}` is a later state of the same study at the same scale")

@@ -67,8 +67,8 @@ CLAIMS = tuple(_claims())
 
 
 def efficiency_verdicts(results: Results | None) -> list[Verdict]:
-    """Every claim on efficiency under the paper's settings, on every device and precision; where a measure was not
-    taken under those, under the settings that it was.
+    """Every claim on efficiency under the paper's settings, on every machine, device and precision; where none took
+    a measure under those, under the settings that it was taken under.
     """
     verdicts = []
     for claim in CLAIMS:
@@ -89,7 +89,8 @@ def _verdict(claim: Claim, text: str, results: Results, condition: Condition) ->
     threshold = claim.in_paper if claim.quantified else 1.0
     signs = [_speaks(None if each is None else each.spread, threshold, len(found)) for each in found]
     settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-    place = f"{settings}{DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    on = f" on {condition.machine}" if condition.machine else ""
+    place = f"{settings}{DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
     return Verdict(text, claim.source, place, judge(signs), _numbers(claim, rows, found), _times(claim))
 
 

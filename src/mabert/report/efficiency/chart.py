@@ -17,14 +17,12 @@ SIZES = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}
 """Of the legend and, in inches, of the figure, by the number of panels."""
 
 
-def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> str:
+def scaling_chart(results: Results, condition: Condition) -> str:
     """A panel for each measure, logarithmic both ways, ours solid with its spread and the paper's dashed.
 
     Args:
         results: What `load_results` returned.
-        profile: ``"paper"`` or ``"best"``.
-        dtype: ``"float32"`` or ``"bfloat16"``.
-        device: ``"cpu"`` or ``"cuda"``.
+        condition: One of the results' own.
 
     Returns:
         SVG text.
@@ -32,7 +30,7 @@ def scaling_chart(results: Results, profile: str, dtype: str, device: str) -> st
     Raises:
         ValueError: Nothing was measured under this condition.
     """
-    return svg(scaling_figure(results, Condition(profile, dtype, device)))
+    return svg(scaling_figure(results, condition))
 
 
 def scaling_figure(results: Results, condition: Condition) -> Figure:
@@ -40,8 +38,8 @@ def scaling_figure(results: Results, condition: Condition) -> Figure:
     tables = {measure: results.table(condition, measure) for measure in MEASURES}
     tables = {measure: rows for measure, rows in tables.items() if any(map(curve, rows.values()))}
     if not tables:
-        found = "; ".join(", ".join(each) for each in results.conditions())
-        raise ValueError(f"nothing measured under {', '.join(condition)}; there is {found}")
+        found = "; ".join(", ".join(filter(None, each)) for each in results.conditions())
+        raise ValueError(f"nothing measured under {', '.join(filter(None, condition))}; there is {found}")
     figure = Figure(figsize=SIZES[len(tables)], layout="constrained")
     for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
         for model in NAMES:

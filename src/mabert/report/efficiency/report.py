@@ -1,5 +1,6 @@
 """Efficiency over length beside the paper's, part by part."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +55,8 @@ def efficiency_parts(results: Results, level: int) -> Iterator[Part]:
 
 def name_of(condition: Condition, *more: str) -> str:
     """What a condition's figure is called, or one of its tables."""
-    return "-".join(("efficiency", *condition, *more))
+    machine = re.sub(r"[^a-z0-9.]+", "-", condition.machine.lower())
+    return "-".join(("efficiency", *filter(None, (*condition[:3], machine)), *more))
 
 
 def _origin() -> Iterator[Part]:
@@ -75,10 +77,11 @@ def _section(results: Results, condition: Condition, level: int) -> Iterator[Par
     tables = {measure: rows for measure, rows in found.items() if rows}
     times = {measure: rows for measure, rows in tables.items() if measure != "memory"}
     profile, dtype = PROFILE_TITLES[condition.profile], DTYPES.get(condition.dtype, condition.dtype)
-    yield Heading(level, f"{profile}, {dtype}, {condition.device}")
+    on = f" on {condition.machine}" if condition.machine else ""
+    yield Heading(level, f"{profile}, {dtype}, {condition.device}{on}")
     if results.has_numbers(condition):
-        told = f"Peak memory, latency and training step over length, {', '.join(condition)}; the paper's dashed"
-        yield Drawing(name_of(condition), scaling_chart(results, *condition), told)
+        told = f"Peak memory, latency and training step over length, {', '.join(condition[:3])}{on}; the paper's dashed"
+        yield Drawing(name_of(condition), scaling_chart(results, condition), told)
     yield Items(tuple(_sources(results, condition)))
     yield Text(f"The mean of the paper's five baselines over MaBERT, at {LONGEST:,} tokens:")
     yield Items(tuple(headline(measure, rows) for measure, rows in tables.items()))

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,9 @@ MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "best")
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 
+Key = tuple[datetime, str]
+"""What tells a file from others: when it was measured, and its name."""
+
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
 _BESIDE = ("anchor_ms",)
@@ -39,11 +42,13 @@ class Condition(NamedTuple):
         profile: ``"paper"`` for the paper's settings, ``"best"`` for each model's fastest.
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: ``"cpu"`` or ``"cuda"``.
+        machine: Its name, threads and torch's version; empty unless results of several machines are read together.
     """
 
     profile: str
     dtype: str
     device: str
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,8 @@ class Source:
     remarks: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[datetime, str]:
-        """What tells it from others, a file of the same name in another folder too."""
+    def key(self) -> Key:
+        """What tells it from a file of the same name in another folder too."""
         return self.date, self.name
 
 
@@ -133,7 +138,9 @@ class Results:
     def conditions(self) -> list[Condition]:
         """The conditions measured under, the paper's settings first, GPU before processor."""
         found = {row.condition for row in self.rows}
-        return sorted(found, key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype))
+        return sorted(
+            found, key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype, each.machine)
+        )
 
     def has_numbers(self, condition: Condition) -> bool:
         """Whether anything under it was measured, and not all was too slow or too large."""
@@ -180,54 +187,94 @@ def factor(row: Row, ours: Row | None) -> float:
     return 1.0 if anchor is None or ours is None or ours.value is None else ours.value / anchor
 
 
+@dataclass(frozen=True)
+class File:
+    """One file's content.
+
+    Attributes:
+        source: Where and when it was measured.
+        parameters: Of each model.
+        rows: As they stand in it.
+    """
+
+    source: Source
+    parameters: Mapping[str, int]
+    rows: tuple[Row, ...]
+
+
 def load_results(paths: Iterable[Path | str]) -> Results:
-    """Read results and merge them.
+    """Read results and merge them; see `read_results` and `merged`.
+
+    Raises:
+        ValueError: No file was given, or one cannot be read.
+    """
+    files = [read_results(Path(path)) for path in paths]
+    if not files:
+        raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
+    return merged(files)
+
+
+def read_results(path: Path) -> File:
+    """Read one file.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        ValueError: It is not JSON, not of this kind, incomplete, or a trial run.
+    """
+    source, content = _read(path)
+    return File(source, content["parameters"], tuple(_row(raw, source) for raw in content["rows"]))
+
+
+def merged(files: Iterable[File]) -> Results:
+    """All rows of several files; what different machines or versions of torch measured stays apart, as conditions of
+    their own.
 
     Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
     alone does not part a comparison whose sides took turns; of two such, the later.
 
-    Args:
-        paths: JSON files that `mabert bench models` wrote.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: No file was given, or one is not JSON, not of this kind, incomplete, or a trial run; or what should
-            stand in one table was measured on different machines.
     """
-    read = sorted((_read(Path(path)) for path in paths), key=lambda pair: pair[0].date)
-    if not read:
-        raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
+    read = sorted(files, key=lambda file: file.source.date)
     parameters: dict[str, int] = {}
-    for _, content in read:
-        parameters |= content["parameters"]
-    found = [(file, _row(raw, source)) for file, (source, content) in enumerate(read) for raw in content["rows"]]
-    beside = Counter((file, row.measure, row.condition, row.length) for file, row in found)
+    for file in read:
+        parameters |= file.parameters
+    every = [(number, row) for number, file in enumerate(read) for row in file.rows]
+    machines = _machines(row for _, row in every)
+    found = [(number, replace(row, condition=machines[row.condition, row.source.key])) for number, row in every]
+    beside = Counter((number, row.measure, row.condition, row.length) for number, row in found)
     found.sort(key=lambda each: (beside[each[0], each[1].measure, each[1].condition, each[1].length], each[0]))
     rows = {(row.measure, row.condition, row.model, row.length): row for _, row in found}
-    check_machines(rows.values())
-    return Results(tuple(rows.values()), parameters, tuple(source for source, _ in read))
+    return Results(tuple(rows.values()), parameters, tuple(file.source for file in read))
 
 
-def check_machines(rows: Iterable[Row]) -> None:
-    """Refuses to set beside each other what different machines or versions measured.
+def _machines(rows: Iterable[Row]) -> dict[tuple[Condition, Key], Condition]:
+    """The condition of each file's rows, with the machine where files of several share the rest of it.
 
-    Raises:
-        ValueError: Naming two such files and what they differ in.
+    A file of before instructions were recorded counts to the machine that is otherwise the same, if there is only one.
     """
-    first: dict[Condition, Source] = {}
+    sources: dict[Condition, dict[Key, Source]] = {}
     for row in rows:
-        known = first.setdefault(row.condition, row.source)
-        if "instructions" not in known.environment:  # then one that tells them is the better measure of the others
-            first[row.condition] = row.source
-        sources = (row.source, known)
-        # Files of before it was recorded do not tell their processor's instructions.
-        told = all("instructions" in source.environment for source in sources)
-        here, there = (machine_of(source.environment, row.condition.device, instructions=told) for source in sources)
-        if here != there:
-            raise ValueError(
-                f"{known.name} and {row.source.name} both have {' '.join(row.condition)}, but were measured on "
-                f"{there} and on {here}: report them apart"
-            )
+        sources.setdefault(row.condition, {})[row.source.key] = row.source
+    found: dict[tuple[Condition, Key], Condition] = {}
+    for condition, each in sources.items():
+        names = _names({key: source.environment for key, source in each.items()}, condition.device)
+        several = len(set(names.values())) > 1
+        found |= {(condition, key): condition._replace(machine=name if several else "") for key, name in names.items()}
+    return found
+
+
+def _names(environments: Mapping[Key, Mapping[str, Any]], device: str) -> dict[Key, str]:
+    """The machine of each environment; of one that does not tell its instructions, as said above."""
+    names: dict[Key, str] = {}
+    like: dict[str, set[str]] = {}
+    for key, environment in environments.items():
+        names[key] = machine_of(environment, device)
+        if "instructions" in environment:
+            like.setdefault(machine_of(environment, device, instructions=False), set()).add(names[key])
+    for key, environment in environments.items():
+        same = like.get(names[key], set())
+        if "instructions" not in environment and len(same) == 1:
+            (names[key],) = same
+    return names
 
 
 def _read(path: Path) -> tuple[Source, dict[str, Any]]:

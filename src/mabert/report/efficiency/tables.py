@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from mabert.report import paper
-from mabert.report.efficiency.results import NAMES, Results, Row
+from mabert.report.efficiency.results import NAMES, Key, Results, Row
 from mabert.report.grid import FLAG, Cell, Grid, missing
 
 Rows = Mapping[str, Mapping[int, Row]]
@@ -64,7 +63,7 @@ def steps_told(rows: Rows) -> list[str]:
 
 def runs_told(rows: Rows) -> list[str]:
     """Which numbers of a table are of another run than most, as one sentence; nothing where all are of one."""
-    places: dict[tuple[datetime, str], dict[str, list[int]]] = {}
+    places: dict[Key, dict[str, list[int]]] = {}
     for model, cells in rows.items():
         for length, row in sorted(cells.items()):
             places.setdefault(row.source.key, {}).setdefault(model, []).append(length)
