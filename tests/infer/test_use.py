@@ -362,6 +362,30 @@ def test_a_classifier_of_several_labels_a_text_names_each_that_is_likely(words, 
     assert list(answer["probability"].values()) == pytest.approx(bias.sigmoid().tolist())
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"num_labels": 1}, {"score": 2.0}),
+        (
+            {"num_labels": 2, "id2label": {0: "a", 1: "b"}, "problem_type": "regression"},
+            {"scores": {"a": 2.0, "b": 3.0}},
+        ),
+        (
+            {"num_labels": 1, "id2label": {0: "a"}, "problem_type": "multi_label_classification"},
+            {"labels": ["a"], "probability": {"a": pytest.approx(torch.tensor(2.0).sigmoid().item())}},
+        ),
+    ],
+)
+def test_numbers_are_no_probabilities_and_a_single_label_is_no_number(words, tmp_path, fields, expected):
+    folder = saved(MaBertForSequenceClassification, tmp_path, words, **fields)
+    model = load_model(MaBertForSequenceClassification, folder)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([2.0, 3.0])[: fields["num_labels"]])
+    model.save_pretrained(folder)
+    assert predict(folder, TEXTS[:1]) == [expected]
+
+
 def test_json_is_not_taken_for_lines_of_text(tmp_path):
     file = tmp_path / "texts.json"
     file.write_text('{"text": "the bird"}\n')

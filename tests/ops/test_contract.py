@@ -74,6 +74,7 @@ def test_the_automatic_choice_is_explained() -> None:
     choice = explain(torch.zeros(1))
     assert (choice.name, choice.slow) == ("cpu", False)
     assert explain(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16), None).name == "cpu"
+    assert explain(torch.zeros(1, dtype=torch.float16)).name == "cpu"
     slow = explain(torch.zeros(1, dtype=torch.float64))
     assert (slow.name, slow.slow) == ("reference", True)
     assert "float64" in str(slow)

@@ -33,15 +33,19 @@ def vectors(loaded: Loaded[Any], pool: Pool, normalize: bool) -> Callable[[Batch
 
 
 def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
-    """A classifier's `label`, `labels` or `score` of each text, see `TextModel.predict`."""
+    """A classifier's `label`, `labels`, `score` or `scores` of each text, see `TextModel.predict`."""
     model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
     several = model.config.problem_type == "multi_label_classification"
+    measures = model.config.problem_type == "regression" or (len(names) == 1 and not several)
 
     def of_batch(batch: Batch) -> Iterator[dict[str, Any]]:
         logits = model(**batch).logits.float()
-        if len(names) == 1:
+        if measures and len(names) == 1:
             yield from ({"score": value} for value in logits.squeeze(-1).tolist())
+            return
+        if measures:
+            yield from ({"scores": dict(zip(names, row, strict=True))} for row in logits.tolist())
             return
         if several:
             for row in logits.sigmoid().tolist():

@@ -122,7 +122,8 @@ class TextModel:
 
         Returns:
             A mapping a text: `label` and the `probability` of every label; `labels`, those of a probability above one
-            half, where a text may have several (`problem_type` of the model); or the `score` of a regression.
+            half, where a text may have several (`problem_type` of the model); or the `score` of a regression, `scores`
+            by label where it has several numbers.
 
         Raises:
             ValueError: If the model has no classifier, texts are too long, first and second texts differ in number, or

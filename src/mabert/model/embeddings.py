@@ -47,7 +47,7 @@ class MaBertEmbeddings(nn.Module):
             check_ids("input_ids", input_ids, self.word_embeddings, "vocab_size")
             inputs_embeds = self.word_embeddings(input_ids)
         if token_type_ids is None:
-            hidden = inputs_embeds + self.token_type_embeddings.weight[0]
+            hidden = inputs_embeds + self.token_type_embeddings(position_ids.new_zeros(1, 1))
         else:
             check_ids("token_type_ids", token_type_ids, self.token_type_embeddings, "type_vocab_size")
             hidden = inputs_embeds + self.token_type_embeddings(token_type_ids)

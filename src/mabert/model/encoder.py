@@ -123,7 +123,8 @@ class MaBertModel(MaBertPreTrainedModel):
             `attentions`, one a layer, (batch, heads, time, time): of a Mamba layer the hidden attention of its scan.
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, an id is outside its table,
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or not as a batch, an id is
+                outside its table,
                 the input is longer than the table of positions, the mask has another shape, or the boundaries of a
                 packed row are missing, do not cover it, or stand beside a mask.
         """
@@ -131,12 +132,17 @@ class MaBertModel(MaBertPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
+        if given.dim() != (2 if inputs_embeds is None else 3):
+            name, needed = ("input_ids", "") if inputs_embeds is None else ("inputs_embeds", ", D")
+            raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be (batch, time{needed})")
         shape = given.shape[:2]
         regime = self.config.padding_safe_masking
         asked = kwargs.get("output_attentions")
         kwargs["output_attentions"] = bool(self.config.output_attentions if asked is None else asked)
         packing = Packing.from_caller(kwargs, given, attention_mask, position_ids)
-        mask = PaddingMask.from_attention_mask(attention_mask, shape, regime, packing)
+        if input_ids is not None and attention_mask is None and packing is None:
+            warn_of_padding(input_ids, self.config.pad_token_id)
+        mask = PaddingMask.from_attention_mask(attention_mask, given, regime, packing)
         for name in BOUNDARIES:
             kwargs.pop(name, None)
         if packing is not None and kwargs["output_attentions"]:
@@ -183,12 +189,16 @@ class MaBertModel(MaBertPreTrainedModel):
     def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
         """Whether this batch runs without its padding.
 
-        Attention's weights are those of the padded batch, so they need masked execution; so does a graph that is
+        Attention's weights are those of the padded batch, so they need masked execution; so do hidden states through
+        which gradients may be asked for, since those of an unpadded run are restored copies; and a graph that is
         captured, whose shapes may not depend on the mask's values.
         """
-        if self.config.unpad == "never" or mask.regime != "exact" or is_tracing():
+        if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
             return False
-        return not kwargs["output_attentions"] and mask.valid is not None and bool(mask.valid.any())
+        asked = kwargs.get("output_hidden_states")
+        if torch.is_grad_enabled() and (self.config.output_hidden_states if asked is None else asked):
+            return False
+        return mask.valid is not None and bool(mask.valid.any())
 
     def _check_length(self, time: int, mask: PaddingMask) -> None:
         limit = self.config.max_position_embeddings
@@ -205,6 +215,17 @@ class MaBertModel(MaBertPreTrainedModel):
                 f"the input is {time} tokens long, max_position_embeddings is {limit}: truncate it, "
                 f"or stretch the positions with model.resize_position_embeddings({time})"
             )
+
+
+def warn_of_padding(input_ids: Tensor, pad_token_id: int | None) -> None:
+    """Says once that rows without a mask begin or end with padding, which is then read as text."""
+    if pad_token_id is None or is_tracing() or input_ids.numel() == 0:
+        return
+    if bool((input_ids[:, [0, -1]] == pad_token_id).any()):
+        logger.warning_once(
+            f"input_ids begin or end with pad_token_id ({pad_token_id}) and there is no attention_mask: padding is "
+            "read as text; give the mask that the tokenizer makes"
+        )
 
 
 def warn_of_holes(mask: PaddingMask) -> None:

@@ -239,7 +239,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            start_positions: int64 (batch,), the answer's first token; outside the row, not scored.
+            start_positions: int64 (batch,), the answer's first token; outside the row or at padding, not scored.
             end_positions: int64 (batch,), its last.
             kwargs: See `MaBertModel.forward`.
 
@@ -258,7 +258,8 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            targets = (at_tokens(positions, valid) for positions in (start_positions, end_positions))
+            loss = self.loss_function(start_logits, end_logits, *targets, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits.contiguous(),
@@ -326,7 +327,8 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        pooled = self.pooler(outputs.last_hidden_state, tokens_of(flat_mask))
+        hidden = outputs.last_hidden_state
+        pooled = self.pooler(hidden, tokens_of(flat_mask, hidden.device))
         logits = self.classifier(self.dropout(pooled)).view(-1, choices)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(
@@ -350,9 +352,18 @@ def row_a_sequence(
     """
     packing = Packing.from_caller(given, hidden, attention_mask, None)
     if packing is None:
-        return hidden, tokens_of(attention_mask), False
+        return hidden, tokens_of(attention_mask, hidden.device), False
     rows = packing.rows
     return rows.restore(hidden), rows.valid, True
+
+
+def at_tokens(positions: Tensor, valid: Tensor | None) -> Tensor:
+    """Positions (batch,) of which those at padding are moved behind the row's end, where none is scored."""
+    if valid is None or valid.shape[1] == 0:
+        return positions
+    end, positions = valid.shape[1], positions.reshape(-1).to(valid.device)
+    padded = ~valid.gather(1, positions.clamp(0, end - 1).unsqueeze(1)).squeeze(1)
+    return positions.masked_fill(padded, end)
 
 
 def rows_of_choices(tensor: Tensor | None) -> Any:

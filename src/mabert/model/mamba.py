@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,11 @@ class CoreOutput(NamedTuple):
 class SelectiveCore(nn.Module):
     """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
 
-    `A_log`, `D` and `delta_bias` stay float32 when the model is moved to a shorter float: the recurrence multiplies
-    exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.
+    Both are calls of the module, with a gate or without one: what brings weights when they are needed, such as
+    accelerate's offloading, hangs on calls.
+
+    `A_log`, `D` and `delta_bias` stay float32 when the model is made in a shorter float or moved to one: the recurrence
+    multiplies exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.
     """
 
     FLOAT32 = ("A_log", "D", "delta_bias")
@@ -46,6 +49,7 @@ class SelectiveCore(nn.Module):
         super().__init__()
         channels, states, rank = config.ssm_inner_size, config.ssm_state_size, config.ssm_dt_rank
         assert rank is not None
+        wide = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.reverse = direction == "backward"
         self.conv_mode = config.ssm_conv_mode
         self.split = (rank, states, states)
@@ -54,9 +58,9 @@ class SelectiveCore(nn.Module):
         self.conv_bias = nn.Parameter(torch.empty(channels))
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
         self.dt_proj = nn.Parameter(torch.empty(channels, rank))
-        self.delta_bias = nn.Parameter(torch.empty(channels))
-        self.A_log = nn.Parameter(torch.empty(channels, states))
-        self.D = nn.Parameter(torch.empty(channels))
+        self.delta_bias = nn.Parameter(torch.empty(channels, dtype=wide))
+        self.A_log = nn.Parameter(torch.empty(channels, states, dtype=wide))
+        self.D = nn.Parameter(torch.empty(channels, dtype=wide))
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -64,7 +68,7 @@ class SelectiveCore(nn.Module):
         -(1..N), D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
         channels, states = self.A_log.shape
         low, high = (math.log(bound) for bound in self.dt_range)
-        step = torch.empty(channels, device=self.delta_bias.device).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
+        step = torch.empty_like(self.delta_bias).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
         init.copy_(self.delta_bias, step + torch.log(-torch.expm1(-step)))
         init.copy_(self.A_log, torch.arange(1, states + 1, dtype=torch.float32).log().expand(channels, states))
         init.ones_(self.D)
@@ -87,15 +91,22 @@ class SelectiveCore(nn.Module):
             reverse=self.reverse,
         )
 
-    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> "CoreOutput":
-        """Scans one sequence per row.
+    def forward(self, u: Tensor, z: Tensor | None, mask: PaddingMask, heads: int | None = None) -> Tensor | CoreOutput:
+        """Mixes locally where there is no gate yet, and scans what was mixed where there is one.
 
         Args:
-            u: Input path ũ after local mixing (batch, time, D_m).
-            z: Gating path (batch, time, D_m).
+            u: Input path (batch, time, D_m), before local mixing or after it.
+            z: Gating path (batch, time, D_m), or None.
             mask: The batch's padding.
             heads: Groups of channels to report the hidden attention of; None, not at all.
+
+        Returns:
+            ũ (batch, time, D_m), or what the scan gives.
         """
+        return self.mix_locally(u, mask) if z is None else self.scan(u, z, mask, heads)
+
+    def scan(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None) -> CoreOutput:
+        """Eqs. 6 to 8, one sequence per row; see `forward`."""
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
         delta = nn.functional.linear(d, self.dt_proj)
         A = -self.A_log.exp()
@@ -162,7 +173,7 @@ class MambaMixer(nn.Module):
             ũ of each core and z, all (batch, time, D_m).
         """
         u, z = in_halves(self.in_proj, hidden)
-        return [cast(SelectiveCore, core).mix_locally(u, mask) for core in self.cores], z
+        return [core(u, None, mask) for core in self.cores], z
 
     def forward(
         self, mixed: list[Tensor], z: Tensor, mask: PaddingMask, output_attentions: bool = False

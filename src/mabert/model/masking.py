@@ -6,8 +6,8 @@ the step in between: a zero input still leaves SiLU(convolution bias) at a padde
 unpadded run.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from mabert.model.packing import Packing, is_tracing
 Regime = Literal["none", "pre", "post", "pre+post", "exact"]
 
 
-def tokens_of(attention_mask: Tensor | None) -> Tensor | None:
-    """A caller's mask as bool (batch, time), True at tokens; None where there is none."""
-    return None if attention_mask is None else attention_mask != 0
+def tokens_of(attention_mask: Tensor | None, device: torch.device) -> Tensor | None:
+    """A caller's mask as bool (batch, time), True at tokens, on a device; None where there is none."""
+    return None if attention_mask is None else attention_mask.to(device) != 0
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class PaddingMask:
 
     @classmethod
     def from_attention_mask(
-        cls, attention_mask: Tensor | None, shape: torch.Size, regime: Regime, packing: Packing | None = None
+        cls, attention_mask: Tensor | None, given: Tensor, regime: Regime, packing: Packing | None = None
     ) -> "PaddingMask":
         """Checks a caller's mask once.
 
         Args:
             attention_mask: (batch, time), nonzero at tokens; None for no padding.
-            shape: (batch, time) of the input it belongs to.
+            given: The input it belongs to, (batch, time, ...).
             regime: The masks that are on.
             packing: The sequences of a packed row, or None.
 
@@ -53,14 +53,22 @@ class PaddingMask:
             ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding,
                 so a 4-D attention mask cannot serve.)
         """
+        shape = given.shape[:2]
         if attention_mask is not None and attention_mask.shape != shape:
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, time) = {tuple(shape)}"
             )
-        valid = tokens_of(attention_mask)
+        valid = tokens_of(attention_mask, given.device)
         if valid is not None and not is_tracing() and bool(valid.all()):
             valid = None
         return cls(valid, regime, packing)
+
+    def to(self, device: torch.device | str, **options: Any) -> "PaddingMask":
+        """On another device, as accelerate asks between the layers of a model that several share."""
+        if self.valid is not None and self.valid.device != torch.device(device):
+            return replace(self, valid=self.valid.to(device, **options))
+        packing = None if self.packing is None else self.packing.to(device, **options)
+        return self if packing is self.packing else replace(self, packing=packing)
 
     @property
     def keys(self) -> Tensor | None:
@@ -96,7 +104,9 @@ class PaddingMask:
 
     def zero(self, hidden: Tensor) -> Tensor:
         """m ⊙ H by selection, so that a NaN at a padded position does not survive. hidden: (batch, time, D)."""
-        return hidden if self.valid is None else hidden.masked_fill(~self.valid.unsqueeze(-1), 0)
+        if self.valid is None:
+            return hidden
+        return hidden.masked_fill(~self.valid.to(hidden.device).unsqueeze(-1), 0)
 
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.

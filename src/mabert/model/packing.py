@@ -120,6 +120,12 @@ class Packing:
                 raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
         return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
 
+    def to(self, device: torch.device | str, **options: Any) -> "Packing":
+        """On another device; itself where it is there."""
+        if self.cu_seqlens.device == torch.device(device):
+            return self
+        return Packing(self.cu_seqlens.to(device, **options), self.lengths)
+
     def positions(self) -> Tensor:
         """Position ids, int64 (1, total): each token's index in its sequence."""
         lengths = self.cu_seqlens.diff().long()
@@ -156,12 +162,13 @@ class Unpadding:
     def flatten(self, padded: Tensor) -> Tensor:
         """(batch or 1, time, ...) to (1, total, ...), without what stands at padding."""
         padded = padded.expand(*self.valid.shape, *padded.shape[2:])
-        return padded.flatten(0, 1).index_select(0, self.places).unsqueeze(0)
+        return padded.flatten(0, 1).index_select(0, self.places.to(padded.device)).unsqueeze(0)
 
     def restore(self, packed: Tensor) -> Tensor:
         """(1, total, ...) to (batch, time, ...), zero at padding."""
         flat = packed.new_zeros(self.valid.numel(), *packed.shape[2:])
-        return flat.index_copy(0, self.places, packed.squeeze(0)).unflatten(0, self.valid.shape)
+        places = self.places.to(packed.device)
+        return flat.index_copy(0, places, packed.squeeze(0)).unflatten(0, self.valid.shape)
 
 
 def _offsets_of(name: str, told: Any, total: int) -> list[int]:

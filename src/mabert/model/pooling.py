@@ -32,14 +32,18 @@ def weighted_sum(weights: Tensor, hidden: Tensor) -> Tensor:
 
 def mean_of_tokens(hidden: Tensor, valid: Tensor | None) -> Tensor:
     """Mean over the row's tokens, zero for a row without any. hidden: (batch, time, D); returns (batch, D)."""
+    # Thousands of tokens add up to more than float16 holds, and their number to more than bfloat16 tells apart.
+    wide = torch.promote_types(hidden.dtype, torch.float32)
     if valid is None:
-        return hidden.mean(dim=1)
-    total = hidden.masked_fill(~valid.unsqueeze(-1), 0).sum(dim=1)
-    return total / valid.sum(dim=1, keepdim=True).clamp(min=1).to(hidden.dtype)
+        return (hidden.sum(dim=1, dtype=wide) / max(hidden.shape[1], 1)).to(hidden.dtype)
+    total = hidden.masked_fill(~valid.unsqueeze(-1), 0).sum(dim=1, dtype=wide)
+    return (total / valid.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden.dtype)
 
 
 def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
     """The row's first token, [CLS], wherever padding put it; zero for a row without any. Returns (batch, D)."""
+    if hidden.shape[1] == 0:
+        return hidden.sum(dim=1)
     if valid is None:
         return hidden[:, 0]
     first = valid.to(torch.uint8).argmax(dim=1)

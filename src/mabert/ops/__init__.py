@@ -51,7 +51,8 @@ def selective_scan(
 
     This is the selective scan of Mamba (Gu and Dao, 2023), step (ii) of the MaBERT paper's Mamba core, with the
     paper's padding rule built in. The state starts from zero and is kept in float32 (float64 where an input is).
-    The backward keeps the state only every 64 steps and recomputes the rest.
+    The backward keeps the state only at the ends of chunks (`mabert.ops.layout`: 64 steps, on a GPU 16) and recomputes
+    the rest.
 
     Args:
         u: ``(batch, time, channel)`` input in float32, bfloat16, float16 (widened to float32 in a copy) or float64; its

@@ -48,7 +48,8 @@ def use_backend(name: str) -> Iterator[None]:
     """Serve every operator call inside the ``with`` block by one backend.
 
     The choice belongs to the current thread or task, holds for the backward of what was computed inside, and is taken
-    up by a compiled or exported graph when it is traced.
+    up by a compiled or exported graph when it is traced. Activation checkpointing computes anew in the backward, so
+    that must run inside the block too.
 
     Args:
         name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype.
@@ -72,10 +73,11 @@ def requested_backend() -> str:
 
 
 def explain(*tensors: torch.Tensor | None) -> Choice:
-    """Tell which backend would serve a call on these tensors here and now, and why.
+    """Tell which backend would serve a call of the two recurrent operators here and now, and why.
 
     Args:
-        *tensors: The tensor arguments of the call; None is skipped.
+        *tensors: The tensor arguments of the call; None is skipped. Those in float16 count as the float32 copies that
+            the operators make of them.
 
     Returns:
         The choice; ``str()`` of it is one readable line.
@@ -83,7 +85,9 @@ def explain(*tensors: torch.Tensor | None) -> Choice:
     Raises:
         ValueError: The backend asked for by `use_backend` cannot serve them; the message says what is missing.
     """
-    return choose(requested_backend(), *tensors)
+    present = [tensor for tensor in tensors if tensor is not None]
+    wide = [tensor.new_empty(0, dtype=torch.float32) if tensor.dtype == torch.float16 else tensor for tensor in present]
+    return choose(requested_backend(), *wide)
 
 
 def choose(name: str, *tensors: torch.Tensor | None, among: tuple[str, ...] = BACKENDS) -> Choice:
