@@ -2,7 +2,14 @@
 
 import torch
 
-_WORDS = ("can't allocate memory", "out of memory", "cannot allocate memory", "not enough memory", "alloc_failed")
+_WORDS = (
+    "can't allocate memory",
+    "out of memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "alloc_failed",
+    "bad_alloc",
+)
 
 
 def is_want_of_memory(error: BaseException) -> bool:

@@ -352,3 +352,9 @@ def test_bigbirds_sparse_attention_trains_under_autocast():
     loss.backward()
     assert model.base_model.attention_type == "block_sparse"
     assert loss.item() == pytest.approx(plain.item(), rel=2e-2)
+
+
+def test_longformer_refuses_a_tokenizer_whose_padding_would_take_thousands_of_positions():
+    ids = FAMILIES["longformer"].special_ids(50283, 1, 2)
+    with pytest.raises(ValueError, match=r"pad_token_id is 50283; Longformer's table .* among its first 100 tokens"):
+        FAMILIES["longformer"].config_of(dict(SIZES), vocab_size=50400, **ids)

@@ -16,12 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import models, parts, tasks
+from mabert.bench import worker as worker_module
 from mabert.bench.models import Plan
 from mabert.bench.rounds import interleave
 from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
 from mabert.bench.turns import Bench, Protocol
-from mabert.bench.worker import CellError, Ready, Worker, status_of
-from mabert.infer.info import peak_bytes
+from mabert.bench.worker import SHARE, CellError, Ready, Worker, status_of
+from mabert.infer.info import peak_at
 from mabert.ops.cpu import pool
 
 NAMES = list(FAMILIES)
@@ -67,6 +68,8 @@ class Scripted:
 
     def bound(self, allowed):
         self.log.append(f"bound {self.name} {allowed}")
+        if self.answers and self.answers[0] == "killed":
+            raise CellError("out of memory", "the process ended with exit code -9")
 
     def memory(self, limit):
         return {"peak": 3 << 20, "weights": 2 << 20, "resident": None}
@@ -102,6 +105,39 @@ def test_a_slow_model_takes_part_in_fewer_turns_and_its_long_first_call_counts()
     assert rows["slow"].median_ms == 4 * 20_500 + 500
     assert rows["quick"].samples == 6, "1.5 s at a time until 8 s are used up"
     assert log.count("quick") == 2 + 6, "warmed up until its calls have taken more than a second"
+
+
+def test_a_model_that_is_killed_while_others_are_built_ends_alone():
+    *_, rows, log = measure(Protocol(warm=0, least=2, most=2), a=["killed"], b=[1, 3])
+    assert log == ["b", "b"]
+    assert (rows["a"].status, rows["a"].median_ms) == ("out of memory", None)
+    assert (rows["b"].status, rows["b"].samples) == ("measured", 2)
+
+
+def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monkeypatch):
+    def write(group, content):
+        group.mkdir(parents=True, exist_ok=True)
+        for name, text in content.items():
+            (group / name).write_text(text)
+
+    groups, root = tmp_path / "cgroup", tmp_path / "fs"
+    assert worker_module.group_memory(groups, root) == []
+    groups.write_text("0::/outer/inner\n")
+    write(
+        root / "outer", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 50\n"}
+    )
+    write(root / "outer/inner", {"memory.max": "max\n", "memory.current": "600\n", "memory.stat": ""})
+    write(root, {"memory.stat": ""})
+    assert worker_module.group_memory(groups, root) == [350]
+    with monkeypatch.context() as patched:
+        patched.setattr(worker_module, "group_memory", lambda: [350])
+        assert worker_module.free_memory() == int(SHARE * 350)
+    groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
+    write(
+        root / "memory/job",
+        {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n", "memory.stat": "total_inactive_file 20\n"},
+    )
+    assert worker_module.group_memory(groups, root) == [0]
 
 
 def test_in_training_each_rival_takes_turns_with_mabert():
@@ -282,7 +318,7 @@ def test_a_mamba_layer_frees_what_the_scan_does_not_read():
     width, length = 256, 4096
     config = MaBertConfig(hidden_size=width, num_attention_heads=4, intermediate_size=4 * width, layer_pattern="M")
     config.max_position_embeddings = length
-    above = peak_bytes(MaBertModel(config).eval(), length)
+    above = peak_at(MaBertModel(config).eval(), length)
     unit = width * 4 * length
     # The residual stream, and ũ, z, Δ and the result at twice its width; half a width more for B, C and the rest.
     assert above < 9.5 * unit
@@ -315,16 +351,17 @@ def test_a_compiled_model_says_the_same_and_its_row_tells(monkeypatch):
     with torch.inference_mode():
         ours, theirs = (side.model(input_ids=side.ids).last_hidden_state for side in (compiled, as_it_is))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)  # in the time of what is measured, say
     assert compiled.peak() > compiled.weights() == as_it_is.weights()
 
 
 def test_the_working_memory_of_threads_is_counted(monkeypatch):
     sizes = {"hidden_size": 64, "num_attention_heads": 1, "intermediate_size": 64, "layer_pattern": "T"}
     model = MaBertModel(MaBertConfig(**sizes, max_position_embeddings=8192)).eval()
-    counted = peak_bytes(model, 8192)
+    counted = peak_at(model, 8192)
     kept = []
     monkeypatch.setattr(pool, "count_scratch", kept.append)
-    without = peak_bytes(model, 8192)
+    without = peak_at(model, 8192)
     if not kept:
         pytest.skip("this processor has no attention kernel of ours")
     assert counted - without > 0.9 * max(kept) > 8192 * 64 * 4, "the packed keys and values of a row"
@@ -377,6 +414,7 @@ def test_errors_are_told_apart():
     assert status_of(MemoryError()) == "out of memory"
     assert status_of(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")) == "out of memory"
     assert status_of(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried")) == "out of memory"
+    assert status_of(RuntimeError("std::bad_alloc")) == "out of memory"
     assert status_of(ValueError("odd")) == "failed"
 
 

@@ -66,7 +66,7 @@ def test_the_fastest_batch_is_kept_and_the_first_call_only_warms():
 
 
 def test_a_batch_that_does_not_fit_ends_the_search():
-    assert chosen("bert", {1: 3.0, 4: None}) == (1, [1, 1, 4, "anew"])
+    assert chosen("bert", {1: 3.0, 4: None}) == (1, [1, 1, 4, "anew", 1])
 
 
 def test_what_fails_is_not_taken_for_too_large():

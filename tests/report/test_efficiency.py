@@ -14,6 +14,7 @@ from mabert.report.efficiency.findings import (
 from mabert.report.efficiency.results import NAMES
 from mabert.report.efficiency.tables import batch_of, measured_grid, number, spread_grid
 from mabert.report.grid import MISSING, Grid, to_markdown
+from mabert.report.measurements import throughput_section
 from tests.report.rows import CPU, GPU, SLOW, efficiency_report, raw, whole
 
 
@@ -179,10 +180,11 @@ def test_remarks_on_a_file_stand_beside_its_name(load):
 
 
 def test_memory_grows_above_the_weights(load):
-    rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024, 2024)]
+    rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024)]
+    rows.append(raw("memory", "mabert", 2024, 103 + 2024 / 50, weights_mib=103.0))
     whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory"), "t"), "MaBERT")[0]
-    assert (whole_peak, papers) == ("0.18 (3: 512-2,024)", "0.50 (4: 512-4,096)")
-    assert above == ["1.00 (3: 512-2,024)", "20.0 (1,024-2,024)", "588.9 (2,048-4,096)"]
+    assert (whole_peak, papers) == ("0.19 (3: 512-2,024)", "0.50 (4: 512-4,096)")
+    assert above == ["1.00 (3: 512-2,024)", "23.0 (1,024-2,024)", "588.9 (2,048-4,096)", "20.0 (1,024-2,024)"]
 
 
 def test_crossings_name_every_rival_and_the_papers(load):
@@ -205,3 +207,17 @@ def test_stretches_in_words():
     assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 1.0}) == "only up to about 200"
     assert stretches(flat, {100: 1.0, 400: 4.0, 1600: 1.0}) == "from about 200 to 800"
     assert stretches(flat, {}) is None
+
+
+def test_throughput_tells_its_share_its_machine_and_its_spread():
+    row = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens": 500}
+    row |= {"tokens_per_second": 1000.0, "fastest_ms": 400.0, "slowest_ms": 1000.0}
+    slow = {**row, "model": "deberta", "status": "too slow", "tokens_per_second": None, "fastest_ms": None}
+    environment = {"processor": "some", "threads": 2, "packages": {"torch": "3"}, "commit": "abc"}
+    result = {"environment": environment, "dtype": "float32", "share": {"short": 16 / 8192}, "rows": [row, slow]}
+    heading, origin, speeds, spread = throughput_section([("t.json", result)])
+    assert (heading.text, origin.lines) == ("Throughput", ("`t.json`: some, 2 threads, torch 3, commit abc",))
+    assert speeds.notes[1] == "Of the 8,192 texts that ModernBERT's protocol has of each kind: 16 of short."
+    assert [[cell.text for cell in line] for line in spread.rows] == [["BERT", "500-1,250"]]
+    older = {**result, "rows": [{name: value for name, value in row.items() if not name.endswith("_ms")}]}
+    assert len(list(throughput_section([("t.json", older)]))) == 3

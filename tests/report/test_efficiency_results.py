@@ -124,12 +124,14 @@ def test_machines_are_not_mixed(tmp_path, changed, there):
 
 
 def test_what_two_machines_measured_alike_is_shown_twice(tmp_path):
-    for file, processor, value in (("a", "one", 5.0), ("b", "another", 7.0)):
+    files = [tmp_path / folder / "of-one-second-models.json" for folder in "ab"]
+    for file, processor, value in zip(files, ("one", "another"), (5.0, 7.0), strict=True):
+        file.parent.mkdir()
         content = {"kind": "efficiency", "quick": False, "parameters": {}}
         content["environment"] = {"date": "2026-01-01T00:00:00+00:00", "processor": processor, "threads": 2}
         content["rows"] = [raw("latency", model, 128, value) for model in ("bert", "mabert")]
-        (tmp_path / file).write_text(json.dumps(content))
-    results = load_results([tmp_path / "a", tmp_path / "b"])
+        file.write_text(json.dumps(content))
+    results = load_results(files)
     assert len(results.rows) == 4
     document = efficiency_document(results)
     names = [part.name for part in unfolded(document) if isinstance(part, Grid | Drawing)]

@@ -13,6 +13,9 @@ from mabert.baselines.positions import repeat
 STEP = 64
 """Windows are rounded up to a multiple of this."""
 
+MOST_UNUSED = 100
+"""Rows of positions that may lie unused before the first; the published model has two."""
+
 
 class Longformer(Family):
     """Attention in a window of 512; in classifiers the first token is global. Inputs are filled up to a multiple of the
@@ -31,7 +34,13 @@ class Longformer(Family):
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
         config = super().config_of(fields, **of_run)
-        config.max_position_embeddings += first_position(config)
+        first = first_position(config)
+        if first > MOST_UNUSED:
+            raise ValueError(
+                f"pad_token_id is {config.pad_token_id}; Longformer's table of positions begins behind that row, so "
+                f"the tokenizer must have padding among its first {MOST_UNUSED} tokens"
+            )
+        config.max_position_embeddings += first
         return config
 
     def longest(self, config: PreTrainedConfig) -> int | None:

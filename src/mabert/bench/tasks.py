@@ -8,8 +8,10 @@ Sizes are those of the published base models with random weights; nothing is pad
   packed or compiled.
 - ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, for ModernBERT's local layers one
   that leaves out the scores outside the window, for Longformer no wider window than the input needs, GELU's tanh form
-  in one kernel where a model has that form, forwards on a CPU through `torch.compile` for DeBERTa and ModernBERT, who
-  gain by it, logits at scored positions only, no dropout.
+  in one kernel where a model has that form, forwards of one text on a CPU through `torch.compile` for DeBERTa and
+  ModernBERT, who gain by it, logits at scored positions only, no dropout. Forwards of many texts are not compiled: each
+  shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings,
+  uncompiled.
 """
 
 import shutil
@@ -172,7 +174,7 @@ class Forward:
     def peak(self) -> int:
         """Bytes that torch holds at the height of a forward, weights included."""
         if self.device == "cpu":
-            return self.weights() + peak_bytes(self.model, self.ids.shape[1])
+            return self.weights() + peak_bytes(self.model, self.ids)
         self._run()
         torch.cuda.reset_peak_memory_stats()
         self._run()

@@ -45,8 +45,9 @@ class Speed:
         texts: How many.
         tokens: Of all texts.
         batch: Texts of the best batch; None where none was found.
-        status: See `mabert.bench.turns.Row`, as the four that follow.
+        status: See `mabert.bench.turns.Row`, as the five that follow.
         reason: Likewise.
+        setting: Likewise.
         median_ms: Likewise.
         fastest_ms: Likewise.
         slowest_ms: Likewise.
@@ -60,6 +61,7 @@ class Speed:
     batch: int | None
     status: str
     reason: str | None
+    setting: str | None
     median_ms: float | None
     fastest_ms: float | None
     slowest_ms: float | None
@@ -91,12 +93,13 @@ class ManyTexts(Bench):
     def warm(self, cell: Cell, worker: Worker) -> list[Sample]:
         """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
 
-        Each is called twice where that is affordable, since its first call warms it up. A family whose answers depend
-        on the batch is given one text at a time.
+        Each is called twice where that is affordable, since its first call warms it up; a model that was built anew
+        after one that did not fit once more. A family whose answers depend on the batch is given one text at a time.
         """
         family = FAMILIES[worker.name]
         sizes = sorted({min(4**power, len(cell.texts)) for power in range(8)})
         seconds: dict[int, float] = {}
+        anew = False
         for size in [1] if family.depends_on_batch(family.base_config(), cell.texts) else sizes:
             try:
                 worker.cut(size)
@@ -107,9 +110,12 @@ class ManyTexts(Bench):
                 if not seconds or error.status == "failed":
                     raise
                 worker.prepare(cell)
+                anew = True
                 break
         self.batches[worker.name] = best = min(seconds, key=seconds.__getitem__)
         worker.cut(best)
+        if anew:
+            worker.call(self.protocol.limit)
         return []
 
 
@@ -182,7 +188,7 @@ def speed(name: str, lengths: Sequence[int], batch: int | None, row: Row) -> Spe
     tokens = sum(lengths)
     rate = None if row.median_ms is None else 1e3 * tokens / row.median_ms
     times = (row.median_ms, row.fastest_ms, row.slowest_ms)
-    return Speed(name, row.model, len(lengths), tokens, batch, row.status, row.reason, *times, rate)
+    return Speed(name, row.model, len(lengths), tokens, batch, row.status, row.reason, row.setting, *times, rate)
 
 
 def show(console: Console, result: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ class Bench:
         try:
             self.refuse(cell, worker.name)
             ready = worker.prepare(cell)
-            held = worker.memory(self.protocol.limit)
+            held = worker.memory(2 * self.protocol.limit)  # two calls
             sizes = {f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()}
             row = replace(row, setting=ready.setting, **sizes)
         except CellError as error:
@@ -196,8 +196,12 @@ class Bench:
                 rows[name] = self.without_number(cell, rows[name], error)
         if cell.device == "cpu":
             allowed = free_memory()
-            for name in ready:
-                workers[name].bound(allowed)
+            for name in list(ready):
+                try:
+                    workers[name].bound(allowed)
+                except CellError as error:  # ended while others were built
+                    rows[name] = self.without_number(cell, rows[name], error)
+                    del ready[name]
         return ready
 
     def warm(self, cell: Cell, worker: Worker) -> list["Sample"]:

@@ -258,7 +258,39 @@ class Answers:
 
 def free_memory() -> int:
     """Bytes that one model may take now, of those that the machine has free; 0 where that is not known."""
-    return int(SHARE * field_of("/proc/meminfo", "MemAvailable"))
+    return int(SHARE * min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()]))
+
+
+def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """Bytes that are left of each limit which this process's control groups set, as containers and clusters do; files
+    that were read and can be dropped count as left.
+
+    Args:
+        groups: Linux's file that names them.
+        root: Where they lie.
+    """
+    if not groups.is_file():
+        return []
+    left = []
+    for line in groups.read_text(encoding="utf-8").splitlines():
+        _, controllers, own = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        # Version 2 has one tree, version 1 one for each controller.
+        top, limit, used, dropped = (
+            (root, "memory.max", "memory.current", "inactive_file")
+            if not controllers
+            else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        )
+        inner = top / own.strip("/")
+        for group in (inner, *inner.parents):
+            files = [group / name for name in (limit, used, "memory.stat")]
+            if group.is_relative_to(top) and all(file.is_file() for file in files):
+                most, now, told = (file.read_text(encoding="ascii") for file in files)
+                statistics = dict(each.split() for each in told.splitlines())
+                if most.strip() != "max":
+                    left.append(max(0, int(most) - int(now) + int(statistics.get(dropped, 0))))
+    return left
 
 
 def limit_memory(allowed: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -55,7 +55,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
     return ModelInfo(
         config=config,
         parts=parameters_by_part(model),
-        memory={length: peak_bytes(model.base_model, length) for length in lengths if length <= limit},
+        memory={length: peak_at(model.base_model, length) for length in lengths if length <= limit},
         weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
     )
 
@@ -90,12 +90,23 @@ def count(module: nn.Module) -> int:
 
 
 @torch.inference_mode()
-def peak_bytes(model: PreTrainedModel, length: int) -> int:
-    """Bytes torch's allocator holds at the height of one forward at batch 1, above what it held before, on the CPU."""
-    from mabert.ops.cpu.memory import counted_by_torch
-
+def peak_at(model: PreTrainedModel, length: int) -> int:
+    """The same as `peak_bytes` for one text of so many tokens, of any model."""
     tokens = torch.full((1, length), 1)
     model(tokens[:, :8])
+    return peak_bytes(model, tokens)
+
+
+@torch.inference_mode()
+def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
+    """Bytes torch's allocator holds at the height of one forward, above what it held before, on the CPU.
+
+    Args:
+        model: That has run before, so that nothing is compiled on the way.
+        tokens: int64 (batch, time).
+    """
+    from mabert.ops.cpu.memory import counted_by_torch
+
     recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with counted_by_torch(), without_standard_error(), recording as profiler:
         model(tokens)

@@ -9,6 +9,10 @@ from mabert.report.efficiency.report import efficiency_parts
 from mabert.report.efficiency.results import NAMES, Results
 from mabert.report.efficiency.tables import PAPER, paper_grid
 from mabert.report.grid import Cell, Grid, missing, with_best
+from mabert.report.machine import machine_of
+
+TEXTS = 8192
+"""Texts of each kind in ModernBERT's protocol."""
 
 
 def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
@@ -41,8 +45,12 @@ def throughput_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iter
     """Many texts at once."""
     for number, (file, result) in enumerate(results, start=1):
         yield Heading(2, "Throughput" if number == 1 else f"Throughput, {file}")
-        yield Items((f"`{file}`" + ("; **a quick trial run, not to be quoted**" if result.get("quick") else ""),))
+        environment = result.get("environment") or {}
+        told = f"`{file}`: {machine_of(environment)}, commit {environment.get('commit')}"
+        yield Items((told + ("; **a quick trial run, not to be quoted**" if result.get("quick") else ""),))
         yield throughput_grid(result, f"throughput-{number}")
+        spread = throughput_spread(result, f"throughput-{number}-spread")
+        yield from [] if spread is None else [spread]
 
 
 def throughput_grid(result: Mapping[str, Any], name: str) -> Grid:
@@ -54,7 +62,37 @@ def throughput_grid(result: Mapping[str, Any], name: str) -> Grid:
     for column in range(1, len(collections) + 1):
         rows = with_best(rows, column)
     title = f"Tokens a second, {result.get('dtype', 'unknown precision')}"
-    return Grid(name, title, ("model", *collections), tuple(rows), ("In brackets the texts of a batch.",))
+    return Grid(name, title, ("model", *collections), tuple(rows), tuple(_of_throughput(result, collections)))
+
+
+def throughput_spread(result: Mapping[str, Any], name: str) -> Grid | None:
+    """The slowest and the fastest of each median; None where the file does not have them."""
+    cells = {
+        (row["model"], row["lengths"]): _rates(row)
+        for row in result["rows"]
+        if row.get("fastest_ms") and row.get("tokens")
+    }
+    if not cells:
+        return None
+    collections = list(dict.fromkeys(each for _, each in cells))
+    models = [model for model in NAMES if any(model == known for known, _ in cells)]
+    rows = [(Cell(NAMES[model]), *(cells.get((model, each), missing()) for each in collections)) for model in models]
+    return Grid(
+        name, "Tokens a second, the slowest and the fastest run", ("slowest-fastest", *collections), tuple(rows)
+    )
+
+
+def _of_throughput(result: Mapping[str, Any], collections: Iterable[str]) -> Iterator[str]:
+    yield "In brackets the texts of a batch."
+    shares = result.get("share", {})
+    told = [f"{shares[each] * TEXTS:,.0f} of {each}" for each in collections if each in shares]
+    if told:
+        yield f"Of the {TEXTS:,} texts that ModernBERT's protocol has of each kind: {', '.join(told)}."
+
+
+def _rates(row: Mapping[str, Any]) -> Cell:
+    slowest, fastest = (1e3 * row["tokens"] / row[name] for name in ("slowest_ms", "fastest_ms"))
+    return Cell(f"{slowest:,.0f}-{fastest:,.0f}", value=slowest)
 
 
 def _rate(row: Mapping[str, Any]) -> Cell:

@@ -50,7 +50,7 @@ def ratios(measure: str, rows: Rows, name: str) -> Grid:
 
 
 def memory_growth(rows: Rows, name: str) -> Grid:
-    """How peak memory grows: exponents with and without the weights, and MiB a 1,000 tokens."""
+    """How peak memory grows: exponents and MiB a 1,000 tokens, with and without the weights."""
     body = []
     for model, every in rows.items():
         cells = of_one_run(every)
@@ -61,9 +61,10 @@ def memory_growth(rows: Rows, name: str) -> Grid:
         }
         theirs = paper.MEMORY.rows.get(model, {})
         exponents = [_exponent(growth(each)) for each in (curve(cells), theirs, above)]
-        body.append((Cell(NAMES[model]), *exponents, _slope(slope(above)), _slope(slope(theirs))))
-    unit = UNITS["memory"]
-    head = ("model", "exponent", "in the paper", "above the weights", f"{unit} a 1,000 tokens", "in the paper")
+        slopes = [_slope(slope(each)) for each in (curve(cells), theirs, above)]
+        body.append((Cell(NAMES[model]), *exponents, *slopes))
+    beside = ("in the paper", "above the weights")
+    head = ("model", "exponent", *beside, f"{UNITS['memory']} a 1,000 tokens", *beside)
     return Grid(name, "Growth of peak memory", head, tuple(body))
 
 

@@ -25,7 +25,7 @@ PROFILES = ("paper", "best")
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 
 Key = tuple[datetime, str]
-"""What tells a file from others: when it was measured, and its name."""
+"""What tells a file from others: when it was measured, and where it lies."""
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
@@ -57,12 +57,14 @@ class Source:
 
     Attributes:
         name: Of the file.
+        path: Where it lies.
         date: Of the measurement, with its time zone.
         environment: Machine, versions and commit.
         remarks: What was found out about the measurement afterwards, as its file says.
     """
 
     name: str
+    path: Path
     date: datetime
     environment: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class Source:
     @property
     def key(self) -> Key:
         """What tells it from a file of the same name in another folder too."""
-        return self.date, self.name
+        return self.date, str(self.path)
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,7 @@ def _read(path: Path) -> tuple[Source, dict[str, Any]]:
         raise ValueError(f"{path}: remarks is {remarks!r}; needed is a list of sentences")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return Source(path.name, date, content["environment"], tuple(remarks)), content
+    return Source(path.name, path.resolve(), date, content["environment"], tuple(remarks)), content
 
 
 def _row(raw: Mapping[str, Any], source: Source) -> Row:

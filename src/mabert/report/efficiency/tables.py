@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from mabert.report import paper
 from mabert.report.efficiency.results import NAMES, Key, Results, Row
@@ -69,7 +70,7 @@ def runs_told(rows: Rows) -> list[str]:
             places.setdefault(row.source.key, {}).setdefault(model, []).append(length)
     count = {key: sum(map(len, found.values())) for key, found in places.items()}
     _, *others = sorted(places, key=lambda key: -count[key])
-    told = "; ".join(f"{_where(places[key], rows)} ({key[1]})" for key in others)
+    told = "; ".join(f"{_where(places[key], rows)} ({Path(key[1]).name})" for key in others)
     return [f"Of another run than the rest: {told}. Only what is of one run compares closely."] if told else []
 
 
