@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -61,6 +62,34 @@ def end_with_parent() -> None:
     `preexec_fn`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def ended_as_interrupted() -> Iterator[None]:
+    """Takes SIGTERM, by which a system or a cluster ends a job, for Ctrl-C, once: it may be sent again while this
+    process saves; only possible in the main thread."""
+    told = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if told:
+            return
+        told = True
+        heard = signal.getsignal(signal.SIGINT)
+        if callable(heard):
+            heard(signal.SIGINT, frame)
+        else:  # a shell lets what it runs in the background ignore Ctrl-C
+            raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def import_ahead(*modules: str) -> None:

@@ -76,7 +76,8 @@ def test_each_epoch_that_trainer_counts_has_an_order_of_its_own():
     lengths = [1 + place % 7 for place in range(50)]
     sampler, whole = TokenBudgetSampler(lengths, 20, seed=3), list(TokenBudgetSampler(lengths, 20, seed=3, epochs=3))
     loader = Accelerator(cpu=True).prepare(DataLoader(range(50), batch_sampler=sampler, collate_fn=list))
-    assert [batch for _ in range(3) for batch in loader] == whole
+    with pytest.warns(UserWarning, match="give it num_train_epochs=1, and the sampler epochs=N"):
+        assert [batch for _ in range(3) for batch in loader] == whole
     sampler.set_epoch(0)
     assert list(sampler) == whole[: len(sampler)]
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mabert.data.corpus import parse_sources, read_documents
+from mabert.data.files import digest
 from mabert.data.hub import HubSource
 
 
@@ -56,6 +57,44 @@ def test_slices_and_progress(hub):
     positions = [position for _, position in whole.read()]
     assert positions == sorted(positions)
     assert positions[-1] == whole.size()
+
+
+def test_split_expressions(hub):
+    def read(split):
+        return list(read_documents(f"hub:{hub}:en?split={split}"))
+
+    every = ["first", "second", "fourth", "fifth", "held out"]
+    assert read("train+test") == read("all") == read("train%2Btest") == every
+    assert read("test[:50%]+train[:20%]") == ["first"]
+    assert read("test+train[:1]") == ["held out", "first"]
+    (whole,) = parse_sources(f"hub:{hub}:en?split=train%2Btest")
+    sizes = [parse_sources(f"hub:{hub}:en?split={split}")[0].size() for split in ("train", "test")]
+    assert [position for _, position in whole.read()][-1] == whole.size() == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("split", "files"),
+    [
+        ("train", ["train"]),
+        ("train[:50%]", ["train"]),
+        ("train[:1]+train[1:]", ["train"]),
+        ("test+train", ["test", "train"]),
+        ("train[:50%]+test[:50%]", ["train", "test"]),
+        ("all", ["train", "test"]),
+        ("no-such-split", ["train", "test"]),
+    ],
+)
+def test_identity_follows_every_file_of_the_splits_that_are_named(hub, split, files):
+    expected = [digest(hub / "en" / f"{name}.parquet") for name in files]
+    assert HubSource.parse(f"hub:{hub}:en?split={split}").identity()["sha256"] == expected
+
+
+def test_rows_without_text_are_left_out(hub):
+    for split in ("train", "test"):
+        pq.write_table(pa.table({"text": ["first", None, "third"], "title": [1, 2, 3]}), hub / f"en/{split}.parquet")
+    assert list(read_documents(f"hub:{hub}:en")) == ["first", "third"]
+    with pytest.raises(ValueError, match="column 'title' holds 1, not text"):
+        list(read_documents(f"hub:{hub}:en?text=title"))
 
 
 def test_identity_follows_options_and_files(hub):

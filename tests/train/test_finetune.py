@@ -262,6 +262,36 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
 
 
+def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path):
+    whole = go(pretrained, tmp_path / "whole", seeds=(0, 1, 2), epochs=1)
+    go(pretrained, tmp_path / "run", seeds=(2, 0), epochs=1)
+    added = go(pretrained, tmp_path / "run", seeds=(1,), epochs=1, resume=True)
+    assert added["seeds"] == [0, 1, 2]
+    assert added["outcome"] == whole["outcome"]
+    places = [tmp_path / f"run/seed-{seed}/result.json" for seed in (0, 1, 2)]
+    assert added["seconds"] == pytest.approx(sum(json.loads(place.read_text())["seconds"] for place in places))
+    other = json.loads(places[0].read_text())
+    places[0].write_text(json.dumps({**other, "learning_rate": 7e-7}))
+    again = go(pretrained, tmp_path / "run", seeds=(1,), epochs=1, resume=True)
+    assert again["seeds"] == [1, 2], "of one rate"
+
+
+def test_a_run_that_failed_before_its_first_result_leaves_room(pretrained, tmp_path):
+    class Refuse(TrainerCallback):
+        def on_train_begin(self, args, state, control, **_):
+            raise ValueError("not today")
+
+    recipe = FinetuneRecipe(**{**RECIPE, "epochs": 1})
+    with pytest.raises(ValueError, match="not today"):
+        finetune(pretrained, TASK, splits(), tmp_path / "run", recipe, progress=False, callbacks=[Refuse()])
+    (kept,) = (tmp_path / "run/unfinished").iterdir()
+    (kept / "checkpoint").touch()
+    with pytest.raises(ValueError, match=r"already holds files.*--resume"):
+        go(pretrained, tmp_path / "run", epochs=1)
+    (kept / "checkpoint").unlink()
+    go(pretrained, tmp_path / "run", epochs=1)
+
+
 class Ends(TrainerCallback):
     """Ends a process, once, after so many steps; the head of the model is lost at the last one."""
 
@@ -459,7 +489,8 @@ def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretr
     request = yaml.safe_load((tmp_path / "run/request.yaml").read_text())
     assert request["resolved"].pop("chosen_under") == 3
     (tmp_path / "run/request.yaml").write_text(yaml.safe_dump(request))
-    assert go(pretrained, tmp_path / "run", (3, 0), resume=True, **rates)["seeds"] == [3, 0], "one begun before"
+    again = go(pretrained, tmp_path / "run", (3, 0), resume=True, **rates)
+    assert again["seeds"] == [0, 1, 3], "one begun before has a record of all"
 
 
 def test_only_glues_own_small_tasks_get_more_epochs():
@@ -506,6 +537,25 @@ def bert(folder):
     build("masked_lm", fields).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (16, r"in evaluation, with 16 rows at once \(\d+ tokens, padding included\); a smaller batch helps"),
+        (None, r"in evaluation, with 40 rows at once \(\d+ tokens, padding included\); shorter examples help"),
+    ],
+)
+def test_want_of_memory_in_an_evaluation_names_the_batch(pretrained, monkeypatch, rows, message):
+    def too_much(*given, **more):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    words = tokenizer()
+    examples = encode_task(TASK, splits(), words, 24, False).splits["validation"]
+    model = AutoModelForSequenceClassification.from_pretrained(pretrained)
+    monkeypatch.setattr(model, "forward", too_much)
+    with pytest.raises(MemoryError, match=message):
+        logits_of(model, examples, words.pad_token_id, rows=rows)
 
 
 def test_several_processes_share_what_is_measured(pretrained, monkeypatch):

@@ -16,6 +16,12 @@ def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
     assert logits.grad.shape == (0, 7)
 
 
+@pytest.mark.parametrize("count", [0, torch.tensor(0)])
+def test_a_whole_step_without_anything_scored_is_no_division_by_zero(count):
+    logits = torch.randn(0, 7, requires_grad=True)
+    assert mean_over_scored(SimpleNamespace(logits=logits), torch.full((2, 3), -100), count).item() == 0
+
+
 def test_parts_of_a_step_add_up_to_its_mean():
     labels = torch.tensor([[1, -100, 2], [3, 0, -100]])
     logits = torch.randn(4, 7, dtype=torch.float64)

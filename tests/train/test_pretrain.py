@@ -18,6 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 from mabert import MaBertForMaskedLM
 from mabert import precision as precisions
 from mabert.baselines.registry import FAMILIES
+from mabert.train import pretrain as pretraining
 from mabert.train import trainer as trainer_module
 from mabert.train.optim import decay_parameter_names
 from mabert.train.pretrain import model_config, prepare_data, pretrain, training_arguments
@@ -44,6 +45,17 @@ class StopAt(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             os.kill(os.getpid(), signal.SIGINT)
+
+
+class KillAt(TrainerCallback):
+    """Ends a run as a kill does, during one step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise SystemError("killed")
 
 
 def same_weights(a, b):
@@ -102,6 +114,22 @@ def test_an_interrupt_is_saved_where_nobody_reads_of_it_any_more(tmp_path, monke
     with pytest.raises(KeyboardInterrupt, match="checkpoint-4"):
         go(recipe(tmp_path), tmp_path / "run", callbacks=[StopAt(3)])
     assert (tmp_path / "run/checkpoint-4").is_dir()
+
+
+def test_a_run_that_was_killed_between_its_checkpoints_goes_on_from_the_clocks_to_the_same_bits(tmp_path, monkeypatch):
+    plan = recipe(tmp_path, save_steps=4, keep_checkpoints=2)
+    go(plan, tmp_path / "whole")
+    monkeypatch.setattr(pretraining, "SAVE_SECONDS", 0.0)
+
+    def kept():
+        return {int(path.name.removeprefix("checkpoint-")) for path in (tmp_path / "run").glob("checkpoint-*")}
+
+    with pytest.raises(SystemError, match="killed"):
+        go(plan, tmp_path / "run", callbacks=[KillAt(11)])
+    assert kept() == {4, 8, 11}, "those by the clock are one, and push none out"
+    go(plan, tmp_path / "run", resume=True)
+    assert kept() == {8, 12}
+    same_weights(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
 
 def test_text_may_have_another_column(tmp_path):
@@ -304,6 +332,57 @@ def test_an_exploding_loss_counts_as_divergence(tmp_path):
 
     with pytest.raises(TrainingDivergedError, match=r"at step 4"):
         go(recipe(tmp_path), tmp_path / "run", callbacks=[Explode()])
+
+
+def test_a_last_step_that_leaves_no_numbers_is_divergence(tmp_path):
+    plan = recipe(tmp_path, steps=1, warmup_steps=0, learning_rate=1e30)
+    with pytest.raises(
+        TrainingDivergedError, match="the loss is nan on held-out text after step 1; a lower learning rate"
+    ):
+        go(plan, tmp_path / "run")
+    assert not (tmp_path / "run/result.json").exists()
+
+
+@pytest.mark.parametrize("eval_steps", [6, 100])
+def test_a_held_out_loss_that_explodes_is_divergence(tmp_path, monkeypatch, eval_steps):
+    monkeypatch.setattr(pretraining, "held_out_sums", lambda *_: torch.tensor([150.0, 0.0, 10.0]))
+    step = min(eval_steps, 12)
+    with pytest.raises(TrainingDivergedError, match=f"the loss is 15 on held-out text after step {step}"):
+        go(recipe(tmp_path, eval_steps=eval_steps), tmp_path / "run")
+
+
+def too_much(*given, **more):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("packing", ["unpad", "pack"])
+def test_want_of_memory_names_step_and_rows_and_a_smaller_batch_goes_on(tmp_path, monkeypatch, packing):
+    class Grow(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 10:
+                monkeypatch.setattr(MaBertForMaskedLM, "forward", too_much)
+
+    plan = recipe(tmp_path, packing=packing)
+    with pytest.raises(MemoryError, match=r"at step 11, with 4 rows at once \(96 tokens, padding included\); go on by"):
+        go(plan, tmp_path / "run", callbacks=[Grow()])
+    monkeypatch.undo()
+    plan.training.micro_batch_size = 2
+    assert go(plan, tmp_path / "run", resume=True)["outcome"]["steps"] == 12
+
+
+def test_want_of_memory_in_an_evaluation_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretraining, "held_out_sums", too_much)
+    with pytest.raises(
+        MemoryError, match="out of memory in the evaluation after step 6, with 4 rows at once; go on by"
+    ):
+        go(recipe(tmp_path), tmp_path / "run")
+
+
+def test_a_tokenizer_that_knows_no_word_of_the_text_is_told_before_training(tmp_path):
+    plan = recipe(tmp_path)
+    Path(plan.data.sources[0]).write_text("\n\n".join(["река дом птица"] * 60), encoding="utf-8")
+    with pytest.raises(ValueError, match="nothing in the held-out text can be hidden: the tokenizer knows none of its"):
+        prepare_data(plan, tokenizer(), progress=False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from mabert.train.fields import build
-from mabert.train.recipe import PretrainRecipe, as_mapping, load_recipe
+from mabert.train.recipe import DataRecipe, PretrainRecipe, TrainingRecipe, as_mapping, load_recipe
 
 
 def test_the_paper_recipe_is_table_a1():
@@ -94,12 +94,22 @@ def test_any_field_can_be_overridden():
         ("training.keep_checkpoints=0", "training.keep_checkpoints is 0; it must be at least 1"),
         ("training.workers=-1", "training.workers is -1; it must be at least 0"),
         ("training.adam_beta1=2", "training.adam_beta1 is 2.0; it must be at least 0 and below 1"),
+        ("training.seed=5000000000", "training.seed is 5000000000; it must be at most 4294967295"),
+        ("data.held_out=5", "data.held_out is 5.0; it must be above 0 and below 1"),
+        ("data.held_out=0", "data.held_out is 0.0; it must be above 0 and below 1"),
+        ("data.max_tokens=0", "data.max_tokens is 0; it must be at least 1"),
         ("stages=[{length: 2, share: 1}]", "length is 2; it must be at least 4"),
     ],
 )
 def test_bad_fields_are_named(override, message):
     with pytest.raises(ValueError, match=message):
         load_recipe("mini", [override])
+
+
+def test_a_choice_that_does_not_exist_is_refused_in_python_too():
+    with pytest.raises(ValueError, match=r"data.windows is 'doc'; it must be one of \['packed', 'document'\]"):
+        DataRecipe(windows="doc")
+    assert TrainingRecipe(seed=2**32 - 1).seed == 2**32 - 1
 
 
 def test_bad_files(tmp_path):

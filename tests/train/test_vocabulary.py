@@ -70,7 +70,9 @@ def test_every_source_gives_its_share(tmp_path):
 
 
 def test_other_text_gives_another(tmp_path):
-    first = trained_tokenizer("wordpiece", [corpus(tmp_path / "1.txt", seed=1)], tmp_path / "cache", characters=500)
-    second = trained_tokenizer("wordpiece", [corpus(tmp_path / "2.txt", seed=2)], tmp_path / "cache", characters=900)
-    assert fingerprint(first) != fingerprint(second)
+    def trained(seed):
+        text = corpus(tmp_path / "text.txt", seed=seed)
+        return trained_tokenizer("wordpiece", [text], tmp_path / "cache", characters=500)
+
+    assert fingerprint(trained(1)) != fingerprint(trained(2))
     assert len(list((tmp_path / "cache").glob("tokenizer-wordpiece-*"))) == 2

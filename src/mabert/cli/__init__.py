@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows `mabert` on the command line; default, that of this process.
 
     Returns:
-        0; 2 after bad input, which gets one line; 130 after Ctrl-C.
+        0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
     """
     options = parse(arguments)
     quiet_libraries()
@@ -43,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         complain(one_line(error))
+        return BAD_INPUT
+    except (MemoryError, RuntimeError) as error:
+        from mabert.memory import is_want_of_memory
+
+        if options.debug or not is_want_of_memory(error):
+            raise
+        complain(one_line(error) or "out of memory")
         return BAD_INPUT
     return 0
 

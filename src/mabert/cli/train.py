@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, say
-from mabert.processes import keep_freed_memory
+from mabert.processes import ended_as_interrupted, keep_freed_memory
 from mabert.writing import write_text
 
 GLUE = "hub:nyu-mll/glue"
@@ -52,7 +52,8 @@ def run_pretrain(options: argparse.Namespace) -> None:
     from mabert.train.pretrain import pretrain
 
     keep_freed_memory()
-    result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
+    with ended_as_interrupted():
+        result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
     if result:
         from mabert.report.figures import on_paper
         from mabert.report.training import loss_chart, stage_ends
@@ -148,14 +149,16 @@ def run_finetune(options: argparse.Namespace) -> None:
         padding_safe_masking=options.masking,
     )
     source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
-    result = finetune(
-        options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
-    )
+    with ended_as_interrupted():
+        result = finetune(
+            options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
+        )
     for split, metrics in result["outcome"]["scores"].items() if result else ():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             line = f"{task.name} {split} {metric}: {score['mean']:.4f}{spread}"
-            say(f"{line} ({len(options.seeds)} seed{'s' if len(options.seeds) > 1 else ''})")
+            count = len(result["seeds"])
+            say(f"{line} ({count} seed{'s' if count > 1 else ''})")
 
 
 def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Batches of like length, so that little of them is padding, and batches of so many tokens, however many texts."""
 
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -108,8 +109,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     One pass over the sampler is the whole run, epoch after epoch, each in a new order that is a function of (seed,
     epoch) alone, so skipping the batches that are done resumes exactly. Epochs differ in their
-    number of batches, which Trainer would take to be the same, so give Trainer one epoch. Trainer may be given more in
-    one process: it says which by `set_epoch`, and each has an order of its own, but counts all as long as the first.
+    number of batches, which Trainer takes to be the same: give it `num_train_epochs=1`. With more it counts all as long
+    as the first, drops batches of those that are longer and resumes at another batch, and `set_epoch` warns. A loop of
+    one's own may call that in one process; each epoch has an order of its own.
 
     accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
     even out their sizes (`accelerator_config={"even_batches": False}`).
@@ -156,7 +158,13 @@ class TokenBudgetSampler(Sampler[list[int]]):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins the passes that follow those of `epoch` earlier ones over the sampler."""
+        """Begins the passes that follow those of `epoch` earlier ones over the sampler; warns from the second on."""
+        if epoch > 0:
+            warnings.warn(
+                "TokenBudgetSampler begins a second epoch; Trainer counts all as long as the first, drops batches and "
+                "resumes at others: give it num_train_epochs=1, and the sampler epochs=N",
+                stacklevel=2,
+            )
         if self.first != epoch * self.epochs:
             self.first, self._length = epoch * self.epochs, None
 

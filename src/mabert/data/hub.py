@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,8 @@ class HubSource:
     Attributes:
         name: the data set, such as `wikimedia/wikipedia`, or a local folder.
         config: its configuration, such as `20231101.en`; None for the default one.
-        split: `train` or any split expression of `datasets`, such as `train[:1%]` (no slices when streaming).
+        split: `train` or any split expression of `datasets`, such as `train[:1%]` (no slices when streaming),
+            `train+test` or `all`.
         text: the column that holds the text.
         streaming: read over the network as needed instead of downloading everything first.
         revision: branch, tag or commit; None for the main branch.
@@ -57,7 +58,8 @@ class HubSource:
         if not name:
             raise ValueError(f"{source!r}: no data set named; write {SYNTAX}")
         options: dict[str, Any] = {"rows": _ROWS_PER_DOCUMENT.get(name, 1)}
-        for key, value in parse_qsl(query, keep_blank_values=True):
+        # A plus adds splits; in the query of an address it would be a space.
+        for key, value in parse_qsl(query.replace("+", "%2B"), keep_blank_values=True):
             if key not in ("split", "text", "streaming", "revision", "rows"):
                 raise ValueError(f"{source!r}: unknown option {key!r}; write {SYNTAX}")
             options[key] = _option(source, key, value)
@@ -81,9 +83,8 @@ class HubSource:
                 yield document, int(size * min(1.0, count / length)) if size and length else 0
 
     def size(self) -> int | None:
-        """Bytes of the split as `datasets` counts them, or None."""
-        information = (self._builder.info.splits or {}).get(self._split_name)
-        return information.num_bytes if information else None
+        """Bytes of the splits that are named as `datasets` counts them, or None."""
+        return sum(split.num_bytes for split in self._named(self._builder.info.splits or {})) or None
 
     def identity(self) -> dict[str, Any]:
         """Options, and name and commit of a data set of the hub, or the content of a folder's files."""
@@ -97,7 +98,8 @@ class HubSource:
         if not folder.is_dir():
             # The commit that was found on the hub, or, without network, that of what was fetched before.
             return {"hub": self.name, "commit": self._builder.hash, **options}
-        files = [Path(file) for file in (self._builder.config.data_files or {}).get(self._split_name, [])]
+        there = self._builder.config.data_files or {}
+        files = [Path(file) for found in self._named(there) or there.values() for file in found]
         return {
             "path": str(folder.resolve()),
             "mtime_ns": [file.stat().st_mtime_ns for file in files],
@@ -105,13 +107,14 @@ class HubSource:
             "sha256": [digest(file) for file in files],
         }
 
-    @property
-    def _split_name(self) -> str:
-        return self.split.partition("[")[0]
+    def _named(self, there: Mapping[str, Any]) -> list[Any]:
+        """What stands in a mapping by split for each that the expression names; nothing where one is missing."""
+        names = dict.fromkeys(part.partition("[")[0] for part in self.split.split("+"))
+        wanted = list(there) if self.split == "all" else list(names)
+        return [there[name] for name in wanted] if set(wanted) <= set(there) else []
 
     def _length(self) -> int | None:
-        information = (self._builder.info.splits or {}).get(self._split_name)
-        return information.num_examples if information else None
+        return sum(split.num_examples for split in self._named(self._builder.info.splits or {})) or None
 
     @cached_property
     def _builder(self) -> Any:
@@ -134,6 +137,8 @@ class HubSource:
             if self.text not in batch:
                 raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
             for text in batch[self.text]:
+                if text is None:
+                    continue
                 if not isinstance(text, str):
                     raise ValueError(f"hub:{self.name}: column {self.text!r} holds {text!r}, not text")
                 yield text

@@ -44,13 +44,16 @@ from mabert.train.fields import at_least, check_choices
 from mabert.train.recipe import Packing, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
+    SAVE_SECONDS,
     MaBertTrainer,
     SaveOnInterrupt,
     Stopwatch,
     TrainingDivergedError,
     device_arguments,
     joined,
+    naming_memory,
     orderly,
+    rows_at_once,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,11 +61,11 @@ logger = logging.getLogger(__name__)
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
 
-SAVE_SECONDS = 600.0
-"""Between two checkpoints: what a kill may cost, and an evaluation. Few fine-tunings take as long."""
-
 BEST = "best.safetensors"
 """The weights of the best epoch so far, in a checkpoint."""
+
+SHORTER = "shorter examples help (--max-length with --truncate)"
+SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens), and {SHORTER}"
 
 
 @dataclass
@@ -267,6 +270,8 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         seed: Of head, order and dropout.
 
     Raises:
+        TrainingDivergedError: If the loss is no longer a sensible number.
+        MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     set_seed(seed)
@@ -371,6 +376,8 @@ class ClassifierTrainer(MaBertTrainer):
         arguments: As `MaBertTrainer` takes them.
     """
 
+    smaller = SMALLER
+
     def __init__(self, *, job: Job, batches: ExampleSampler | TokenBudgetSampler, **arguments: Any) -> None:
         super().__init__(**arguments)
         # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
@@ -474,8 +481,11 @@ def logits_of(
         precision: As in `FinetuneRecipe`.
         rows: Of a batch, which are then taken in the order of the examples; default, batches of like length. Each text
             alone where what it gives depends on those beside it, but for a MaBERT that is asked for in such batches.
+
+    Raises:
+        MemoryError: If a batch does not fit the memory; says how large it is.
     """
-    training = model.training
+    training, helps = model.training, SHORTER if rows is None else SMALLER
     model.eval()
     device = model.device
     collate = Collator(pad_id)
@@ -490,8 +500,11 @@ def logits_of(
     processes = PartialState()
     for batch in batches[processes.process_index :: processes.num_processes]:
         filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
-        inputs = {name: value.to(device) for name, value in filled.items()}
-        with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
+        with (
+            naming_memory(lambda filled=filled: f"in evaluation, with {rows_at_once(filled)}; {helps}"),
+            torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"),
+        ):
+            inputs = {name: value.to(device) for name, value in filled.items()}
             out[batch] = model(**inputs).logits.float().cpu().numpy()
     model.train(training)
     if processes.num_processes > 1:  # a row is another process's, and zero here, or none of theirs: the sum is exact

@@ -25,7 +25,7 @@ from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import read_json_if_there
+from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import (
     FinetuneRecipe,
     Job,
@@ -65,7 +65,7 @@ def finetune(
         task: From `load_glue` (by `glue_task`) or `load_tables`.
         splits: Its examples, from the same.
         output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
-            `result.json` over all seeds.
+            `result.json` over all seeds that are finished, those of earlier starts too.
         recipe: How.
         seeds: Of initialisation of the head, order and dropout. The first that a folder is begun with chooses from
             several learning rates, for those that are added later too.
@@ -87,6 +87,7 @@ def finetune(
         FileNotFoundError: If there is no model.
         ValueError: If model, data and recipe do not fit, or the folder holds another run, or seeds that were trained at
             another learning rate.
+        MemoryError: If a batch does not fit the memory; finished seeds are kept.
         KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
     """
     check_seeds(seeds)
@@ -129,6 +130,7 @@ def finetune(
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
     if not processes.is_main_process:
         return {}
+    runs = all_runs(folder.path, rate, runs)
     outcome = {
         "learning_rate": rate,
         "tried": scores,
@@ -137,7 +139,7 @@ def finetune(
     }
     grid = [read_json_if_there(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
-    return folder.write_result(outcome, seconds, seeds=list(seeds))
+    return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
 
 
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
@@ -264,6 +266,13 @@ def run_seeds(
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
         raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
     return runs
+
+
+def all_runs(folder: Path, rate: float, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results of some seeds and of those that earlier starts finished at the same learning rate, by seed."""
+    before = map(read_json, folder.glob(f"seed-*/{RESULT}"))
+    found = {run["seed"]: run for run in (*before, *runs) if run["learning_rate"] == rate}
+    return [found[seed] for seed in sorted(found)]
 
 
 def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, writes: bool) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | 
     """
     truth = labels[labels != IGNORED]
     total = nn.functional.cross_entropy(outputs.logits.float(), truth, reduction="sum")
-    return total / (max(1, len(truth)) if num_items_in_batch is None else num_items_in_batch)
+    return total / max(1, len(truth) if num_items_in_batch is None else num_items_in_batch)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from mabert.baselines.load import build
 from mabert.baselines.registry import family_named, family_of
@@ -38,12 +39,15 @@ from mabert.train.objective import at_scored_positions, held_out_sums, mean_over
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.trainer import (
+    SAVE_SECONDS,
     STAGING,
     MaBertTrainer,
     SaveOnInterrupt,
     StepsAsAsked,
     Stopwatch,
+    TrainingDivergedError,
     device_arguments,
+    naming_memory,
     orderly,
 )
 from mabert.train.vocabulary import find_tokenizer
@@ -113,6 +117,7 @@ def pretrain(
 
     Raises:
         ValueError: If the recipe cannot be run, the folder holds another run, or the loss diverges.
+        MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
         OSError: If a checkpoint cannot be written; earlier ones are kept.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
@@ -152,7 +157,7 @@ def pretrain(
     if resume and (finished := folder.result()) is not None:
         return finished if arguments.should_save else {}
     set_seed(recipe.training.seed)
-    interrupt, stopwatch = SaveOnInterrupt(), Stopwatch()
+    interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = PretrainTrainer(
         model=new_model(config),
         args=arguments,
@@ -202,7 +207,11 @@ def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
 
 
 def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
-    """Tokenises the text (or reuses the cache) and lays out the stages."""
+    """Tokenises the text (or reuses the cache) and lays out the stages.
+
+    Raises:
+        ValueError: If the recipe does not fit the text, or nothing in its held-out part can be hidden.
+    """
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # which may refuse
     cache = build_cache(
         recipe.data.readable(),
@@ -217,9 +226,12 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
         for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
     ]
     windows = make_windows(held_out, recipe.stages[0].length, recipe.data.windows)
+    validation = ValidationSet(windows, masking, seed=0, limit=recipe.training.eval_windows)
+    if not any((validation[index]["labels"] != IGNORED).any() for index in range(len(validation))):
+        raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
     return PretrainData(
         PretrainingStream(stages, masking, recipe.training.seed),
-        ValidationSet(windows, masking, seed=0, limit=recipe.training.eval_windows),
+        validation,
         {"corpus_tokens": training.tokens, "held_out_tokens": held_out.tokens},
         digest(cache.folder / IDS)[:16],
     )
@@ -333,6 +345,8 @@ class PretrainTrainer(MaBertTrainer):
     whole step.
     """
 
+    smaller = "go on by --resume with a smaller training.micro_batch_size or training.gradient_checkpointing=true"
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(compute_loss_func=mean_over_scored, **arguments)
         self.clock: tuple[float, int] | None = None
@@ -356,6 +370,16 @@ class PretrainTrainer(MaBertTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
+    def rotate_checkpoints(self, folder: Path) -> None:
+        """Likewise; one between those of `save_steps`, by the clock or Ctrl-C, does not count and stays to the next."""
+        state, names = self.state, (path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*"))
+        steps = map(int, filter(str.isdecimal, names))
+        between = {step for step in steps if step % state.save_steps and step < state.max_steps}
+        for step in between - {state.global_step}:
+            shutil.rmtree(folder / f"checkpoint-{step}", ignore_errors=True)
+        limit = self.args.save_total_limit + (state.global_step in between)
+        rotate_checkpoints(str(folder), limit, use_mtime=False)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         now = (time.perf_counter(), self.state.num_input_tokens_seen)
         if "loss" in logs:
@@ -365,14 +389,26 @@ class PretrainTrainer(MaBertTrainer):
         super().log(logs, start_time)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
-        """Held-out loss (mean over scored positions) and accuracy; the same windows and masks every time."""
+        """Held-out loss (mean over scored positions) and accuracy; the same windows and masks every time.
+
+        Raises:
+            TrainingDivergedError: If the loss is no longer a sensible number.
+            MemoryError: If a batch does not fit the memory.
+        """
         started = time.perf_counter()
-        with self.accelerator.autocast():
+        step, rows = self.state.global_step, self.args.per_device_eval_batch_size
+        with (
+            naming_memory(lambda: f"in the evaluation after step {step}, with {rows:,} rows at once; {self.smaller}"),
+            self.accelerator.autocast(),
+        ):
             sums = held_out_sums(self.model, self.family, self.get_eval_dataloader())
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
-        if not scored:
-            raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
         metrics = {"eval_loss": loss / scored, "eval_accuracy": right / scored}
+        if self.is_diverged(metrics["eval_loss"]):
+            raise TrainingDivergedError(
+                f"the loss is {metrics['eval_loss']:g} on held-out text after step {step}; "
+                "a lower learning rate or a longer warm-up helps"
+            )
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.clock is not None:

@@ -63,6 +63,12 @@ class DataRecipe:
     held_out: float = 0.005
     max_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        at_least("data", self, 1, ("max_tokens",))
+        check_choices("data", self)
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"data.held_out is {self.held_out}; it must be above 0 and below 1")
+
     def readable(self) -> list[Source]:
         """The sources, ready to read.
 
@@ -113,8 +119,9 @@ class TrainingRecipe:
         log_steps: Steps between logged losses.
         eval_steps: Steps between held-out evaluations; default, a twentieth of the run.
         eval_windows: Held-out windows that are scored.
-        save_steps: Steps between checkpoints; default, a twentieth of the run.
-        keep_checkpoints: Checkpoints that stay on disk.
+        save_steps: Steps between checkpoints; default, a twentieth of the run. Between them there is one every ten
+            minutes, which the next replaces.
+        keep_checkpoints: Checkpoints that stay on disk, beside the last of those between.
         workers: Processes that make batches; 0 makes them in the training process.
         packing: How windows of different lengths go through the model: `unpad`, as a padded batch that the model runs
             without its padding; `pack`, one behind the other in a row from the start; `none`, padded and masked. The
@@ -155,6 +162,8 @@ class TrainingRecipe:
         at_least("training", self, 0, ("warmup_steps", "workers", "seed", "learning_rate", "weight_decay"))
         at_least("training", self, 0, ("adam_epsilon", "max_grad_norm"))
         check_choices("training", self)
+        if self.seed >= 2**32:
+            raise ValueError(f"training.seed is {self.seed}; it must be at most {2**32 - 1}")
         for name in ("adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")

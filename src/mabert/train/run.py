@@ -75,9 +75,12 @@ class RunFolder:
 
     def _holds_results(self) -> bool:
         # A run that failed before its first result leaves these; nothing is lost by starting again.
-        return any(
-            entry.name not in (REQUEST, LOGS) and not entry.name.endswith(WRITING) for entry in self.path.iterdir()
+        kept = (
+            entry
+            for entry in self.path.iterdir()
+            if entry.name not in (REQUEST, LOGS) and not entry.name.endswith(WRITING)
         )
+        return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
         """Takes the folder for a run, or takes it up again; raises as `check` does."""

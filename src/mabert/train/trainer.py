@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
+from mabert.memory import is_want_of_memory
 from mabert.precision import resolve_precision
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
@@ -32,15 +33,27 @@ STAGING = ".saving"
 """Where a checkpoint is written before it gets its name."""
 
 
+SAVE_SECONDS = 600.0
+"""Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
+
+
 class TrainingDivergedError(ValueError):
     """The loss is no longer a sensible number."""
 
 
+class OutOfMemoryError(MemoryError):
+    """A batch does not fit the memory; says where, how many rows it has, and what helps."""
+
+
 class MaBertTrainer(Trainer):
-    """Trainer that keeps two promises.
+    """Trainer that keeps three promises.
 
     - A checkpoint has its name only when it is complete; a full disk or a kill leaves the one before.
     - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step.
+    - Running out of memory is an `OutOfMemoryError`.
+
+    Attributes:
+        smaller: What makes a batch smaller, in words for a person.
 
     Args:
         title: What the progress bar calls the run; None shows none.
@@ -48,6 +61,8 @@ class MaBertTrainer(Trainer):
         loss_limit: Largest loss that is not divergence; default, none.
         arguments: As `Trainer` takes them.
     """
+
+    smaller = "a smaller batch helps"
 
     def __init__(
         self, *, title: str | None = None, decay_exempt: str = "default", loss_limit: float = math.inf, **arguments: Any
@@ -60,20 +75,26 @@ class MaBertTrainer(Trainer):
         self.decay_exempt = decay_exempt
         self.loss_limit = loss_limit
         self.staging: Path | None = None
+        self.at_once = "before its first batch"
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decay_parameter_names(model, self.decay_exempt)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        self.at_once = f"with {rows_at_once(inputs)}"
         share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
         own = float(loss) / share
-        if not (math.isfinite(own) and own <= self.loss_limit):
+        if self.is_diverged(own):
             raise TrainingDivergedError(
                 f"the loss is {own:g} at step {self.state.global_step + 1}{self.whereabouts()}; "
                 "a lower learning rate or a longer warm-up helps"
             )
         return loss
+
+    def is_diverged(self, loss: float) -> bool:
+        """Whether a loss is no longer a sensible number."""
+        return not (math.isfinite(loss) and loss <= self.loss_limit)
 
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
         """What a micro-batch's own mean loss is multiplied by in the loss of a step."""
@@ -85,7 +106,8 @@ class MaBertTrainer(Trainer):
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         try:
-            return super().train(*arguments, **options)
+            with naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"):
+                return super().train(*arguments, **options)
         finally:
             if self.bar is not None:
                 self.bar.close()
@@ -107,7 +129,7 @@ class MaBertTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(self.staging / name, folder / name)
-                rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
+                self.rotate_checkpoints(folder)
         except (OSError, RuntimeError, SafetensorError) as error:
             kept = get_last_checkpoint(str(folder))
             free = f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB free on that disk"
@@ -119,6 +141,34 @@ class MaBertTrainer(Trainer):
             if self.args.should_save:
                 shutil.rmtree(self.staging, ignore_errors=True)
             self.staging = None
+
+    def rotate_checkpoints(self, folder: Path) -> None:
+        """Removes the oldest of more checkpoints than are to be kept."""
+        rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
+
+
+@contextlib.contextmanager
+def naming_memory(where: Callable[[], str]) -> Iterator[None]:
+    """Turns running out of memory into an OutOfMemoryError; other errors stay as they are.
+
+    Args:
+        where: Called when it happens; what follows "out of memory" in the message.
+    """
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not is_want_of_memory(error):
+            raise
+        raise OutOfMemoryError(f"out of memory {where()}") from error
+
+
+def rows_at_once(batch: Mapping[str, Any]) -> str:
+    """How much a batch holds, in words."""
+    ids, bounds = batch["input_ids"], batch.get("cu_seq_lens_q")
+    rows = len(ids) if bounds is None else len(bounds) - 1
+    return f"{rows:,} row{'s' if rows > 1 else ''} at once ({ids.numel():,} tokens, padding included)"
 
 
 def publish(written: Path, place: Path) -> None:

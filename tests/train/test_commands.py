@@ -1,0 +1,102 @@
+"""`mabert pretrain` and `mabert finetune`: want of memory is told in one line, and SIGTERM is heard as Ctrl-C is."""
+
+import csv
+import os
+import signal
+
+import pytest
+import torch
+import yaml
+
+from mabert import MaBertForMaskedLM
+from mabert.cli import main
+from mabert.model.blocks import MambaBlock
+from mabert.processes import ended_as_interrupted
+from mabert.train.recipe import as_mapping
+from tests.model.helpers import config
+from tests.train.helpers import recipe, tokenizer
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """The two commands, ready to be run."""
+    tokenizer().save_pretrained(tmp_path / "model")
+    plan = as_mapping(recipe(tmp_path)) | {"tokenizer": str(tmp_path / "model")}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    MaBertForMaskedLM(config(vocab_size=len(tokenizer()), hidden_size=16)).save_pretrained(tmp_path / "model")
+    rows = [["text", "label"], *([f"the {word} sings", word] for word in ("bird", "wind") * 20)]
+    with (tmp_path / "table.csv").open("w", newline="") as table:
+        csv.writer(table).writerows(rows)
+    folder = ["-o", str(tmp_path / "run")]
+    return {
+        "pretrain": ["pretrain", str(tmp_path / "plan.yaml"), *folder],
+        "finetune": ["finetune", str(tmp_path / "model"), "--train", str(tmp_path / "table.csv"), *folder],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "pretrain",
+            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); go on by --resume "
+            "with a smaller training.micro_batch_size or training.gradient_checkpointing=true\n",
+        ),
+        (
+            "finetune",
+            "mabert: out of memory at step 1, with 32 rows at once (224 tokens, padding included); a smaller batch "
+            "helps (--batch-size, --batch-tokens), and shorter examples help (--max-length with --truncate)\n",
+        ),
+    ],
+)
+def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, told):
+    monkeypatch.setattr(MambaBlock, "forward", lambda *given, **more: torch.empty(2**50))
+    assert main(commands[name]) == 2
+    assert capsys.readouterr().err.endswith(told)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), RuntimeError("a defect")])
+def test_want_of_memory_anywhere_gets_one_line_and_a_defect_its_traceback(capsys, monkeypatch, commands, error):
+    def fails(*given, **more):
+        raise error
+
+    monkeypatch.setattr("mabert.train.pretrain.prepare_data", fails)
+    if str(error) == "a defect":
+        with pytest.raises(RuntimeError, match="a defect"):
+            main(commands["pretrain"])
+        return
+    assert main(commands["pretrain"]) == 2
+    assert capsys.readouterr().err.endswith(f"mabert: {str(error) or 'out of memory'}\n")
+
+
+@pytest.fixture
+def unheard():
+    """SIGTERM does nothing where nobody hears it, rather than to end the tests."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune"])
+def test_a_run_that_is_told_to_end_saves_first(capsys, monkeypatch, commands, unheard, tmp_path, name):
+    forward = MambaBlock.forward
+
+    def told(*given, **more):
+        os.kill(os.getpid(), signal.SIGTERM)  # at every step, and while it saves
+        return forward(*given, **more)
+
+    monkeypatch.setattr(MambaBlock, "forward", told)
+    assert main(commands[name]) == 130
+    assert "checkpoint-1; go on with --resume\n" in capsys.readouterr().err
+    assert list((tmp_path / "run").rglob("checkpoint-1/model.safetensors"))
+
+
+@pytest.mark.parametrize("heard", [signal.default_int_handler, signal.SIG_IGN])
+def test_outside_of_training_it_ends_whether_ctrl_c_would_or_not(unheard, heard):
+    before, outside = signal.signal(signal.SIGINT, heard), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt), ended_as_interrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGTERM) is outside
