@@ -140,6 +140,17 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
     assert worker_module.group_memory(groups, root) == [0]
 
 
+def test_models_of_unlike_speed_come_to_their_end_together():
+    protocol = Protocol(warm=0, least=3, most=12, budget=8.0)
+    *_, rows, log = measure(protocol, slow=[2.5] * 9, quick=[0.5] * 99, quickest=[0.1] * 99)
+    assert {name: row.samples for name, row in rows.items()} == {"slow": 3, "quick": 8, "quickest": 12}
+    thirds = [log[:8], log[8:16], log[16:]]
+    for third in thirds:
+        assert third.count("slow") == 1
+        assert 2 <= third.count("quick") <= 3
+        assert 3 <= third.count("quickest") <= 5
+
+
 def test_in_training_each_rival_takes_turns_with_mabert():
     protocol = Protocol(warm=0, least=2, most=2)
     training = cell("training", small=False)

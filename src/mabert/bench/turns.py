@@ -149,7 +149,7 @@ class Bench:
                     taken[name] = self.warm(cell, group[name])
                 except CellError as error:
                     rows[name] = self.without_number(cell, rows[name], error)
-            self.rounds(cell, group, taken, rows)
+            self.take_turns(cell, group, taken, rows)
             for name, more in taken.items():
                 samples[name] += more
                 calls[name] = ready[name].calls
@@ -220,26 +220,27 @@ class Bench:
         """One call, and what comes once beside all of them."""
         return Sample(worker.call(self.protocol.limit), worker.rest())
 
-    def rounds(
+    def take_turns(
         self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list["Sample"]], rows: dict[str, Row]
     ) -> None:
-        """Fill up the samples in turns; a model that fails on the way loses its own."""
+        """Fill up the samples; a model that fails on the way loses its own.
+
+        The next call is always that of the model with the smallest part of its samples, so that all come to their end
+        together and an hour in which the machine was slower is in the samples of each, whether it needs few or many.
+        """
+        while waiting := {name: part for name, taken in samples.items() if (part := self.part(taken)) < 1}:
+            name = min(waiting, key=waiting.__getitem__)
+            try:
+                samples[name].append(self.sample(workers[name]))
+            except CellError as error:
+                rows[name] = self.without_number(cell, rows[name], error)
+                del samples[name]
+
+    def part(self, taken: list["Sample"]) -> float:
+        """How much of its samples a model has, of the whole: by their number, or by the seconds that they took."""
         protocol = self.protocol
-        for _ in range(protocol.most):
-            waiting = [
-                name
-                for name, taken in samples.items()
-                if len(taken) < protocol.least
-                or (len(taken) < protocol.most and sum(sum(sample) for sample in taken) < protocol.budget)
-            ]
-            if not waiting:
-                return
-            for name in waiting:
-                try:
-                    samples[name].append(self.sample(workers[name]))
-                except CellError as error:
-                    rows[name] = self.without_number(cell, rows[name], error)
-                    del samples[name]
+        spent = sum(sum(sample) for sample in taken)
+        return min(max(len(taken) / protocol.most, spent / protocol.budget), len(taken) / protocol.least)
 
     def refuse(self, cell: Cell, name: str) -> None:
         """Raises CellError where a shorter input of this kind was too much already."""
