@@ -97,6 +97,14 @@ def test_gradients_reach_hidden_states_of_a_padded_batch():
         assert gradient[0, 3:].abs().sum() == 0
 
 
+def test_recording_hidden_states_with_gradients_stays_exact_where_padding_is_between_tokens():
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    whole = torch.tensor([[5, 4, 3, 2]])
+    holes, mask = torch.tensor([[5, 0, 4, 3, 0, 0, 2]]), torch.tensor([[1, 0, 1, 1, 0, 0, 1]])
+    out = model(holes, mask, output_hidden_states=True).last_hidden_state[mask.bool()]
+    torch.testing.assert_close(out, model(whole).last_hidden_state[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification])
 def test_gradient_checkpointing_runs_each_block_again(kind):
     model = build(kind, config(layer_pattern="MTM"), dtype=torch.float32).train()

@@ -214,10 +214,16 @@ def test_throughput_tells_its_share_its_machine_and_its_spread():
     row |= {"tokens_per_second": 1000.0, "fastest_ms": 400.0, "slowest_ms": 1000.0}
     slow = {**row, "model": "deberta", "status": "too slow", "tokens_per_second": None, "fastest_ms": None}
     environment = {"processor": "some", "threads": 2, "packages": {"torch": "3"}, "commit": "abc"}
-    result = {"environment": environment, "dtype": "float32", "share": {"short": 16 / 8192}, "rows": [row, slow]}
+    result = {
+        "environment": environment,
+        "dtype": "float32",
+        "share": {"short": 16 / 8192},
+        "lengths": {"short": [9] * 16},
+        "rows": [row, slow],
+    }
     heading, origin, speeds, spread = throughput_section([("t.json", result)])
     assert (heading.text, origin.lines) == ("Throughput", ("`t.json`: some, 2 threads, torch 3, commit abc",))
-    assert speeds.notes[1] == "Of the 8,192 texts that ModernBERT's protocol has of each kind: 16 of short."
+    assert speeds.notes[1] == "Of the texts that ModernBERT's protocol has of each kind: 16 of short (0.20%)."
     assert [[cell.text for cell in line] for line in spread.rows] == [["BERT", "500-1,250"]]
     older = {**result, "rows": [{name: value for name, value in row.items() if not name.endswith("_ms")}]}
     assert len(list(throughput_section([("t.json", older)]))) == 3

@@ -81,19 +81,22 @@ def test_quick_trial_runs_are_left_out_and_named(put, tmp_path):
         (study([{"arm": "a"}]), "a row lacks budget, pretraining, scores"),
         ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length"),
         ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
+        ({**EFFICIENCY, "rows": None}, "not as mabert bench models writes it (TypeError: "),
+        ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
+        ({**study([]), "rows": [3]}, "not as mabert study writes it (TypeError: "),
     ],
 )
 def test_a_damaged_file_of_a_folder_is_left_out_and_named_and_the_rest_is_shown(put, tmp_path, content, reason):
     put("study.json", study(ROWS))
-    damaged = put("damaged.json", content)
+    damaged = put("of-a-run/damaged.json", content)
     found = find([tmp_path])
     assert len(found.studies) == 1
     (told,) = found.left_out
-    assert told.startswith(f"`damaged.json`: {reason}")
+    assert told.startswith(f"`of-a-run/damaged.json`: {reason}")
     with pytest.raises(ValueError, match=r"damaged\.json"):
         find([tmp_path, damaged])
     (tmp_path / "study.json").unlink()
-    with pytest.raises(ValueError, match=r"nothing to report; needed are .* wrote; `damaged\.json`: "):
+    with pytest.raises(ValueError, match=r"nothing to report; needed are .* wrote; `of-a-run/damaged\.json`: "):
         find([tmp_path])
 
 

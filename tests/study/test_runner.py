@@ -19,13 +19,14 @@ from safetensors.torch import load_file
 
 from mabert.cli import main
 from mabert.environment import processor
+from mabert.processes import ended_as_interrupted
 from mabert.report.study.results import read_study
 from mabert.study import work
 from mabert.study.cells import CellFiles
 from mabert.study.cluster import parameters, send
 from mabert.study.plan import FORMAT
 from mabert.study.results import gathered, pretrained, results_file, write_results
-from mabert.study.runner import Runner, terminating
+from mabert.study.runner import Runner
 from mabert.study.work import BUSY, STOPPED, serve
 from mabert.train import classifier, trainer
 from tests.study.helpers import FINETUNE, inference, planned, world, written
@@ -268,7 +269,7 @@ def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
         time.sleep(0.5)
 
     for _ in range(2):  # anew each time
-        with terminating():
+        with ended_as_interrupted():
             with pytest.raises(KeyboardInterrupt):
                 told()
             told()

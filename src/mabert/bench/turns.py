@@ -3,9 +3,10 @@
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+from mabert.bench.memory import free_memory
 from mabert.bench.rounds import Spread
 from mabert.bench.tasks import Cell
-from mabert.bench.worker import CellError, Ready, Worker, free_memory
+from mabert.bench.worker import CellError, Ready, Worker
 
 LONGEST = 1_000_000
 """Seconds that a wait may be told to last."""
@@ -225,10 +226,10 @@ class Bench:
     ) -> None:
         """Fill up the samples; a model that fails on the way loses its own.
 
-        The next call is always that of the model with the smallest part of its samples, so that all come to their end
-        together and an hour in which the machine was slower is in the samples of each, whether it needs few or many.
+        The next call is always that of the model whose next sample stands first when each model's are spread evenly
+        over the whole, so that an hour in which the machine was slower is in the samples of all, few or many.
         """
-        while waiting := {name: part for name, taken in samples.items() if (part := self.part(taken)) < 1}:
+        while waiting := {name: self.place(taken) for name, taken in samples.items() if self.part(taken) < 1}:
             name = min(waiting, key=waiting.__getitem__)
             try:
                 samples[name].append(self.sample(workers[name]))
@@ -241,6 +242,10 @@ class Bench:
         protocol = self.protocol
         spent = sum(sum(sample) for sample in taken)
         return min(max(len(taken) / protocol.most, spent / protocol.budget), len(taken) / protocol.least)
+
+    def place(self, taken: list["Sample"]) -> float:
+        """Where in the whole the middle of a model's next sample stands, if its calls go on as they went."""
+        return self.part(taken) * (len(taken) + 0.5) / len(taken) if taken else 0.0
 
     def refuse(self, cell: Cell, name: str) -> None:
         """Raises CellError where a shorter input of this kind was too much already."""

@@ -1,34 +1,26 @@
 """A model in a process of its own, so that one that takes too long or too much memory ends alone."""
 
 import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
-import resource
 import signal
-import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
+from mabert.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
 from mabert.memory import is_want_of_memory
 from mabert.processes import context
 
-SHARE = 0.85
-"""Of the memory that is free when a cell begins, how much its model may take."""
-
 ALLOCATION = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What lets the C library ask for huge pages, as our kernels do by themselves. The matrices of scores that a rival
 makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens."""
-
-STATUS = "/proc/self/status"
 
 START = 300.0
 """Seconds to start a process, or to build a model in it."""
@@ -254,75 +246,3 @@ class Answers:
         trim()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def free_memory() -> int:
-    """Bytes that one model may take now, of those that the machine has free; 0 where that is not known."""
-    return int(SHARE * min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()]))
-
-
-def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Bytes that are left of each limit which this process's control groups set, as containers and clusters do; files
-    that were read and can be dropped count as left.
-
-    Args:
-        groups: Linux's file that names them.
-        root: Where they lie.
-    """
-    if not groups.is_file():
-        return []
-    left = []
-    for line in groups.read_text(encoding="utf-8").splitlines():
-        _, controllers, own = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        # Version 2 has one tree, version 1 one for each controller.
-        top, limit, used, dropped = (
-            (root, "memory.max", "memory.current", "inactive_file")
-            if not controllers
-            else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        )
-        inner = top / own.strip("/")
-        for group in (inner, *inner.parents):
-            files = [group / name for name in (limit, used, "memory.stat")]
-            if group.is_relative_to(top) and all(file.is_file() for file in files):
-                most, now, told = (file.read_text(encoding="ascii") for file in files)
-                statistics = dict(each.split() for each in told.splitlines())
-                if most.strip() != "max":
-                    left.append(max(0, int(most) - int(now) + int(statistics.get(dropped, 0))))
-    return left
-
-
-def limit_memory(allowed: int) -> None:
-    """Bounds this process to so many bytes more than it has, so that a model too large gets an error instead of taking
-    the machine with it."""
-    if sys.platform != "linux":
-        return
-    bound = field_of(STATUS, "VmData") + allowed
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (bound if hard < 0 else min(bound, hard), hard))
-
-
-def field_of(file: str, name: str) -> int:
-    """Bytes by a field of one of Linux's files about memory; 0 on other systems."""
-    if not Path(file).is_file():
-        return 0
-    lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
-    return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
-
-
-def trim() -> None:
-    """Gives free memory back to the system, where its C library can."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def forget_peak() -> bool:
-    """Gives free memory back to the system and lets it count this process's greatest size anew; False where that is not
-    to be had."""
-    trim()
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True

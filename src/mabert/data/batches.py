@@ -111,7 +111,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     epoch) alone, so skipping the batches that are done resumes exactly. Epochs differ in their
     number of batches, which Trainer takes to be the same: give it `num_train_epochs=1`. With more it counts all as long
     as the first, drops batches of those that are longer and resumes at another batch, and `set_epoch` warns. A loop of
-    one's own may call that in one process; each epoch has an order of its own.
+    one's own may call `set_epoch` in one process; each epoch has an order of its own.
 
     accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
     even out their sizes (`accelerator_config={"even_batches": False}`).
@@ -161,8 +161,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """Begins the passes that follow those of `epoch` earlier ones over the sampler; warns from the second on."""
         if epoch > 0:
             warnings.warn(
-                "TokenBudgetSampler begins a second epoch; Trainer counts all as long as the first, drops batches and "
-                "resumes at others: give it num_train_epochs=1, and the sampler epochs=N",
+                "TokenBudgetSampler begins a second epoch. Under Trainer, which counts all as long as the first, "
+                "batches are dropped and resuming finds others: give it num_train_epochs=1, and the sampler epochs=N",
                 stacklevel=2,
             )
         if self.first != epoch * self.epochs:

@@ -91,9 +91,9 @@ def count(module: nn.Module) -> int:
 
 @torch.inference_mode()
 def peak_at(model: PreTrainedModel, length: int) -> int:
-    """The same as `peak_bytes` for one text of so many tokens, of any model."""
+    """`peak_bytes` of one text of so many tokens; the model need not have run before."""
     tokens = torch.full((1, length), 1)
-    model(tokens[:, :8])
+    model(input_ids=tokens[:, :8])
     return peak_bytes(model, tokens)
 
 
@@ -109,7 +109,7 @@ def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
 
     recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with counted_by_torch(), without_standard_error(), recording as profiler:
-        model(tokens)
+        model(input_ids=tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
     for change in sorted(changes, key=lambda event: event.start_ns()):

@@ -124,9 +124,8 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or not as a batch, an id is
-                outside its table,
-                the input is longer than the table of positions, the mask has another shape, or the boundaries of a
-                packed row are missing, do not cover it, or stand beside a mask.
+                outside its table, the input is longer than the table of positions, the mask has another shape, or the
+                boundaries of a packed row are missing, do not cover it, or stand beside a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -190,15 +189,17 @@ class MaBertModel(MaBertPreTrainedModel):
         """Whether this batch runs without its padding.
 
         Attention's weights are those of the padded batch, so they need masked execution; so do hidden states through
-        which gradients may be asked for, since those of an unpadded run are restored copies; and a graph that is
+        which gradients may be asked for, since those of an unpadded run are restored copies, but where masked execution
+        is not exact; and a graph that is
         captured, whose shapes may not depend on the mask's values.
         """
         if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
             return False
-        asked = kwargs.get("output_hidden_states")
-        if torch.is_grad_enabled() and (self.config.output_hidden_states if asked is None else asked):
+        if mask.valid is None or not bool(mask.valid.any()):
             return False
-        return mask.valid is not None and bool(mask.valid.any())
+        asked = kwargs.get("output_hidden_states")
+        recorded = torch.is_grad_enabled() and (self.config.output_hidden_states if asked is None else asked)
+        return not recorded or has_holes(mask.valid)
 
     def _check_length(self, time: int, mask: PaddingMask) -> None:
         limit = self.config.max_position_embeddings
@@ -221,19 +222,25 @@ def warn_of_padding(input_ids: Tensor, pad_token_id: int | None) -> None:
     """Says once that rows without a mask begin or end with padding, which is then read as text."""
     if pad_token_id is None or is_tracing() or input_ids.numel() == 0:
         return
-    if bool((input_ids[:, [0, -1]] == pad_token_id).any()):
+    first, last = input_ids[:, 0] == pad_token_id, input_ids[:, -1] == pad_token_id
+    if bool((first | last).any()):
         logger.warning_once(
             f"input_ids begin or end with pad_token_id ({pad_token_id}) and there is no attention_mask: padding is "
             "read as text; give the mask that the tokenizer makes"
         )
 
 
+def has_holes(valid: Tensor) -> bool:
+    """Whether a row of bool (batch, time) has padding between tokens."""
+    starts = (valid[:, 1:] & ~valid[:, :-1]).sum(dim=1) + valid[:, 0]
+    return bool((starts > 1).any())
+
+
 def warn_of_holes(mask: PaddingMask) -> None:
     """Says once that padding between tokens is not what `exact` covers: a convolution window spans the hole."""
     if mask.valid is None or mask.regime != "exact" or is_tracing():
         return
-    starts = (mask.valid[:, 1:] & ~mask.valid[:, :-1]).sum(dim=1) + mask.valid[:, 0]
-    if bool((starts > 1).any()):
+    if has_holes(mask.valid):
         logger.warning_once(
             "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
             "padding only"

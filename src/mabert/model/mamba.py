@@ -36,8 +36,8 @@ class CoreOutput(NamedTuple):
 class SelectiveCore(nn.Module):
     """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
 
-    Both are calls of the module, with a gate or without one: what brings weights when they are needed, such as
-    accelerate's offloading, hangs on calls.
+    Local mixing is a call of this module without a gate, the rest a call with one: accelerate loads offloaded weights
+    when a module is called.
 
     `A_log`, `D` and `delta_bias` stay float32 when the model is made in a shorter float or moved to one: the recurrence
     multiplies exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.

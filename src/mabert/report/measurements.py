@@ -11,9 +11,6 @@ from mabert.report.efficiency.tables import PAPER, paper_grid
 from mabert.report.grid import Cell, Grid, missing, with_best
 from mabert.report.machine import machine_of
 
-TEXTS = 8192
-"""Texts of each kind in ModernBERT's protocol."""
-
 
 def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
     """What padding does to a text's vector."""
@@ -84,10 +81,10 @@ def throughput_spread(result: Mapping[str, Any], name: str) -> Grid | None:
 
 def _of_throughput(result: Mapping[str, Any], collections: Iterable[str]) -> Iterator[str]:
     yield "In brackets the texts of a batch."
-    shares = result.get("share", {})
-    told = [f"{shares[each] * TEXTS:,.0f} of {each}" for each in collections if each in shares]
+    shares, lengths = result.get("share", {}), result.get("lengths", {})
+    told = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
     if told:
-        yield f"Of the {TEXTS:,} texts that ModernBERT's protocol has of each kind: {', '.join(told)}."
+        yield f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(told)}."
 
 
 def _rates(row: Mapping[str, Any]) -> Cell:

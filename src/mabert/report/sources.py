@@ -48,11 +48,11 @@ class Found:
 def find(paths: Iterable[Path | str]) -> Found:
     """Read everything that can be reported.
 
-    Args:
-        paths: JSON files, and folders to look through; JSON of other kinds is passed over.
-
     A file that was asked for by name must be whole. One found in a folder that is not, or is a trial run, is left out
     and told of.
+
+    Args:
+        paths: JSON files, and folders to look through; JSON of other kinds is passed over.
 
     Raises:
         FileNotFoundError: A path is missing.
@@ -67,7 +67,8 @@ def find(paths: Iterable[Path | str]) -> Found:
         except ValueError as error:
             if path in asked:
                 raise
-            left_out.append(f"`{path.name}`: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.name}: ')}")
+            place = next((path.relative_to(folder) for folder in asked if path.is_relative_to(folder)), path)
+            left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.name}: ')}")
         else:
             if kind in KINDS:
                 whole[kind].append(result)
@@ -121,12 +122,15 @@ def _read(path: Path) -> tuple[str | None, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
     kind = kind_of(content)
-    if kind == "study":
-        return kind, read_study(content, path.name)
-    if kind == "efficiency":
-        return kind, read_results(path)
-    if kind in KINDS:
-        _check(content, kind, path)
+    try:
+        if kind == "study":
+            return kind, read_study(content, path.name)
+        if kind == "efficiency":
+            return kind, read_results(path)
+        if kind in KINDS:
+            _check(content, kind, path)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not as {KINDS[kind]} writes it ({type(error).__name__}: {error})") from None
     return kind, (path.name, content)
 
 

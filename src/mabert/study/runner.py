@@ -4,18 +4,16 @@ Finished cells are skipped, begun ones go on from where they were left, a failed
 number of runners may share a folder: a cell's lock is held by the process that runs it, so none is run twice at once.
 """
 
-import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from filelock import Timeout
 
-from mabert.processes import context
+from mabert.processes import context, ended_as_interrupted
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.plan import Plan, cells_of
 from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
@@ -84,7 +82,7 @@ class Runner:
             self.failed_before[cell.name] = files.failure_mark()
             if files.done(cell):
                 leave_no_checkpoints(files)  # a kill may have come before this
-        with terminating():
+        with ended_as_interrupted():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
                     self.show(None)
@@ -199,26 +197,3 @@ def stop(process: Any) -> None:
     except KeyboardInterrupt:
         process.kill()
         raise
-
-
-class terminating(AbstractContextManager["terminating"]):  # noqa: N801
-    """Takes SIGTERM, by which clusters end a job, for Ctrl-C, once: they may send it again while the cell saves; only
-    possible in the main thread."""
-
-    def __enter__(self) -> "terminating":
-        self.told = False
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            if not self.told:
-                self.told = True
-                raise KeyboardInterrupt
-
-        try:
-            self.before = signal.signal(signal.SIGTERM, interrupt)
-        except ValueError:
-            self.before = None
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)

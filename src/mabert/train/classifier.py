@@ -37,6 +37,7 @@ from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task
+from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.precision import resolve_precision
@@ -51,7 +52,6 @@ from mabert.train.trainer import (
     TrainingDivergedError,
     device_arguments,
     joined,
-    naming_memory,
     orderly,
     rows_at_once,
 )

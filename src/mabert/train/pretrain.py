@@ -32,6 +32,7 @@ from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
+from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
 from mabert.precision import resolve_precision, warn_of_emulation
@@ -47,7 +48,6 @@ from mabert.train.trainer import (
     Stopwatch,
     TrainingDivergedError,
     device_arguments,
-    naming_memory,
     orderly,
 )
 from mabert.train.vocabulary import find_tokenizer
@@ -68,6 +68,9 @@ FREE = (
     "resolved.processes",
 )
 """What a resumed run may change: how the work is cut, not what is learnt (dropout draws follow the cut, though)."""
+
+BETWEEN = "between"
+"""Marks a checkpoint that does not count among those to be kept."""
 
 EXPLODED = 3.0
 """A loss of so many times that of a uniform guess, ln(vocabulary), counts as divergence."""
@@ -372,13 +375,13 @@ class PretrainTrainer(MaBertTrainer):
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Likewise; one between those of `save_steps`, by the clock or Ctrl-C, does not count and stays to the next."""
-        state, names = self.state, (path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*"))
-        steps = map(int, filter(str.isdecimal, names))
-        between = {step for step in steps if step % state.save_steps and step < state.max_steps}
-        for step in between - {state.global_step}:
-            shutil.rmtree(folder / f"checkpoint-{step}", ignore_errors=True)
-        limit = self.args.save_total_limit + (state.global_step in between)
-        rotate_checkpoints(str(folder), limit, use_mtime=False)
+        for earlier in folder.glob(f"checkpoint-*/{BETWEEN}"):
+            shutil.rmtree(earlier.parent, ignore_errors=True)
+        state = self.state
+        between = bool(state.global_step % state.save_steps) and state.global_step < state.max_steps
+        if between:
+            (folder / f"checkpoint-{state.global_step}" / BETWEEN).touch()
+        rotate_checkpoints(str(folder), self.args.save_total_limit + between, use_mtime=False)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         now = (time.perf_counter(), self.state.num_input_tokens_seen)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +22,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from mabert.memory import is_want_of_memory
+from mabert.memory import naming_memory
 from mabert.precision import resolve_precision
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
@@ -39,10 +39,6 @@ SAVE_SECONDS = 600.0
 
 class TrainingDivergedError(ValueError):
     """The loss is no longer a sensible number."""
-
-
-class OutOfMemoryError(MemoryError):
-    """A batch does not fit the memory; says where, how many rows it has, and what helps."""
 
 
 class MaBertTrainer(Trainer):
@@ -145,23 +141,6 @@ class MaBertTrainer(Trainer):
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest of more checkpoints than are to be kept."""
         rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
-
-
-@contextlib.contextmanager
-def naming_memory(where: Callable[[], str]) -> Iterator[None]:
-    """Turns running out of memory into an OutOfMemoryError; other errors stay as they are.
-
-    Args:
-        where: Called when it happens; what follows "out of memory" in the message.
-    """
-    try:
-        yield
-    except OutOfMemoryError:
-        raise
-    except (MemoryError, RuntimeError) as error:
-        if not is_want_of_memory(error):
-            raise
-        raise OutOfMemoryError(f"out of memory {where()}") from error
 
 
 def rows_at_once(batch: Mapping[str, Any]) -> str:

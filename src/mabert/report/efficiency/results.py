@@ -233,7 +233,6 @@ def merged(files: Iterable[File]) -> Results:
 
     Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
     alone does not part a comparison whose sides took turns; of two such, the later.
-
     """
     read = sorted(files, key=lambda file: file.source.date)
     parameters: dict[str, int] = {}
