@@ -1,7 +1,20 @@
 """What every test shares."""
 
+import signal
+
 import pytest
 import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def heard_interrupts():
+    """Ctrl-C is heard, also by what tests start: a shell makes what it runs in the background ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
