@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -65,6 +65,20 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
+def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handles a signal for a while; outside of the main thread, where Python allows none, does nothing."""
+    try:
+        before = signal.signal(number, handler)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
 def ended_as_interrupted() -> Iterator[None]:
     """Takes SIGTERM, by which a system or a cluster ends a job, for Ctrl-C, once: it may be sent again while this
     process saves; only possible in the main thread."""
@@ -81,15 +95,8 @@ def ended_as_interrupted() -> Iterator[None]:
         else:  # a shell lets what it runs in the background ignore Ctrl-C
             raise KeyboardInterrupt
 
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
+    with handling(signal.SIGTERM, interrupt):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def import_ahead(*modules: str) -> None:

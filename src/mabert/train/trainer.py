@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from mabert.memory import naming_memory
 from mabert.precision import resolve_precision
+from mabert.processes import handling
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
 
@@ -173,18 +175,9 @@ class SaveOnInterrupt(TrainerCallback):
         self.began = self.saved = time.monotonic()
         self.saved_step: int | None = None
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """Handles SIGINT while training runs; only possible in the main thread."""
-        try:
-            old = signal.signal(signal.SIGINT, self._heard)
-        except ValueError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, old)
+        return handling(signal.SIGINT, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:
