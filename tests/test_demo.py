@@ -6,6 +6,8 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 import textwrap
 import time
 from html.parser import HTMLParser
@@ -19,6 +21,7 @@ from mabert import cli
 from mabert import demo as demo_module
 from mabert.data.sentences import sentences
 from mabert.demo import demo, free_folder, hold_out, make_examples, read_documents, waiting
+from mabert.model.packing import Unpadding
 from mabert.train.recipe import Stage, load_recipe
 
 SUBJECTS = ("the reader", "a quiet river", "the old house", "every small stone", "this bright bird", "her green paper")
@@ -87,8 +90,50 @@ def test_exact_masking_does_not_move_a_token_and_none_does(tour):
     for row in tour[1]["padding"]:
         moved.setdefault((row["masking"], row["side"]), []).append(row["moved"])
     assert max(moved["exact", "left"] + moved["exact", "right"]) < 1e-5
+    assert max(moved["unpadded", "left"] + moved["unpadded", "right"]) < 1e-5
     assert max(moved["none", "left"]) > 1e-3
     assert max(moved["none", "left"]) > max(moved["pre+post", "left"]) > 1e-4
+
+
+def test_the_masks_are_measured_where_padding_is_run(tour, monkeypatch):
+    """Unpadded, a model never comes to its masks."""
+    runs = []
+
+    class Noted(Unpadding):
+        @classmethod
+        def of(cls, valid):
+            runs.append(valid)
+            return Unpadding.of(valid)
+
+    monkeypatch.setattr("mabert.model.encoder.Unpadding", Noted)
+    rows = demo_module.padding_drift(tour[0], "the reader moves under the road")
+    assert len(runs) == len([row for row in rows if row["masking"] == "unpadded" and row["padding"]])
+
+
+def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, capsys):
+    """Its trainings would be gone on with by --resume, which the tour has not."""
+
+    def stop(*_):
+        raise KeyboardInterrupt("saved checkpoint-3; go on with --resume")
+
+    monkeypatch.setattr(demo_module, "VOCABULARY", 200)
+    monkeypatch.setattr(demo_module, "run_pretraining", stop)
+    assert cli.main(["demo", "--text", str(own_text), "-o", str(tmp_path / "out")]) == 130
+    told = capsys.readouterr().err
+    assert f"the tour does not go on, it begins anew; remove {tmp_path / 'out'}, where it got to" in told
+    assert "--resume" not in told
+
+
+def test_the_readmes_python_runs_on_what_the_tour_leaves(tour, tmp_path):
+    (tmp_path / "demo-out").symlink_to(tour[0])
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    label, shape, guesses = ran.stdout.splitlines()[-3:]
+    assert set(ast.literal_eval(label)["probability"]) == {"scrambled", "real"}
+    assert ast.literal_eval(shape) == (2, 32), "two texts, by the small tour's width"
+    assert [len(masks) for masks in ast.literal_eval(guesses)] == [1], "one mask in the one text"
 
 
 class Outline(HTMLParser):

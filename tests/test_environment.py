@@ -1,9 +1,11 @@
 """What results say of their machine, and in what it is said to be fast."""
 
+import subprocess
+
 import pytest
 import torch
 
-from mabert.environment import environment, fast_dtype, instructions
+from mabert.environment import commit, environment, fast_dtype, instructions
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,23 @@ def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert fast_dtype("cuda") == fast_dtype() == dtype
     assert fast_dtype("cpu") == "float32"
+
+
+def test_a_checkout_of_something_else_does_not_lend_its_commit(tmp_path, monkeypatch):
+    """As where the package is installed into the virtual environment of somebody's own project."""
+    installed = tmp_path / ".venv/mabert"
+    installed.mkdir(parents=True)
+    (installed / "environment.py").touch()
+    (tmp_path / "own.py").touch()
+    as_somebody = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+    for command in (["init", "-q"], ["add", "own.py"], ["commit", "-q", "-m", "own"]):
+        subprocess.run([*as_somebody, *command], check=True)
+    monkeypatch.setattr("mabert.environment.__file__", str(installed / "environment.py"))
+    assert commit() is None
+    for command in (["add", ".venv"], ["commit", "-q", "-m", "the package"]):
+        subprocess.run([*as_somebody, *command], check=True)
+    name = commit()
+    assert name is not None
+    assert not name.endswith("+")
+    (installed / "environment.py").write_text("changed")
+    assert commit() == f"{name}+"

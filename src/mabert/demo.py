@@ -38,6 +38,8 @@ LEAST_SENTENCES = 50
 FEW_DOCUMENTS = 24
 """Below this number of documents holding some out goes by paragraph, or by sentence."""
 PADDINGS = (0, 1, 8, 32, 128)
+MASKED_RUNS = ("none", "pre+post", "exact")
+UNPADDED = "unpadded"
 MASKED = (
     "the function returns a [MASK] of strings.",
     "if the file does not [MASK], an error is raised.",
@@ -63,10 +65,20 @@ def demo(
     Raises:
         ValueError: If the folder is in use, or there is too little text.
         FileNotFoundError: If a file of text is not there.
+        KeyboardInterrupt: After Ctrl-C; what is in the folder then is of no use.
     """
     folder = free_folder() if output is None else Path(output)
     if in_use(folder):
         raise ValueError(f"{folder} already holds files; name another folder with -o, or remove it")
+    try:
+        return walk(folder, text, steps)
+    except KeyboardInterrupt as stop:
+        left = f"; remove {folder}, where it got to" if in_use(folder) else ""
+        raise KeyboardInterrupt(f"the tour does not go on, it begins anew{left}") from stop
+
+
+def walk(folder: Path, text: Sequence[str] | None, steps: int | None) -> dict[str, Any]:
+    """The tour's steps; see `demo`."""
     console = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     console.print("[bold]1[/] reading text")
@@ -221,14 +233,16 @@ def hide_a_word(documents: list[str]) -> list[str]:
 def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
     """Largest change of any token vector when a text is padded, by masking and side.
 
-    The trained model, in float32; `none` is what most state-space encoders do.
+    The trained model, in float32: run with its padding under three maskings, of which `none` is what most state-space
+    encoders do, and `unpadded`, as it runs by default.
     """
     tokenizer = load_tokenizer(str(folder / "pretrained"))
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     rows = []
-    for regime in ("none", "pre+post", "exact"):
+    for regime in (*MASKED_RUNS, UNPADDED):
         config = load_config(folder / "pretrained")
-        config.padding_safe_masking = regime
+        config.unpad = "auto" if regime == UNPADDED else "never"
+        config.padding_safe_masking = "exact" if regime == UNPADDED else regime
         model = load_model(MaBertModel, folder / "pretrained", config=config)
         alone = model(ids).last_hidden_state
         for side in ("left", "right"):
@@ -259,7 +273,7 @@ def place_of(folder: Path, name: str) -> Path:
 def report(console: Console, result: dict[str, Any], folder: Path) -> None:
     """The last lines in the terminal."""
     scores = {name: run["accuracy"] for name, run in result["fine-tuning"].items()}
-    exact = max(row["moved"] for row in result["padding"] if row["masking"] == "exact")
+    exact = max(row["moved"] for row in result["padding"] if row["masking"] in ("exact", UNPADDED))
     console.print(
         f"held-out MLM loss {result['pretraining']['held_out_loss']:.2f}; accuracy {scores['pretrained']:.1%} "
         f"pretrained, {scores['from scratch']:.1%} from scratch; padding moves token vectors by {exact:.1e} at most"

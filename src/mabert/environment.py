@@ -93,9 +93,13 @@ def memory() -> float | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, `+` behind it where files differ; None outside a checkout."""
+    """The commit of the checkout this package runs from, `+` behind it where files differ; None outside a checkout.
+
+    A checkout of something else, in which this package happens to be installed, does not know its files.
+    """
     here = Path(__file__).parent
     try:
+        git(here, "ls-files", "--error-unmatch", Path(__file__).name)
         name = git(here, "rev-parse", "--short", "HEAD")
         return name + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -1,6 +1,7 @@
 """Batches of uneven length: what is drawn, what is compared, how ratios come about."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ from mabert.bench import lengths
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
 
 
-def small(longest: int, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
+def small(longest: int, dtype: torch.dtype, rivals: Sequence[str] = lengths.RIVALS) -> dict[str, torch.nn.Module]:
     built = {
         "mabert": MaBertModel(MaBertConfig(**SIZES, layer_pattern="MMT")),
         "bert": BertModel(BertConfig(**SIZES, num_hidden_layers=3), add_pooling_layer=False),
         "modernbert": ModernBertModel(ModernBertConfig(**SIZES, num_hidden_layers=3)),
     }
-    return {name: model.to(dtype).eval() for name, model in built.items()}
+    return {name: model.to(dtype).eval() for name, model in built.items() if name in ("mabert", *rivals)}
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +76,35 @@ def test_a_run_writes_rows_and_ratios(tmp_path: Path) -> None:
 def test_the_default_dtype_is_the_fast_one(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     built = []
     monkeypatch.setattr(lengths, "fast_dtype", lambda device: {"cpu": dtype}[device])
-    monkeypatch.setattr(lengths, "calls", lambda texts, dtype: built.append(dtype) or {"unpadded": lambda: None})
+    monkeypatch.setattr(
+        lengths, "calls", lambda texts, dtype, rivals: built.append(dtype) or {"unpadded": lambda: None}
+    )
     assert lengths.run(quick=True)["dtype"] == dtype
     assert built == [getattr(torch, dtype)]
+
+
+def test_a_round_sets_its_own_times_beside_each_other() -> None:
+    seconds = {"unpadded": [1.0, 2.0, 3.0], "even": [1.0, 2.0, 4.5], "bert": [3.0, 4.0, 6.0]}
+    found = lengths.within_rounds(seconds, [9, 30])
+    assert list(found) == ["even", "bert"]
+    assert found["even"] == pytest.approx([39 / 40 * ratio for ratio in (1.0, 1.0, 1.25)]), "39 tokens beside 40"
+    assert found["bert"] == pytest.approx([2.0, 2.0, 2.5])
+
+
+def test_rivals_and_their_time_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lengths, "NORMAL", {"short": (6, 1, 16, 2)})
+    command = ["bench", "lengths", "--models", "bert", "mabert", "--dtype", "float32", "-o", str(tmp_path)]
+    assert cli.main([*command, "--budget", "0.0"]) == 0
+    (path,) = tmp_path.glob("*-lengths.json")
+    result = json.loads(path.read_text())
+    assert {row["side"] for row in result["rows"]} == {"unpadded", "even", "alone", "masked", "bert", "bert alone"}
+    assert {row["samples"] for row in result["rows"]} == {3}, "no round past the third without time for it"
+    assert set(result["rounds"]["short"]) == set(result["speed"]["short"])
+
+
+def test_a_rival_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "lengths", "--models", "albert"]) == 2
+    assert "rivals has 'albert'; there are bert, modernbert" in capsys.readouterr().err
 
 
 def test_texts_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
 """The operators' benchmark: no number where the operators are wrong, and a file that says where it comes from."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from mabert import cli
 from mabert.bench import native, operators
 
 
@@ -19,6 +21,16 @@ def test_it_refuses_to_time_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(operators, "depthwise_conv1d", slightly_wrong)
     with pytest.raises(RuntimeError, match="depthwise_conv1d: output is off by"):
         operators.run(quick=True)
+
+
+def test_a_missing_rival_is_told_before_anything_is_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mambapy" else found(name))
+    monkeypatch.setattr(operators, "_measure", lambda *_: pytest.fail("something was timed"))
+    assert cli.main(["bench", "ops", "-o", str(tmp_path)]) == 2
+    assert "mabert's extra bench" in capsys.readouterr().err
 
 
 @pytest.mark.slow

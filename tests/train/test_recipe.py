@@ -106,6 +106,23 @@ def test_bad_fields_are_named(override, message):
         load_recipe("mini", [override])
 
 
+def test_numbers_may_be_written_in_every_way():
+    fields = [
+        "model.layer_norm_eps=1e-6",
+        "model.initializer_range=1",
+        "model.rotary_base=1E5",
+        "model.hidden_dropout_prob=0",
+    ]
+    model = load_recipe("mini", fields).model
+    assert {name: (type(value), value) for name, value in model.items() if name in "".join(fields)} == {
+        "layer_norm_eps": (float, 1e-6),
+        "initializer_range": (float, 1.0),
+        "rotary_base": (float, 1e5),
+        "hidden_dropout_prob": (float, 0.0),
+    }
+    assert load_recipe("mini", ["architecture=modernbert", "model.norm_eps=1"]).model["norm_eps"] == 1.0
+
+
 def test_a_choice_that_does_not_exist_is_refused_in_python_too():
     with pytest.raises(ValueError, match=r"data.windows is 'doc'; it must be one of \['packed', 'document'\]"):
         DataRecipe(windows="doc")

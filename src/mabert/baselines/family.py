@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mabert.model.config import make_config
+from mabert.model.config import MaBertConfig, make_config
 from mabert.model.embeddings import stretch
 
 COMMON = (
@@ -114,8 +114,17 @@ class Family:
 
     def known_fields(self) -> set[str]:
         """Names that a recipe's model section may use for this family."""
-        own = {field.name for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])}
-        return own | set(self.base) | set(COMMON)
+        return set(self.declared()) | set(self.base) | set(COMMON)
+
+    def declared(self) -> dict[str, Any]:
+        """The fields of the family's configuration by name, with their defaults."""
+        return {field.name: field.default for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])}
+
+    def as_declared(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a recipe's model section, as floats where the default is one: YAML reads `1e-6` as text."""
+        common = {field.name: field.default for field in dataclasses.fields(MaBertConfig) if field.name in COMMON}
+        defaults = self.declared() | common
+        return {name: as_float(value) if type(defaults.get(name)) is float else value for name, value in fields.items()}
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
         """The configuration for a recipe's model section.
@@ -214,6 +223,16 @@ class Family:
                 weights[name] = self.lengthen(weights[name], len(table), model.config)
         longer.load_state_dict(weights)
         return self.hasten(self.prepare(longer)).train(model.training)
+
+
+def as_float(value: Any) -> Any:
+    """What YAML read, as a number where it is one; anything else as it stands, for the configuration to refuse."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def input_length(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:

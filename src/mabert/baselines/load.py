@@ -17,6 +17,7 @@ from transformers import (
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
+from mabert.data.files import digest
 from mabert.model import MaBertConfig
 from mabert.model.load import config_fields, config_of_fields, load_model
 
@@ -32,14 +33,18 @@ POOLER = "pooler."
 """What BERT and its kin keep for next-sentence prediction: masked language models lack it, every encoder wants it."""
 
 
-def load_config(path: str | Path) -> PreTrainedConfig:
+def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model folder (or hub name) of any family.
+
+    Args:
+        path: The folder or name.
+        changes: Fields in place of those there.
 
     Raises:
         FileNotFoundError: If the folder, or its `config.json`, is not there.
         ValueError: If it is of no family here, or a field has a wrong value.
     """
-    fields = config_fields(path)
+    fields = config_fields(path) | changes
     kind = fields.pop("model_type", None)
     if kind == MaBertConfig.model_type:
         return config_of_fields(path, fields)
@@ -50,6 +55,11 @@ def load_config(path: str | Path) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **fields)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def weights_digest(model: str | Path) -> str | None:
+    """What a folder's weights are known by, in one file or several; None for a model of the hub."""
+    return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
 
 
 def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:

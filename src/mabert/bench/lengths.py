@@ -23,7 +23,7 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 
 from mabert.baselines.windows import WINDOWED
 from mabert.bench.results import measured_on, write
-from mabert.bench.rounds import Spread, interleave
+from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.tasks import DTYPES
 from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig, MaBertModel
@@ -56,7 +56,9 @@ SIDES = {
 PADDED = ("masked", "bert", "modernbert")
 """Sides that run what a batch is filled up with."""
 
-_ROUNDS = {"least": 3, "most": 15, "budget": 40.0}
+RIVALS = ("bert", "modernbert")
+
+_ROUNDS = {"least": 3, "most": 100, "budget": 40.0}
 
 
 @dataclass(frozen=True)
@@ -91,18 +93,18 @@ def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
     return [picked[place] for place in order.tolist()]
 
 
-def models(longest: int, dtype: torch.dtype) -> dict[str, nn.Module]:
-    """Build MaBERT-base, BERT-base and ModernBERT-base with random weights, both rivals with their fastest SDPA."""
+def models(longest: int, dtype: torch.dtype, rivals: Sequence[str] = RIVALS) -> dict[str, nn.Module]:
+    """Build MaBERT-base and the rivals, of base size with random weights and their fastest SDPA."""
     torch.manual_seed(0)
     positions = max(512, longest)
     bert = BertConfig(max_position_embeddings=positions, attn_implementation="sdpa")
     modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation=WINDOWED)
-    built = {
-        "mabert": MaBertModel(MaBertConfig(max_position_embeddings=positions)),
-        "bert": BertModel(bert, add_pooling_layer=False),
-        "modernbert": ModernBertModel(modern),
+    built: dict[str, Callable[[], nn.Module]] = {
+        "mabert": lambda: MaBertModel(MaBertConfig(max_position_embeddings=positions)),
+        "bert": lambda: BertModel(bert, add_pooling_layer=False),
+        "modernbert": lambda: ModernBertModel(modern),
     }
-    return {name: model.to(dtype).eval() for name, model in built.items()}
+    return {name: built[name]().to(dtype).eval() for name in ("mabert", *rivals)}
 
 
 def batch_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -112,11 +114,13 @@ def batch_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return ids.masked_fill(~mask, 0), mask.long()
 
 
-def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> dict[str, Callable[[], object]]:
+def calls(
+    lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu", rivals: Sequence[str] = RIVALS
+) -> dict[str, Callable[[], object]]:
     """Make one call for each side: a forward of the batch."""
     ids, mask = (tensor.to(device) for tensor in batch_of(lengths))
     even_ids = batch_of([even(lengths)] * len(lengths))[0].to(device)
-    built = {name: model.to(device) for name, model in models(ids.shape[1], dtype).items()}
+    built = {name: model.to(device) for name, model in models(ids.shape[1], dtype, rivals).items()}
 
     def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
         @torch.inference_mode()
@@ -131,16 +135,15 @@ def calls(lengths: Sequence[int], dtype: torch.dtype, device: str = "cpu") -> di
         alone = [forward(name, row[:length].unsqueeze(0), None) for row, length in zip(ids, lengths, strict=True)]
         return lambda: [call() for call in alone]
 
-    return {
+    sides: dict[str, Callable[[], object]] = {
         "unpadded": forward("mabert", ids, mask, "auto"),
         "even": forward("mabert", even_ids, None),
         "alone": one_by_one("mabert"),
         "masked": forward("mabert", ids, mask, "never"),
-        "bert": forward("bert", ids, mask),
-        "bert alone": one_by_one("bert"),
-        "modernbert": forward("modernbert", ids, mask),
-        "modernbert alone": one_by_one("modernbert"),
     }
+    for rival in rivals:
+        sides |= {rival: forward(rival, ids, mask), f"{rival} alone": one_by_one(rival)}
+    return sides
 
 
 def even(lengths: Sequence[int]) -> int:
@@ -148,9 +151,14 @@ def even(lengths: Sequence[int]) -> int:
     return round(sum(lengths) / len(lengths))
 
 
+def tokens_of(side: str, lengths: Sequence[int]) -> int:
+    """The tokens that a side runs, without those of padding."""
+    return len(lengths) * even(lengths) if side == "even" else sum(lengths)
+
+
 def row_of(name: str, side: str, lengths: Sequence[int], spread: Spread) -> Row:
     """Put one side's times beside what it had to do."""
-    tokens = len(lengths) * even(lengths) if side == "even" else sum(lengths)
+    tokens = tokens_of(side, lengths)
     padded = len(lengths) * max(lengths) if side in PADDED else tokens
     speed = 1e3 * tokens / spread.median_ms
     return Row(name, side, len(lengths), tokens, padded, speed, **asdict(spread))
@@ -161,6 +169,8 @@ def run(
     output: Path | None = None,
     own: Mapping[str, Sequence[int]] | None = None,
     dtype: str | None = None,
+    rivals: Sequence[str] = RIVALS,
+    budget: float = _ROUNDS["budget"],
 ) -> dict[str, Any]:
     """Measure every side at every distribution of lengths, print the table, and return (and write) it.
 
@@ -169,14 +179,19 @@ def run(
         output: Folder for the dated JSON file; None writes nothing.
         own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
         dtype: Of the weights; default, `mabert.environment.fast_dtype`.
+        rivals: Of `RIVALS`, beside MaBERT.
+        budget: Seconds for the rounds of a batch, after which none past the third is begun.
 
     Returns:
-        ``environment``, ``dtype``, ``rows``, and ``speed``: for each distribution how many times the speed of each
-        other side the unpadded run has.
+        ``environment``, ``dtype``, ``rows``, ``speed``: for each distribution how many times the speed of each other
+        side the unpadded run has, by the medians, and ``rounds``: the quartiles of the same within a round.
 
     Raises:
-        ValueError: For a dtype that is not there.
+        ValueError: For a dtype or a rival that is not there.
     """
+    for rival in rivals:
+        if rival not in RIVALS:
+            raise ValueError(f"rivals has {rival!r}; there are {', '.join(RIVALS)}")
     dtype = fast_dtype("cpu") if dtype is None else dtype
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; there are {', '.join(DTYPES)}")
@@ -185,14 +200,17 @@ def run(
     batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
-    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS
+    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget}
     rows: list[Row] = []
+    within: dict[str, dict[str, list[float]]] = {}
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("lengths", total=len(batches))
         for name, lengths in batches.items():
             progress.update(bar, description=name)
-            sides = calls(lengths, DTYPES[dtype])
-            rows += [row_of(name, side, lengths, spread) for side, spread in interleave(sides, **rounds).items()]
+            sides = calls(lengths, DTYPES[dtype], rivals=rivals)
+            samples = in_turns(sides, **rounds)
+            rows += [row_of(name, side, lengths, Spread.of(seconds)) for side, seconds in samples.items()]
+            within[name] = within_rounds(samples, lengths)
             del sides
             gc.collect()
             progress.advance(bar)
@@ -203,6 +221,7 @@ def run(
         "lengths": {name: list(lengths) for name, lengths in batches.items()},
         "rows": [asdict(row) for row in rows],
         "speed": speeds(rows),
+        "rounds": within,
     }
     _show(console, rows, result)
     if output is not None:
@@ -218,6 +237,19 @@ def speeds(rows: list[Row]) -> dict[str, dict[str, float]]:
         if row.side != "unpadded" and row.lengths in ours:
             speeds[row.lengths][row.side] = ours[row.lengths] / row.tokens_per_second
     return speeds
+
+
+def within_rounds(samples: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> dict[str, list[float]]:
+    """Divide the unpadded run's tokens a second by each other side's of the same round; quartiles over the rounds.
+
+    What a machine does beside falls on both sides of a round more than on the medians of all rounds.
+    """
+    parts = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    speed = {
+        side: tokens_of(side, lengths) / torch.tensor(seconds, dtype=torch.float64) for side, seconds in samples.items()
+    }
+    ours = speed.pop("unpadded")
+    return {side: torch.quantile(ours / theirs, parts).tolist() for side, theirs in speed.items()}
 
 
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:

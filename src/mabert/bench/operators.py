@@ -8,6 +8,7 @@ them alike. Nothing is timed unless the operators agree with the reference here.
 
 import functools
 import gc
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -68,8 +69,9 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
-        ImportError: mamba.py is not installed (``pip install mabert[bench]``).
+        ValueError: mamba.py is not installed, mabert's extra bench; says how.
     """
+    _refuse_without_rival()
     _refuse_unless_correct()
     console = Console()
     rows: list[Row] = []
@@ -162,6 +164,14 @@ def conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> di
         "weight": torch.randn(channels, WIDTH, generator=generator).to(dtype) / WIDTH,
         "bias": torch.randn(channels, generator=generator).to(dtype),
     }
+
+
+def _refuse_without_rival() -> None:
+    if importlib.util.find_spec("mambapy") is None:
+        raise ValueError(
+            "bench ops measures mamba.py too, mabert's extra bench: pip install -c constraints.txt '.[bench]' in its "
+            "folder, or make bench"
+        )
 
 
 def _transformers_scan(**inputs: Tensor) -> Tensor:

@@ -38,6 +38,18 @@ def timed(function: Callable[[], object]) -> float:
 def interleave(
     sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
 ) -> dict[str, Spread]:
+    """Time the sides in turns; arguments as of `in_turns`.
+
+    Returns:
+        One spread for each side.
+    """
+    samples = in_turns(sides, least=least, most=most, budget=budget, warm=warm)
+    return {side: Spread.of(seconds) for side, seconds in samples.items()}
+
+
+def in_turns(
+    sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
+) -> dict[str, list[float]]:
     """Time the sides in turns.
 
     Args:
@@ -48,7 +60,7 @@ def interleave(
         warm: Whether one call of each comes first that is not counted.
 
     Returns:
-        One spread for each side.
+        For each side the seconds of every round, in their order.
     """
     for function in sides.values() if warm else ():
         function()
@@ -59,4 +71,4 @@ def interleave(
             break
         for side, function in sides.items():
             samples[side].append(timed(function))
-    return {side: Spread.of(seconds) for side, seconds in samples.items()}
+    return samples

@@ -35,7 +35,9 @@ def add_bench(commands: Any) -> None:
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
     added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
-    rivals = added.add_argument_group("models; throughput takes all but measure, profile, lengths; lengths takes dtype")
+    rivals = added.add_argument_group(
+        "models; throughput takes all but measure, profile, lengths; lengths takes models, dtype, budget"
+    )
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
@@ -44,7 +46,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
     rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
-    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three at least [20, 30]")
+    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three at least [20, 30, 40]")
     rivals.add_argument("--times", type=int, metavar="N", help="throughput: times as many texts as a CPU gets [1]")
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
@@ -63,8 +65,12 @@ def run_bench(options: argparse.Namespace) -> None:
     from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":
-        dtype = options.dtype[0] if options.dtype else None
-        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer), dtype)
+        asked: dict[str, Any] = {"dtype": options.dtype[0]} if options.dtype else {}
+        if options.models is not None:
+            asked["rivals"] = [name for name in options.models if name != "mabert"]
+        if options.budget is not None:
+            asked["budget"] = options.budget
+        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer), **asked)
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
@@ -83,14 +89,14 @@ def check_bench(options: argparse.Namespace) -> None:
     """
     takers = {
         "files": ("report",),
-        "models": ("models", "throughput"),
+        "models": ("models", "throughput", "lengths"),
         "measure": ("models",),
         "profile": ("models",),
         "dtype": ("models", "throughput", "lengths"),
         "lengths": ("models",),
         "device": ("models", "throughput"),
         "limit": ("models", "throughput"),
-        "budget": ("models", "throughput"),
+        "budget": ("models", "throughput", "lengths"),
         "times": ("throughput",),
         "texts": ("lengths",),
     }

@@ -1,6 +1,7 @@
 """`mabert pretrain` and `mabert finetune`."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def add_pretrain(commands: Any) -> None:
     added.add_argument(
         "--model", help="mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
     )
+    added.add_argument("--start-from", metavar="MODEL", help="go on from these weights [random ones]")
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     added.add_argument("--budget", metavar="N%", help="share of the recipe's steps [100%%]")
     added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
@@ -41,7 +43,8 @@ def pretrain_recipe(options: argparse.Namespace) -> Any:
     from mabert.train.fields import share_of
     from mabert.train.recipe import load_recipe, recipe_of_run
 
-    fields = [*options.fields, *([f"architecture={options.model}"] if options.model else [])]
+    named = {"architecture": options.model, "start_from": options.start_from}
+    fields = [*options.fields, *(f"{name}={json.dumps(value)}" for name, value in named.items() if value)]
     if options.resume and options.budget is None:
         return recipe_of_run(options.output, fields)
     return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
@@ -127,9 +130,15 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
+    from mabert.baselines.load import load_config
     from mabert.train.finetune import FinetuneRecipe, finetune
+    from mabert.train.run import RunFolder
 
     check_finetune(options)
+    # A wrong name shows before a download, not after.
+    load_config(options.model)
+    if not options.resume:
+        RunFolder(options.output).check({}, resume=False)
     keep_freed_memory()
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(
@@ -156,7 +165,8 @@ def run_finetune(options: argparse.Namespace) -> None:
     for split, metrics in result["outcome"]["scores"].items() if result else ():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
-            line = f"{task.name} {split} {metric}: {score['mean']:.4f}{spread}"
+            of = f" of {task.positive!r}" if metric == "f1" and not options.task else ""
+            line = f"{task.name} {split} {metric}{of}: {score['mean']:.4f}{spread}"
             count = len(result["seeds"])
             say(f"{line} ({count} seed{'s' if count > 1 else ''})")
 
@@ -209,5 +219,6 @@ def run_extend(options: argparse.Namespace) -> None:
 
     before = extend(options.model, options.length, options.output)
     say(
-        f"{options.output}: {options.length:,} tokens instead of {before:,}; train it on longer texts before you use it"
+        f"{options.output}: {options.length:,} tokens instead of {before:,}; train it on longer texts before you use "
+        "it (mabert pretrain ... --start-from)"
     )

@@ -48,6 +48,11 @@ class Task:
         return len(self.label_names) or 1
 
     @property
+    def positive(self) -> str | None:
+        """The class that F1 is of, the last one; None where F1 is no metric of the task."""
+        return self.label_names[-1] if "f1" in self.metrics else None
+
+    @property
     def submission_labels(self) -> tuple[str, ...]:
         """How predictions of each class are written; the class names unless a leaderboard wants otherwise."""
         return self.label_names

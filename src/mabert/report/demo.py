@@ -88,12 +88,13 @@ def mask_part(masks: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def padding_part(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What padding does under three maskings."""
+    """What padding does under three maskings, and where it is left out."""
     yield "<h2>Padding changes nothing</h2>"
     yield (
         "<p>One sentence, alone and with padding beside it: the largest change of any token's vector, in float32. "
         "Without masks in the Mamba layers a left-padded text drifts; the two masks of the paper leave a rest; with "
-        "the third one, after convolution and SiLU, what remains is rounding.</p>"
+        "the third one, after convolution and SiLU, what remains is rounding. Unpadded, which is how the model runs "
+        "unless told otherwise, it computes no padding at all.</p>"
     )
     paddings = sorted({row["padding"] for row in rows})
     by_case = {(row["masking"], row["side"], row["padding"]): row["moved"] for row in rows}

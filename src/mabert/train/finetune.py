@@ -14,10 +14,9 @@ import numpy as np
 from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback
 
-from mabert.baselines.load import load_config
+from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
-from mabert.data.files import digest
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
@@ -93,8 +92,9 @@ def finetune(
     check_seeds(seeds)
     processes = joined(recipe.precision)
     check_divides(recipe, processes.num_processes)
+    config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
-    longest = longest_input(load_config(model), tokenizer, recipe.max_length)
+    longest = longest_input(config, tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
@@ -155,11 +155,6 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
     if limit is not None:
         tokenizer.model_max_length = limit
     return int(longest)
-
-
-def weights_digest(model: str | Path) -> str | None:
-    """What a folder's weights are known by, in one file or several; None for a model of the hub."""
-    return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

@@ -23,14 +23,14 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from mabert.baselines.load import build
+from mabert.baselines.load import build, load, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import fingerprint
+from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.data.windows import make_windows
 from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
@@ -139,7 +139,9 @@ def pretrain(
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
     origin = "given by the caller"
-    if tokenizer is None:
+    if tokenizer is None and recipe.start_from is not None:
+        tokenizer, origin = load_tokenizer(recipe.tokenizer or recipe.start_from), recipe.tokenizer or recipe.start_from
+    elif tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
         kept = Path(recipe.data.cache or default_cache())
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, recipe.data.readable(), kept, before)
@@ -147,6 +149,10 @@ def pretrain(
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
+    # Weights that cannot be had show before hours of tokenising, not after.
+    start = (
+        None if recipe.start_from is None else load("masked_lm", recipe.start_from, config=config, dtype=torch.float32)
+    )
     data = prepare_data(recipe, tokenizer, progress)  # shown by the process that does it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -154,6 +160,7 @@ def pretrain(
         "vocabulary": fingerprint(tokenizer),
         "precision": resolve_precision(recipe.training.precision),
         "processes": arguments.world_size,
+        **({} if recipe.start_from is None else {"weights": weights_digest(recipe.start_from)}),
     }
     if arguments.should_save:
         folder.claim(request, resume)
@@ -162,7 +169,7 @@ def pretrain(
     set_seed(recipe.training.seed)
     interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = PretrainTrainer(
-        model=new_model(config),
+        model=new_model(config) if start is None else trained_by_mlm(start),
         args=arguments,
         data_collator=collator_of(recipe.training.packing, tokenizer),
         train_dataset=data.stream,
@@ -251,12 +258,17 @@ def default_cache() -> Path:
 
 
 def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """The recipe's model for that vocabulary.
+    """The recipe's model for that vocabulary, or the one that it starts from.
 
     Raises:
-        ValueError: If a stage is longer than the positions, or the vocabulary is larger than asked for.
+        ValueError: If a stage is longer than the positions, or the vocabulary is larger than asked for or another than
+            that of the model that the run starts from.
     """
     family, asked = family_named(recipe.architecture), dict(recipe.model)
+    if recipe.start_from is not None:
+        config = started_config(recipe, tokenizer)
+        check_stages(recipe, config)
+        return config
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
@@ -274,17 +286,46 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
             getattr(model, family.head)
         except (AssertionError, AttributeError) as error:
             raise ValueError(f"model: these fields make no {family.title}: {error}") from error
-    longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
-    if limit is not None and longest > limit:
-        raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}")
+    check_stages(recipe, config)
     return config
 
 
+def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """The configuration of the model that a run starts from, with what the recipe changes.
+
+    Raises:
+        ValueError: If it is of another family, or the tokenizer another than its own.
+    """
+    start = str(recipe.start_from)
+    changes: dict[str, Any] = dict(recipe.model)
+    if recipe.architecture == "mabert":
+        changes["unpad"] = "never" if recipe.training.packing == "none" else "auto"
+    config = load_config(start, **changes)
+    if (family := family_of(config)).name != recipe.architecture:
+        raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
+    if fingerprint(tokenizer) != fingerprint(load_tokenizer(start)):
+        raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
+    check_packing(recipe.training.packing, config)
+    return config
+
+
+def check_stages(recipe: PretrainRecipe, config: PreTrainedConfig) -> None:
+    """Raises ValueError for a stage that is longer than the model's positions."""
+    longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
+    if limit is not None and longest > limit:
+        more = f"; `mabert extend {recipe.start_from}` gives it more" if recipe.start_from is not None else ""
+        raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
+
+
 def new_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model with random weights, those that the objective does not reach left out of training."""
-    model = build("masked_lm", config)
+    """The model with random weights, ready for training."""
+    return trained_by_mlm(build("masked_lm", config))
+
+
+def trained_by_mlm(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, its weights that the objective does not reach left out of training."""
     for name, weight in model.named_parameters():
-        weight.requires_grad_(not any(part in name for part in family_of(config).unreached))
+        weight.requires_grad_(not any(part in name for part in family_of(model.config).unreached))
     return model
 
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.registry import family_named
+from mabert.baselines.load import load_config
+from mabert.baselines.registry import family_named, family_of
 from mabert.data.corpus import Source, parse_sources
 from mabert.model import MaBertConfig
 from mabert.train.fields import at_least, build, check_choices, read_yaml, unknown, with_overrides
@@ -177,12 +178,15 @@ class PretrainRecipe:
         architecture: The family of the model, see `mabert.baselines.registry`.
         model: Fields of `MaBertConfig`, or for a baseline those of `mabert.baselines.family.COMMON`, from which its
             sizes follow, and of its own configuration. The vocabulary's size comes from the tokenizer.
+        start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
+            sizes and tokenizer are its own; of `model` then, what `changeable` says may be set.
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
             model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
     """
 
     architecture: str = "mabert"
+    start_from: str | None = None
     model: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -193,8 +197,13 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         known = family_named(self.architecture).known_fields()
         for key in self.model:
+            if self.start_from is not None and not changeable(key):
+                raise ValueError(
+                    f"model.{key} is that of {self.start_from}, which the run starts from; dropout may be set"
+                )
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
+        self.model = family_named(self.architecture).as_declared(self.model)
         for stage in self.stages:
             at_least("stages", stage, 4, ("length",))
             at_least("stages", stage, 0, ("share",))
@@ -219,8 +228,15 @@ class PretrainRecipe:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))
 
 
+def changeable(name: str) -> bool:
+    """Whether a field of a model may be set for weights that were trained without it: none has another shape or use."""
+    return "dropout" in name or name == "padding_safe_masking"
+
+
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
     """Reads a recipe.
+
+    Where the overrides name a model to start from, it takes the place of the file's own model.
 
     Args:
         path: A YAML file; or the name of a recipe that comes with the package (`demo`, `mini`, `paper`).
@@ -230,7 +246,13 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         ValueError: For a field that does not exist (naming the nearest one) or a value of another type.
         FileNotFoundError: If there is no such file.
     """
-    return build(PretrainRecipe, with_overrides(read_yaml(find_recipe(path)), overrides), "")
+    content = read_yaml(find_recipe(path))
+    if with_overrides({}, overrides).get("start_from"):
+        content = {name: value for name, value in content.items() if name not in ("architecture", "model", "tokenizer")}
+    content = with_overrides(content, overrides)
+    if content.get("start_from"):
+        content.setdefault("architecture", family_of(load_config(content["start_from"])).name)
+    return build(PretrainRecipe, content, "")
 
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
@@ -270,5 +292,12 @@ def recipe_folders() -> tuple[Path, Path]:
 
 
 def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
-    """The recipe as nested plain values, as `load_recipe` would read them."""
-    return dataclasses.asdict(recipe)
+    """The recipe as nested plain values, as `load_recipe` would read them.
+
+    What a run starts from is among them only where there is such a thing: runs and cells that are known by these values
+    keep their names.
+    """
+    content = dataclasses.asdict(recipe)
+    if recipe.start_from is None:
+        del content["start_from"]
+    return content

@@ -1,0 +1,133 @@
+"""Pretraining that goes on from a model: its weights, sizes and tokenizer, and nothing lost of any of them."""
+
+import dataclasses
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
+from mabert.baselines.extend import extend
+from mabert.baselines.load import build, load_config
+from mabert.baselines.registry import family_named
+from mabert.cli import main
+from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.train.pretrain import pretrain
+from mabert.train.recipe import Stage, as_mapping, load_recipe
+from tests.model.helpers import config
+from tests.train.helpers import MODEL, recipe, tokenizer
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A model of random weights with its tokenizer, of other sizes than any recipe's."""
+    folder = tmp_path / "start"
+    torch.manual_seed(7)
+    sizes = {"vocab_size": len(tokenizer()), "hidden_size": 24, "max_position_embeddings": 24}
+    MaBertForMaskedLM(config(**sizes)).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def begin(tmp_path, start, **training):
+    """A recipe that starts there."""
+    return dataclasses.replace(recipe(tmp_path, **training), model={}, start_from=str(start))
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_path, start):
+    pretrain(begin(tmp_path, start, steps=2, learning_rate=0.0), tmp_path / "run", progress=False)
+    before, after = weights(start), weights(tmp_path / "run")
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        assert torch.equal(weight, after[name]), name
+    assert load_config(tmp_path / "run").hidden_size == 24
+    assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
+
+
+def test_it_learns_from_there(tmp_path, start):
+    pretrain(begin(tmp_path, start, steps=12), tmp_path / "first", progress=False)
+    once = pretrain(begin(tmp_path, tmp_path / "first", steps=1, learning_rate=0.0), tmp_path / "once", progress=False)
+    more = pretrain(begin(tmp_path, tmp_path / "first", steps=40), tmp_path / "more", progress=False)
+    assert more["outcome"]["held_out_loss"] < once["outcome"]["held_out_loss"] - 0.1
+
+
+def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):
+    plan = dataclasses.replace(begin(tmp_path, start, steps=1), stages=[Stage(48, 1.0)])
+    with pytest.raises(ValueError, match=r"windows of 48 tokens, .* is 24; `mabert extend .*start` gives it more"):
+        pretrain(plan, tmp_path / "run", progress=False)
+    extend(start, 48, tmp_path / "long")
+    plan = dataclasses.replace(plan, start_from=str(tmp_path / "long"))
+    pretrain(plan, tmp_path / "run", progress=False)
+    assert load_config(tmp_path / "run").max_position_embeddings == 48
+
+
+def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, start):
+    plan = as_mapping(recipe(tmp_path, steps=1)) | {"tokenizer": "elsewhere"}
+    assert plan["model"]["hidden_size"] != 24
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", str(start), "-o", str(tmp_path / "run")]
+    assert main([*command, "model.hidden_dropout_prob=0"]) == 0
+    after = load_config(tmp_path / "run")
+    assert (after.hidden_size, after.hidden_dropout_prob) == (24, 0.0)
+    request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
+    assert request["start_from"] == str(start)
+    assert request["resolved"]["weights"]
+    assert main(["pretrain", "mini", "--resume", "-o", str(tmp_path / "run")]) == 0, "it goes on as it was asked for"
+
+
+def test_other_families_go_on_too(tmp_path):
+    family = family_named("bert")
+    torch.manual_seed(7)
+    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"}
+    build("masked_lm", family.config_of(sizes, vocab_size=len(tokenizer()))).save_pretrained(tmp_path / "start")
+    tokenizer().save_pretrained(tmp_path / "start")
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path, steps=2, learning_rate=0.0))))
+    plan = load_recipe(tmp_path / "plan.yaml", [f"start_from={tmp_path / 'start'}"])
+    assert plan.architecture == "bert"
+    pretrain(plan, tmp_path / "run", progress=False)
+    for name, weight in weights(tmp_path / "start").items():
+        assert torch.equal(weight, weights(tmp_path / "run")[name]), name
+
+
+def test_what_would_not_fit_the_weights_is_refused(tmp_path, start):
+    with pytest.raises(ValueError, match=r"model.hidden_size is that of .*start, which the run starts from"):
+        dataclasses.replace(begin(tmp_path, start), model={"hidden_size": 32})
+    plan = dataclasses.replace(begin(tmp_path, start), architecture="bert")
+    with pytest.raises(ValueError, match=r"architecture is 'bert', and .*start is a mabert"):
+        pretrain(plan, tmp_path / "run", progress=False)
+    with pytest.raises(FileNotFoundError, match="no model folder"):
+        load_recipe("mini", ["start_from=nowhere", "data.sources=[text.txt]"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_tokenizer_is_refused(tmp_path, start):
+    other = tokenizer()
+    other.add_tokens(["unheard"])
+    other.save_pretrained(tmp_path / "other")
+    plan = dataclasses.replace(begin(tmp_path, start), tokenizer=str(tmp_path / "other"))
+    with pytest.raises(ValueError, match=r"the tokenizer is not the one in .*start, whose ids the weights"):
+        pretrain(plan, tmp_path / "run", progress=False)
+
+
+def test_a_model_without_the_head_is_refused_before_the_text_is_read(tmp_path, start, monkeypatch):
+    MaBertForSequenceClassification(load_config(start)).save_pretrained(start)
+    monkeypatch.setattr("mabert.train.pretrain.prepare_data", lambda *_: pytest.fail("the text was read"))
+    with pytest.raises(ValueError, match=r"was saved as MaBertForSequenceClassification; for MaBertForMaskedLM it"):
+        pretrain(begin(tmp_path, start), tmp_path / "run", progress=False)
+
+
+def test_other_weights_there_are_another_run(tmp_path, start):
+    pretrain(begin(tmp_path, start, steps=1), tmp_path / "run", progress=False)
+    changed = {name: weight + 1 for name, weight in weights(start).items()}
+    save_file(changed, start / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"holds another run; it differs in resolved.weights"):
+        pretrain(begin(tmp_path, start, steps=1), tmp_path / "run", resume=True, progress=False)
+
+
+def test_runs_that_start_from_nothing_are_known_as_before(tmp_path):
+    assert "start_from" not in as_mapping(recipe(tmp_path))
