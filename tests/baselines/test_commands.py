@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from mabert.baselines.extend import extend
 from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
+from mabert.data.encode import Encoding
 from mabert.data.table import table_task
 from mabert.data.train_tokenizer import train_tokenizer
 from mabert.infer.embed import embed
@@ -107,6 +108,25 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
             embed(folder, [text], progress=False)
     with pytest.raises(ValueError, match="already holds files"):
         extend(folder, 300, tmp_path / "longer")
+
+
+@pytest.mark.parametrize("encoding", [Encoding(9, True, True), Encoding(None, False, False), None])
+def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path, encoding):
+    small("bert", "classifier").save_pretrained(tmp_path / "tuned")
+    words_of("bert").save_pretrained(tmp_path / "tuned")
+    if encoding is not None:
+        encoding.save(tmp_path / "tuned")
+    extend(tmp_path / "tuned", 300, tmp_path / "longer")
+    assert Encoding.beside(tmp_path / "longer") == encoding
+
+
+def test_a_damaged_encoding_is_found_before_a_longer_model_is_written(tmp_path):
+    small("bert").save_pretrained(tmp_path / "tuned")
+    words_of("bert").save_pretrained(tmp_path / "tuned")
+    (tmp_path / "tuned/encoding.json").write_text("{")
+    with pytest.raises(ValueError, match=r"encoding\.json: not JSON"):
+        extend(tmp_path / "tuned", 300, tmp_path / "longer")
+    assert not (tmp_path / "longer").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sysconfig
 
 import pytest
@@ -192,6 +193,14 @@ def test_what_is_left_out(tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(ValueError, match=r"no documentation found in .*bare"):
         installed_documentation([tmp_path / "bare"], progress=False)
+
+
+def test_files_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
+    write(tmp_path, {"a.py": module(about("lid")), "closed.py": module(about("spout"))})
+    (tmp_path / "lost.py").symlink_to(tmp_path / "nowhere.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed.py")
+    assert installed_documentation([tmp_path], progress=False) == [about("lid")]
 
 
 def test_the_standard_library_has_plenty():

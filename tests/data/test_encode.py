@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from mabert.data import encode
 from mabert.data.collate import Collator
-from mabert.data.encode import EncodedDataset, TextsTooLongError, encode_texts
+from mabert.data.encode import EncodedDataset, TextsTooLongError, check_texts, encode_texts
 
 TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
 
@@ -71,6 +74,32 @@ def test_bad_arguments(tokenizer):
         encode_texts(tokenizer, ["a"], ["b"], max_length=3)
     with pytest.raises(ValueError, match="dev: 1 first texts and 2 second ones"):
         encode_texts(tokenizer, ["a"], ["b", "c"], max_length=9, name="dev")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (["a", float("nan")], None, "dev: text 12 is nan, not text"),
+        (("a", "b", None), None, "dev: text 13 is None, not text"),
+        (pd.Series(["a", "b", None, "d"], dtype=object)[1:], None, "dev: text 12 is None, not text"),
+        ([b"a"], None, "dev: text 11 is b'a', not text"),
+        ([["long"] * 99], None, "dev: text 11 is ['long', 'long', 'long', 'long', 'long',, not text"),
+        (["a", 5], ["a", "b"], "dev: the first text of pair 12 is 5, not text"),
+        (["a", "b"], [float("nan"), "b"], "dev: the second text of pair 11 is nan, not text"),
+    ],
+)
+def test_what_is_no_text_is_named_by_its_number(tokenizer, first, second, told):
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        check_texts(first, second, "dev", before=10)
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        encode_texts(tokenizer, first, second, max_length=9, name="dev", before=10)
+
+
+@pytest.mark.parametrize("kind", [tuple, pd.Series])
+def test_texts_may_stand_in_anything_with_an_order(tokenizer, kind):
+    texts = ["the river", "a quiet castle ."]
+    alike = encode_texts(tokenizer, kind(texts), kind(texts), max_length=20)
+    assert alike == encode_texts(tokenizer, texts, texts, max_length=20)
 
 
 @pytest.mark.parametrize("label", [[1, 0], [2.5, 1.0], None])

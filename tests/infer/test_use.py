@@ -6,6 +6,7 @@ import sys
 from operator import length_hint
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.baselines.load import with_new_head
 from mabert.data.batches import batches_by_length
+from mabert.infer import windows as windowing
 from mabert.infer.embed import embed
 from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
@@ -343,6 +345,26 @@ def test_half_a_surrogate_pair_in_json_becomes_the_replacement_character(masked_
 def test_one_string_is_no_list_of_texts(masked_lm):
     with pytest.raises(ValueError, match="one string, 'the bird sings'; a list of texts is needed"):
         embed(masked_lm, "the bird sings")
+
+
+def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypatch):
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(MambaBlock, "forward", None)
+    column = pd.Series([*TEXTS, None, "wind"], dtype=object)
+    with pytest.raises(ValueError, match=r"^the input: text 6 is None, not text$"):
+        embed(masked_lm, column)
+    with pytest.raises(ValueError, match=r"^the input: text 2 is nan, not text$"):
+        fill_mask(masked_lm, ["a [MASK]", float("nan")])
+    with pytest.raises(ValueError, match=r"^the input: the second text of pair 6 is None, not text$"):
+        predict(classifier, ["a"] * 7, column)
+
+
+def test_texts_may_come_as_a_column_a_tuple_or_an_iterator(masked_lm, classifier):
+    vectors, labels = embed(masked_lm, TEXTS), predict(classifier, TEXTS, TEXTS[::-1], truncate=True)
+    column = pd.Series(TEXTS, index=range(7, 12))
+    for texts in (column, tuple(TEXTS), iter(TEXTS)):
+        np.testing.assert_array_equal(embed(masked_lm, texts), vectors)
+    assert predict(classifier, column, tuple(TEXTS[::-1]), truncate=True) == labels
 
 
 def test_a_classifier_of_several_labels_a_text_names_each_that_is_likely(words, tmp_path):

@@ -1,6 +1,7 @@
 """Texts as a stream: the same answers as all at once, in memory that does not grow with their number."""
 
 import io
+import itertools
 import sys
 import weakref
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mabert
+from mabert.data import progress
 from mabert.infer import answers
 from mabert.infer import windows as windowing
 from mabert.infer.answers import How, progress_over
@@ -105,6 +107,8 @@ def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monke
         model.embed(texts)
     with pytest.raises(ValueError, match=r"text 5 has no \[MASK\] to fill"):
         model.fill_mask([*["[MASK]"] * 4, "wind"])
+    with pytest.raises(ValueError, match=r"^the input, texts 4 to 5: text 5 is None, not text$"):
+        list(model.vectors([(text,) for text in [*WORDS, None]], HOW))
     with pytest.raises(ValueError, match=r"text 5 has 2 \[MASK\], of which cutting it to 24 tokens leaves 1"):
         model.fill_mask([*["[MASK]"] * 4, "bird " * 21 + "[MASK] [MASK]"], truncate=True)
 
@@ -136,6 +140,33 @@ def test_a_bar_takes_a_total_that_comes_late(monkeypatch):
     shown = terminal.file.getvalue()
     assert "embedding" in shown
     assert "3/4" in shown
+
+
+@pytest.fixture
+def ten_seconds_a_look(monkeypatch):
+    """A clock, and no terminal whatever the environment says."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(ten_seconds_a_look, capsys):
+    with progress_over("embedding", None) as advance:
+        advance(2)
+        advance(1, 4)
+        assert capsys.readouterr().err == "embedding  2  0.20/s\nembedding  3/4  0.15/s  0.1 min left\n"
+    assert capsys.readouterr() == ("", ""), "nothing at the end"
+
+
+def test_lines_of_progress_leave_standard_output_alone_and_are_not_written_unasked(
+    ten_seconds_a_look, masked_lm, capsys
+):
+    model = mabert.load(masked_lm)
+    model.embed(WORDS)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "embedding  4/4" in err
+    model.embed(WORDS, progress=False)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_no_texts_are_no_windows(masked_lm, classifier):

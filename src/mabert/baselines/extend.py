@@ -4,11 +4,15 @@ from pathlib import Path
 
 from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
+from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
 
 
 def extend(path: str | Path, length: int, output: str | Path) -> int:
     """Saves a model for longer inputs, in the way that Table A3 has it for its family, with its tokenizer.
+
+    Beside a fine-tuned model stands how its texts were encoded (`mabert.data.encode.Encoding`), which stays as it is: a
+    length that was asked for in fine-tuning is still the one that `predict` keeps to.
 
     Args:
         path: Model folder or hub name, of any family.
@@ -20,14 +24,18 @@ def extend(path: str | Path, length: int, output: str | Path) -> int:
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it takes that length already, or the folder holds something.
+        ValueError: If it takes that length already, the folder holds something, or the model's `encoding.json` is
+            damaged.
     """
     folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already holds files; name another folder")
     model, tokenizer = load_as_saved(path), load_tokenizer(str(path))
+    encoding = Encoding.beside(path)
     family = family_of(model.config)
     family.extend(model, length).save_pretrained(folder)
     tokenizer.model_max_length = length
     tokenizer.save_pretrained(folder)
+    if encoding is not None:
+        encoding.save(folder)
     return family.longest(model.config) or model.config.max_position_embeddings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,15 +30,21 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     """What every command on texts takes."""
     added.add_argument("model", help="model folder or hub name")
     added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
-    added.add_argument("-o", "--output", help="file to write; default, JSONL on standard output")
+    added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
     added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
     added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes; predict: as fine-tuned]")
     added.add_argument(
-        "--truncate", action=argparse.BooleanOptionalAction, help="cut longer texts [no; predict: as fine-tuned]"
+        "--truncate",
+        action=argparse.BooleanOptionalAction,
+        help="cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]",
     )
     added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
-    added.add_argument("--precision", choices=("auto", "fp32", "bf16"), help="[the one the model was saved in]")
+    added.add_argument(
+        "--precision",
+        choices=("auto", "fp32", "bf16"),
+        help="[the one the model was saved in; that of fine-tuning is auto]",
+    )
     added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
     added.add_argument(
         "--deterministic", action="store_true", help="each text by itself: the same bits whatever else is in the file"
@@ -65,7 +72,7 @@ def rows_of(options: argparse.Namespace) -> Iterable[Row]:
 
 
 def how_of(options: argparse.Namespace) -> How:
-    """How to encode and batch them; a bar would cut answers in two that go to the same terminal."""
+    """How to encode and batch them; progress would stand among answers that go to the same place."""
     from mabert.infer.answers import How
 
     return How(
@@ -73,8 +80,16 @@ def how_of(options: argparse.Namespace) -> How:
         options.truncate,
         options.batch_tokens,
         options.deterministic,
-        progress=options.output is not None or not sys.stdout.isatty(),
+        progress=options.output is not None or not (sys.stdout.isatty() or errors_join_answers()),
     )
+
+
+def errors_join_answers() -> bool:
+    """Whether standard error goes where standard output goes, as after `2>&1` and under `nohup`."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # one is closed, or no file of the system, as in a notebook
+        return False
 
 
 @contextmanager

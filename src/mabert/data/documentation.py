@@ -84,9 +84,11 @@ def _installed_roots() -> list[Path]:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
+    """Regular files that may be read: a link that leads nowhere in somebody's package ends no work."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if name.endswith(".py"))
+        paths = (Path(place, name) for name in sorted(names) if name.endswith(".py"))
+        yield from (path for path in paths if os.path.isfile(path) and os.access(path, os.R_OK))
 
 
 def _documentation(path: Path) -> Iterator[list[str]]:

@@ -91,9 +91,9 @@ def encode_texts(
 
     Raises:
         TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
-        ValueError: the numbers of texts differ, or `max_length` has no room for a token.
+        ValueError: the numbers of texts differ, something is no text, or `max_length` has no room for a token.
     """
-    check_texts(texts_a, texts_b, name)
+    check_texts(texts_a, texts_b, name, before)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
     if max_length is not None and max_length < least:
         raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {least}")
@@ -110,13 +110,33 @@ def encode_texts(
     return items
 
 
-def check_texts(texts_a: Sequence[str], texts_b: Sequence[str] | None, name: str = "the input") -> None:
-    """Raises ValueError for one string in place of several texts, and for pairs that lack a text."""
+def check_texts(
+    texts_a: Sequence[str], texts_b: Sequence[str] | None = None, name: str = "the input", before: int = 0
+) -> None:
+    """Refuses what the tokenizer would fail at without saying where.
+
+    Args:
+        texts_a: the texts, or the first of each pair.
+        texts_b: the second of each pair.
+        name: what the texts are, for the message.
+        before: how many texts came before these, which the message counts from.
+
+    Raises:
+        ValueError: they are one string, a pair lacks a text, or something else is among them, as where a table has no
+            value.
+    """
     for texts in (texts_a, texts_b):
         if isinstance(texts, str):
             raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
     if texts_b is not None and len(texts_a) != len(texts_b):
         raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
+    named = {"text": texts_a}
+    if texts_b is not None:
+        named = {"the first text of pair": texts_a, "the second text of pair": texts_b}
+    for what, texts in named.items():
+        for number, text in enumerate(texts, before + 1):
+            if not isinstance(text, str):
+                raise ValueError(f"{name}: {what} {number} is {text!r:.40}, not text")
 
 
 def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,13 @@
-"""A progress bar over bytes, with rate and time left."""
+"""Progress: a bar over bytes in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,9 +19,62 @@ from rich.progress import (
     Progress as RichProgress,
 )
 
+SECONDS = 10.0
+"""Least time before the first line of some work, and between two."""
+
+
+class Lines:
+    """Writes how far some work is, a line now and then, on standard error where that is no terminal.
+
+    A line that cannot be written is left out, since the work does not depend on it.
+
+    Args:
+        title: what is being done.
+        begun: how much of it was done before.
+        amount: puts an amount into words.
+        rate: puts an amount a second into words.
+        show: False writes nothing.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        begun: float = 0,
+        amount: Callable[[float], str] = "{:,.0f}".format,
+        rate: Callable[[float], str] = "{:,.2f}/s".format,
+        show: bool = True,
+    ) -> None:
+        self._title, self._begun, self._amount, self._rate = title, begun, amount, rate
+        self._console = _Console(stderr=True)
+        self._shown = show and not self._console.is_terminal
+        self._started = self._last = monotonic()
+
+    def update(self, done: float, total: float | None, note: str = "") -> None:
+        """Writes a line if it is time for one: how much is done, of how much if that is known, and a note."""
+        now = monotonic()
+        if not self._shown or now - self._last < SECONDS:
+            return
+        self._last = now
+        rate = (done - self._begun) / (now - self._started)
+        of = "" if total is None else f"/{self._amount(total)}"
+        parts = [self._title, f"{self._amount(done)}{of}", self._rate(rate)]
+        if total is not None and rate > 0:
+            parts.append(f"{max(total - done, 0) / rate / 60:.1f} min left")
+        with suppress(OSError):
+            line = "  ".join([*parts, note]).rstrip()
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Console(Console):
+    """A console whose reader may go away; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
 
 class Progress:
-    """Shows how many of a number of bytes are done, on standard error.
+    """Shows how many of a number of bytes are done, on standard error; see `Lines` for where that is no terminal.
 
     Args:
         title: what is being done.
@@ -36,10 +94,13 @@ class Progress:
             disable=not show,
         )
         self._task = self._bar.add_task(title, total=total, note="")
+        self._total = total
+        self._lines = Lines(title, amount=_bytes, rate=lambda rate: f"{_bytes(rate)}/s", show=show)
 
     def update(self, done: int, note: str = "") -> None:
         """Sets the bytes done so far and a note beside the bar."""
         self._bar.update(self._task, completed=done, note=note)
+        self._lines.update(done, self._total, note)
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -47,3 +108,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+def _bytes(number: float) -> str:
+    return decimal(int(number))

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from mabert.data.batches import TOKENS_A_BATCH, batches_by_length
 from mabert.data.collate import Collator
+from mabert.data.progress import Lines
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
 from mabert.memory import is_want_of_memory
@@ -45,7 +46,7 @@ class How:
             Default, what `predict` knows from fine-tuning, else not.
         batch_tokens: Padded tokens of a batch at most; changes speed, not the answers beyond rounding.
         deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
-        progress: Whether to show a bar.
+        progress: Whether to show a bar, or lines where there is no terminal.
     """
 
     max_length: int | None = None
@@ -152,7 +153,8 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
 
 @contextmanager
 def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[Callable[..., None]]:
-    """A bar over a number of texts, with rate and time left, on standard error; nothing where that is no terminal.
+    """A bar over a number of texts, with rate and time left, on standard error; a line now and then where that is no
+    terminal.
 
     Args:
         title: What is being done.
@@ -163,6 +165,7 @@ def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[
         A function to call with the number of texts just done, and with the total once that is known.
     """
     console = Console(stderr=True)
+    lines = Lines(title, show=show)
     columns = (BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"))
     hidden = not (show and console.is_terminal)
     names = TextColumn(title)
@@ -171,7 +174,12 @@ def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[
         names, *columns, TimeRemainingColumn(), console=console, disable=hidden, redirect_stdout=False
     ) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda count, total=None: bar.update(task, advance=count, total=total)
+
+        def advance(count: int, total: int | None = None) -> None:
+            bar.update(task, advance=count, total=total)
+            lines.update(bar.tasks[0].completed, bar.tasks[0].total)
+
+        yield advance
 
 
 class RateColumn(ProgressColumn):

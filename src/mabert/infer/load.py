@@ -47,9 +47,10 @@ class Loaded(Generic[Model]):
     def computing(self) -> contextlib.AbstractContextManager[Any]:
         """What forwards of the model stand in.
 
-        bf16 is autocast's, as where fine-tuning evaluates, so that a classifier says here what it was measured to say.
-        Weights cast to bf16 would be half as large, but round what goes from layer to layer as well
-        (`docs/decisions.md` has by how much).
+        bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
+        the precision that it was measured in: by default that is `auto` there and the one of the weights here, so that
+        scores differ by rounding, and labels where two are about as likely. Weights cast to bf16 would be half as
+        large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much).
         """
         return torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
 
@@ -75,7 +76,8 @@ class Loaded(Generic[Model]):
             before: How many texts came before these, so that messages number them in the whole.
 
         Raises:
-            ValueError: If texts are too long, or `max_length` is more than the model has positions for.
+            ValueError: If something is no text, texts are too long, or `max_length` is more than the model has
+                positions for.
         """
         longest = self.longest
         if max_length is None:

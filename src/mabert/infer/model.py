@@ -29,7 +29,8 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
     Args:
         path: Model folder or hub name.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
-            fp32. Default, the one that the model was saved in.
+            fp32. Default, the one that the model was saved in; fine-tuning's own default, in which it measures, is
+            `auto`.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
@@ -89,7 +90,8 @@ class TextModel:
             float32 (texts, D).
 
         Raises:
-            ValueError: For an unknown pooling, a model without what it needs, or texts that are too long.
+            ValueError: For an unknown pooling, a model without what it needs, something that is no text, or texts that
+                are too long.
             MemoryError: If a batch does not fit the memory; says how large it is.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
@@ -126,8 +128,8 @@ class TextModel:
             by label where it has several numbers.
 
         Raises:
-            ValueError: If the model has no classifier, texts are too long, first and second texts differ in number, or
-                pairs are given to a classifier of single texts or the other way round.
+            ValueError: If the model has no classifier, something is no text, texts are too long, first and second texts
+                differ in number, or pairs are given to a classifier of single texts or the other way round.
             MemoryError: As `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
@@ -159,8 +161,8 @@ class TextModel:
             For each text, for each mask in it, guesses with `token` and `probability`, likeliest first.
 
         Raises:
-            ValueError: If the model is no masked language model, a text has no mask or would lose one by being cut,
-                texts are too long, or a number is below 1.
+            ValueError: If the model is no masked language model, something is no text, a text has no mask or would lose
+                one by being cut, texts are too long, or a number is below 1.
             MemoryError: As `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
@@ -236,10 +238,12 @@ def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Ro
     """Texts, or pairs of them, as rows.
 
     Raises:
-        ValueError: If they are one string, or first and second texts differ in number.
+        ValueError: If they are one string, something else is among them, or first and second texts differ in number.
     """
-    check_texts(texts, pairs)
-    return [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
+    given = [texts] if pairs is None else [texts, pairs]
+    held = [one if isinstance(one, str) else list(one) for one in given]  # what can be read once is checked as well
+    check_texts(*held)
+    return list(zip(*held, strict=True))
 
 
 def joined(windows: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:

@@ -39,7 +39,7 @@ def windows(rows: Iterable[Row]) -> Iterator[Window]:
     characters = before = 0
     for row in rows:
         held.append(row)
-        characters += sum(map(len, row))
+        characters += sum(len(text) for text in row if isinstance(text, str))  # `encode_texts` refuses anything else
         if len(held) == TEXTS or characters >= CHARACTERS:
             yield Window(held, before, last=False)
             before, held, characters = before + len(held), [], 0

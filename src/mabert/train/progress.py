@@ -1,12 +1,13 @@
 """One bar a training run: steps done, rate, time left, and the last figures logged."""
 
-import math
 import time
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from mabert.data.progress import Lines
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -25,24 +26,25 @@ class TrainingBar(TrainerCallback):
 
     Args:
         title: What is being trained.
-        seconds: Least time between two lines where there is no terminal.
     """
 
-    def __init__(self, title: str, seconds: float = 10.0) -> None:
+    def __init__(self, title: str) -> None:
         self.console = Console(stderr=True)
         self.title = title
-        self.seconds = seconds
         self.figures: dict[str, float] = {}
-        self.last_line = -math.inf
         self.started = (0.0, 0)
         self.bar: Progress | None = None
+        self.lines: Lines | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Opens the bar."""
         self.started = (time.monotonic(), state.global_step)
-        if not state.is_world_process_zero or not self.console.is_terminal:
+        if not state.is_world_process_zero:
+            return
+        if not self.console.is_terminal:
+            self.lines = Lines(self.title, begun=state.global_step, rate="{:,.2f} steps/s".format)
             return
         self.bar = Progress(
             TextColumn(self.title),
@@ -76,19 +78,13 @@ class TrainingBar(TrainerCallback):
         """Shows the newest figures."""
         self.figures |= {name: value for name, value in (logs or {}).items() if name in SHOWN}
         shown = [form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures]
-        text = "  ".join(shown)
         if self.bar is not None:
             # A narrow terminal keeps steps, rate and time left, and as many figures as fit beside them.
             while shown and len("  ".join(shown)) > self.console.width - WIDTH_OF_THE_REST - len(self.title):
                 shown.pop()
-            text = "  ".join(shown)
-        if self.bar is not None:
-            self.bar.update(self.task, figures=text)
-        elif state.is_world_process_zero and time.monotonic() - self.last_line >= self.seconds:
-            self.last_line = time.monotonic()
-            left = (state.max_steps - state.global_step) / max(self._rate(state), 1e-9)
-            line = f"{self.title}  {state.global_step}/{state.max_steps}  {self._rate(state):.2f} steps/s  "
-            self.console.print(f"{line}{left / 60:.1f} min left  {text}", highlight=False, soft_wrap=True)
+            self.bar.update(self.task, figures="  ".join(shown))
+        elif self.lines is not None:
+            self.lines.update(state.global_step, state.max_steps, "  ".join(shown))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

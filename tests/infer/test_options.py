@@ -1,0 +1,39 @@
+"""The options that `mabert embed`, `predict` and `fill-mask` share."""
+
+import io
+import sys
+
+import pytest
+
+from mabert.cli import parse
+from mabert.cli.texts import how_of
+
+
+@pytest.mark.parametrize("command", ["embed", "predict", "fill-mask"])
+def test_help_says_what_a_long_text_does_to_the_work_and_in_what_fine_tuning_computes(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "file to write, whole or not at all; default, JSONL on stdout" in told
+    assert "cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]" in told
+    assert "[the one the model was saved in; that of fine-tuning is auto]" in told
+
+
+def test_progress_does_not_stand_among_answers_in_the_same_file(monkeypatch, tmp_path):
+    """As after `> answers.jsonl 2>&1`, and under `nohup` without a file."""
+
+    def shown(out, err, *options):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            return how_of(parse(["embed", "model", *options])).progress
+
+    with (tmp_path / "a").open("a") as one, (tmp_path / "a").open("a") as same, (tmp_path / "b").open("a") as other:
+        assert not shown(one, same)
+        assert shown(one, same, "-o", "v.npy")
+        assert shown(one, other)
+        assert shown(io.StringIO(), same), "in a notebook"
+        assert shown(one, None), "there is no standard error"
+    with (tmp_path / "a").open("a") as one:
+        assert shown(one, other), "standard error is closed"

@@ -1,0 +1,40 @@
+"""What training tells where there is no terminal."""
+
+import itertools
+
+import pytest
+from transformers import TrainerState
+
+from mabert.data import progress
+from mabert.train.progress import TrainingBar
+
+
+@pytest.fixture(autouse=True)
+def ten_seconds_a_look(monkeypatch):
+    """A clock, and no terminal whatever the environment says."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
+
+
+def told(capsys, first):
+    """What a run that goes on after step 30 writes, in the first process or another."""
+    bar, state = TrainingBar("mini [seed 0]"), TrainerState(global_step=30, max_steps=2000, is_world_process_zero=first)
+    bar.on_train_begin(None, state, None)
+    for step, logs in ((50, {"loss": 2.5, "epoch": 1.0}), (70, {"eval_loss": 2.25})):
+        state.global_step = step
+        bar.on_step_end(None, state, None)
+        bar.on_log(None, state, None, logs)
+    bar.on_train_end(None, state, None)
+    return capsys.readouterr()
+
+
+def test_without_a_terminal_lines_tell_steps_rate_time_left_and_figures(capsys):
+    assert told(capsys, first=True) == (
+        "",
+        "mini [seed 0]  50/2,000  2.00 steps/s  16.2 min left  loss 2.500\n"
+        "mini [seed 0]  70/2,000  2.00 steps/s  16.1 min left  loss 2.500  held-out 2.250\n",
+    )
+
+
+def test_other_processes_write_no_lines(capsys):
+    assert told(capsys, first=False) == ("", "")
