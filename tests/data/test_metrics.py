@@ -74,6 +74,24 @@ def test_several_classes_of_a_table():
     assert -1 <= scores["matthews_correlation"] <= 1
 
 
+def test_f1_of_two_classes_is_of_the_last_and_their_mean_stands_beside_it():
+    task = table_task("t", ["equal", "other"])
+    predictions, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
+    scores = compute(task, predictions, labels)
+    assert scores["f1"] == pytest.approx(2 / 3)
+    assert scores["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert task.positive == "other"
+
+
+def test_the_positive_class_is_that_of_f1():
+    assert {name: task.positive for name, task in TASKS.items() if task.positive is not None} == {
+        "mrpc": "equivalent",
+        "qqp": "duplicate",
+    }
+    assert table_task("t", ["a", "b", "c"]).positive is None
+    assert table_task("t", []).positive is None
+
+
 @pytest.mark.parametrize(
     ("predictions", "labels", "message"),
     [

@@ -12,8 +12,8 @@ from mabert.report.efficiency.findings import (
     time_growth,
 )
 from mabert.report.efficiency.results import NAMES
-from mabert.report.efficiency.tables import batch_of, measured_grid, number, spread_grid
-from mabert.report.grid import MISSING, Grid, to_markdown
+from mabert.report.efficiency.tables import batch_of, measured_grid, number, paper_grid, spread_grid
+from mabert.report.grid import FLAG, MISSING, Grid, to_markdown
 from mabert.report.measurements import throughput_section
 from tests.report.rows import CPU, GPU, SLOW, efficiency_report, raw, whole
 
@@ -69,6 +69,14 @@ def test_the_memory_table_has_parameters_beside_the_papers(load):
     table = measured_grid(results, results.table(CPU, "memory"), "memory", "t")
     assert cells(table, "MaBERT") == [["120.164", "205.322", "100.0", "**150.0**", MISSING, "sdpa"]]
     assert cells(table, "ModernBERT") == [[MISSING, MISSING, "120.0-121.0", "160.0", "**170.0**", "sdpa"]]
+
+
+def test_the_papers_table_of_memory_has_its_parameters_and_what_is_known_of_them():
+    grid = paper_grid("memory", "name")
+    assert grid.head[:3] == ("the paper's", "params (M)", "128")
+    assert [cell.text for cell in grid.rows[-1]][:3] == ["MaBERT", "205.322", "808.787"]
+    assert grid.notes == (f"{FLAG}{paper.MEMORY.provenance}.", f"{FLAG}{paper.PARAMETERS.provenance}.")
+    assert "params (M)" not in paper_grid("latency", "name").head
 
 
 def test_what_has_no_number_says_why(load):

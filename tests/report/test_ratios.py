@@ -1,5 +1,7 @@
 """A ratio is the mean of rivals over one model, within the spread of their calls; it tells of rivals without number."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -65,10 +67,18 @@ def test_few_calls_part_by_chance(load):
     times = [("mabert", 100.0, 4), ("bert", 300.0, 3), ("albert", 400.0, 9), ("deberta", None, None)]
     rows = [raw("latency", name, 128, value, samples=calls) for name, value, calls in times[:3]]
     table = table_of(load, [*rows, raw("latency", "deberta", 128, **SLOW)])
-    assert ratio(table, 128, ["bert"]).spread[2:] == (3, pytest.approx(1 / 35))
-    assert ratio(table, 128, ["albert"]).spread[2:] == (4, pytest.approx(1 / 715))
-    assert ratio(table, 128, ["albert", "bert"]).spread[2:] == (3, pytest.approx(1 / 35))
+    assert ratio(table, 128, ["bert"]).spread[2:] == (3, pytest.approx(2 / 35))
+    assert ratio(table, 128, ["albert"]).spread[2:] == (4, pytest.approx(2 / 715))
+    assert ratio(table, 128, ["albert", "bert"]).spread[2:] == (3, pytest.approx(2 / 35))
     assert ratio(table, 128, ["deberta"]).spread[2:] == (4, 0.0)
+
+
+@pytest.mark.parametrize("calls", [2, 3])
+def test_the_chance_is_that_of_all_orders_of_the_calls_that_part_either_way(load, calls):
+    rows = [raw("latency", name, 128, value, samples=calls) for name, value in (("mabert", 1.0), ("bert", 9.0))]
+    orders = set(permutations("a" * calls + "b" * calls))
+    parted = [order for order in orders if len(set(order[:calls])) == 1]
+    assert ratio(table_of(load, rows), 128, ["bert"]).spread.chance == pytest.approx(len(parted) / len(orders))
 
 
 def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(load):

@@ -59,6 +59,24 @@ def test_scales_stand_beside_each_other_and_of_one_scale_the_latest_stays(put, t
     assert found.left_out == ("`tiny.json`: `a-later.json` is a later state of the same study at the same scale",)
 
 
+def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, tmp_path):
+    complete = study(ROWS, title="complete", environments=[ENVIRONMENT])
+    put("a/s.json", complete)
+    begun = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
+    put("b/s.json", study(ROWS, title="begun", environment=begun, environments=[]))
+    found = find([tmp_path / "a", tmp_path / "b"])
+    assert [each.title for each in found.studies] == ["complete"]
+    assert found.left_out == (
+        f"`{tmp_path / 'b/s.json'}`: `{tmp_path / 'a/s.json'}` is a later state of the same study at the same scale",
+    )
+    earlier = {**ENVIRONMENT, "date": "2025-12-01T00:00:00+00:00"}
+    put("b/s.json", study(ROWS, title="grown", environments=[begun, earlier]))
+    assert [each.title for each in find([tmp_path / "a", tmp_path / "b"]).studies] == ["grown"]
+    assert [each.title for each in find([put("c/s.json", study(ROWS, title="alone", environments=[]))]).studies] == [
+        "alone"
+    ]
+
+
 def test_studies_stand_in_the_papers_order(put, tmp_path):
     for name in ("pooling", "own", "components", "budget", "pattern", "baselines"):
         put(f"{name}.json", study([], name))

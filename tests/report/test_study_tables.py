@@ -3,6 +3,7 @@
 import pytest
 
 from mabert.report import paper
+from mabert.report.claims.scores import score_verdicts
 from mabert.report.document import Text
 from mabert.report.grid import FLAG, MISSING, to_csv
 from mabert.report.study.figures import arm_chart, budget_chart, loss_chart
@@ -227,8 +228,35 @@ def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
     table = difference_table(read([*both("full", 0.5, 0.9), *both("none", 0.4, 0.2)], "components"))
     assert texts(table, "None")[1] == "-0.100 [-0.100, -0.100] (5)"
     assert texts(table, "none, both directions")[1] == "-0.700 [-0.700, -0.700] (5)"
-    assert len(table.rows) == 2
-    assert "both directions" in table.notes[0]
+    assert texts(table, "full, both directions")[1] == "+0.400 [+0.400, +0.400] (5)", "less the plain reference"
+    assert len(table.rows) == 3
+    told = "The arm less Full (arms with both directions less full, both directions, that one less Full); in brackets"
+    assert table.notes[0].startswith(told)
+
+
+def test_an_arm_whose_variant_the_reference_has_not_is_compared_with_the_plain_reference():
+    scores = {"MaBERT": 0.5, "BERT": 0.3, "MaBERT, rotary": 0.6, "BERT, wide": 0.4}
+    rows = [
+        row(arm, {"cola": [height] * 5}, {"MaBERT": "mabert", "BERT": "bert"}.get(arm), 1.0)
+        for arm, height in scores.items()
+    ]
+    study = read(rows, "baselines", reference="MaBERT")
+    table = difference_table(study)
+    found = {cells[0].text: cells[1].text for cells in table.rows}
+    assert found == {"BERT": "-0.200", "MaBERT, rotary": "+0.100", "BERT, wide": "-0.100"}
+    assert table.notes[0].startswith("The arm less MaBERT; in brackets")
+    places = [each.place for each in score_verdicts([study]) if each.claim.startswith("MaBERT has the highest")]
+    assert places == ["tiny, 100% of the steps"], "no verdict on what is no variant of the table"
+
+
+def test_budgets_that_differ_by_less_than_a_hundredth_are_told_apart():
+    rows = [row("mabert", {"cola": [0.5]}, "mabert", budget) for budget in (0.12, 0.125, 1.0)]
+    study = read(rows, "budget")
+    assert [cells[1].text for cells in score_table(study).rows] == ["12%", "12.5%", "100%"]
+    assert "12%, 12.5%, 100% of 1,000 steps" in summary(study)
+    assert "12.5%" in budget_chart(study)
+    claims = {each.claim for each in score_verdicts([study]) if each.claim.startswith("MaBERT has the highest")}
+    assert sum("at 12.5% of" in claim for claim in claims) == sum("at 12% of" in claim for claim in claims) == 1
 
 
 def test_a_difference_is_bold_where_the_test_tells_it():

@@ -122,6 +122,58 @@ def test_tables_of_a_former_report_go_and_nothing_else(found, tmp_path):
     assert (tmp_path / "report.html.md").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("README.html", "README.md"),
+        ("report.html", "report.html"),
+        ("results.html", "results/claims.csv"),
+        ("results.html", "results/files.txt"),
+    ],
+)
+def test_what_no_report_wrote_is_not_written_over(one_study, tmp_path, name, there):
+    place = tmp_path / "mine" / there
+    place.parent.mkdir(parents=True)
+    place.write_text("# MaBERT\n")
+    with pytest.raises(ValueError, match=f"{there} is there already, and no report wrote it"):
+        write_report(find([one_study]), tmp_path / "mine" / name)
+    assert place.read_text() == "# MaBERT\n"
+    assert [file for file in (tmp_path / "mine").rglob("*") if file.is_file()] == [place], "nothing is begun"
+
+
+def test_what_came_into_the_folder_of_a_report_is_not_written_over(one_study, tmp_path):
+    output = tmp_path / "report.html"
+    write_report(find([one_study]), output)
+    listing = output.with_suffix("") / "files.txt"
+    listing.write_text(listing.read_text().replace("claims.tex\n", ""))
+    with pytest.raises(ValueError, match=r"claims\.tex is there already"):
+        write_report(find([one_study]), output)
+
+
+def in_repository(file):
+    return file.name == "report.md" or file.suffix == ".svg"
+
+
+@pytest.mark.parametrize(
+    ("kept", "listed"),
+    [
+        pytest.param(lambda file: file.name != "files.txt", None, id="of before there were lists"),
+        pytest.param(in_repository, None, id="as a repository keeps it"),
+        pytest.param(in_repository, "claims.csv\n", id="with another's list"),
+        pytest.param(lambda file: file.name != "report.md", None, id="cut off before its Markdown"),
+    ],
+)
+def test_a_former_report_is_written_over(one_study, tmp_path, kept, listed):
+    output, folder = tmp_path / "report.html", tmp_path / "report"
+    files = write_report(find([one_study]), output)
+    for file in (output, output.with_suffix(".md"), *folder.iterdir()):
+        if not kept(file):
+            file.unlink()
+    if listed is not None:
+        (folder / "files.txt").write_text(listed)
+    assert write_report(find([one_study]), output) == files
+
+
 def test_every_seed_is_in_a_file(written):
     path = written[0].with_suffix("") / "pattern-tiny-seeds.csv"
     with path.open(encoding="utf-8", newline="") as file:

@@ -7,6 +7,7 @@ import pytest
 from mabert.study import plan as plans
 from mabert.study.cells import CellFiles
 from mabert.study.plan import cells_of
+from mabert.study.runner import check_processes
 from tests.study.helpers import inference, planned, world
 from tests.train.helpers import tokenizer
 
@@ -149,9 +150,109 @@ def test_small_tasks_may_start_from_mnli(tmp_path):
         planned(tmp_path, tmp_path / "root", fields=fields, from_mnli=True)
 
 
+def of_bert(fields):
+    """The same world for a model that has no Mamba layers."""
+    copy = json.loads(json.dumps(fields))
+    del copy["pretrain"]["model"]["ssm_state_size"]
+    copy["pretrain"]["architecture"] = "bert"
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("model", "finetune", "message"),
+    [
+        (
+            "bert",
+            {"pooling": "cls"},
+            "the fine-tuning of map on CoLA: pooling is 'cls'; that is MaBERT's, and this is a",
+        ),
+        ("bert", {"padding_safe_masking": "none"}, "padding_safe_masking is 'none'; that is MaBERT's"),
+        ("bert", {"packing": "pack"}, "packing is 'pack', the model bert: only MaBERT takes packed rows here"),
+        ("mabert", {"pooling": "max"}, "the fine-tuning of map on CoLA: .*max"),
+        (
+            "mabert",
+            {"packing": "pack", "padding_safe_masking": "none"},
+            "packing is 'pack', padding_safe_masking 'none'",
+        ),
+        ("mabert", {"packing": "pack", "pooling": "attention"}, "packing is 'pack', pooling 'attention'"),
+        ("mabert", {"max_length": 25}, "max_length is 25, the model has positions for 24 tokens"),
+    ],
+)
+def test_what_the_model_will_not_take_in_fine_tuning_is_told_before_it_is_pretrained(
+    tmp_path, model, finetune, message
+):
+    fields = world(tmp_path)
+    fields = of_bert(fields) if model == "bert" else fields
+    assert planned(tmp_path, tmp_path / "root", fields=fields).cells
+    fields["finetune"] = {**fields["finetune"], **finetune}
+    with pytest.raises(ValueError, match=message) as told:
+        planned(tmp_path, tmp_path / "root", fields=fields)
+    assert "\n" not in str(told.value)
+
+
+def test_budgets_that_differ_by_less_than_a_hundredth_have_titles_of_their_own(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", budgets=("12%", "12.5%"))
+    titles = [cell.title for cell in plan.cells.values() if cell.kind == "finetuning"]
+    assert titles == ["CoLA, map, 12%", "CoLA, map, 12.5%"]
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
+def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path, monkeypatch, kind):
+    fields, root = world(tmp_path), tmp_path / "root"
+    place = (*TRAINING, "precision") if kind == "pretraining" else ("finetune", "precision")
+
+    def plan(asked, machines="fp32"):
+        monkeypatch.setattr(plans, "resolve_precision", lambda given: machines if given == "auto" else given)
+        return planned(tmp_path, root, fields=changed(fields, place, asked))
+
+    there = plan("auto", "bf16")
+    (root / "cells").mkdir()
+    assert plans.at_another_precision(plan("auto"), root) is None
+    cell = next(cell for cell in there.cells.values() if cell.kind == kind)
+    CellFiles(root, cell.name).order.write_text("{}")
+    told = plans.at_another_precision(plan("auto"), root)
+    assert told.startswith(f"precision auto is fp32 on this machine, and {root} has {cell.title!r} at bf16")
+    assert told.endswith("pretrain.training.precision=bf16 finetune.precision=bf16")
+    assert plans.at_another_precision(plan("fp32"), root) is None, "that was asked for"
+    assert plans.at_another_precision(there, root) is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "message"),
+    [
+        (3, {}, "pretrain map, 100% cannot be run with --processes 3: training.batch_size is 8, not a multiple of 3"),
+        (16, {}, "not a multiple of 16 process"),
+        (2, {"training": {"micro_batch_size": 3}}, "8, not a multiple of 2 process.es. times a micro-batch of 3"),
+        (4, {"finetune": {"batch_size": 6}}, "CoLA, map cannot be run with --processes 4: batch_size is 6, not a mult"),
+    ],
+)
+def test_processes_that_cannot_share_a_batch_are_refused_before_any_cell_runs(tmp_path, processes, changes, message):
+    fields, root = world(tmp_path), tmp_path / "root"
+    fields["finetune"] = {**fields["finetune"], **changes.get("finetune", {})}
+    fields["pretrain"]["training"] = {**fields["pretrain"]["training"], **changes.get("training", {})}
+    plan = planned(tmp_path, root, fields=fields)
+    with pytest.raises(ValueError, match=message):
+        check_processes(plan, root, processes)
+    if not changes:
+        for fitting in (1, 2, 4, 8):
+            check_processes(plan, root, fitting)
+        for cell, files in cells_of(plan, root):
+            for place in (files.run, *(files.run / f"seed-{seed}" for seed in cell.seeds)):
+                place.mkdir(parents=True)
+                (place / "result.json").write_text("{}")
+        check_processes(plan, root, processes)
+
+
 def test_text_must_be_named(tmp_path):
     fields = changed(world(tmp_path), ("pretrain", "data", "sources"), [])
     with pytest.raises(ValueError, match="the study names no text; give --text"):
+        planned(tmp_path, tmp_path / "root", fields=fields)
+
+
+def test_cells_begin_with_random_weights(tmp_path):
+    fields = world(tmp_path)
+    fields["pretrain"] = {**fields["pretrain"], "model": {}, "start_from": "runs/mini"}
+    with pytest.raises(ValueError, match=r"pretrain.start_from is 'runs/mini'; cells begin with random weights"):
         planned(tmp_path, tmp_path / "root", fields=fields)
 
 

@@ -5,7 +5,7 @@ import pytest
 from mabert.cli.study import GRIDS
 from mabert.report import paper
 from mabert.report.study.results import QUESTIONS
-from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, find, label_of, load_scale, load_study
+from mabert.study.grid import SCALES, STUDIES, Arm, Scale, Study, check_reach, find, label_of, load_scale, load_study
 from mabert.study.tasks import IN_PAPER, ROWS, TITLES, StudyTask
 from mabert.train.fields import build
 from mabert.train.recipe import load_recipe
@@ -147,6 +147,10 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
         ({"tasks": {"cola": 3}}, "tasks.cola is 3; it must be a mapping of fields"),
         ({"tasks": {"cola": {"finetune": {"epochs": 0}}}}, "tasks.cola.finetune: epochs is 0; it must be at least 1"),
         ({"budgets": {"patern": ["10%"]}}, "budgets names 'patern'; there are pattern, components"),
+        ({"tokenizers": {"MaBERT": "x"}}, "tokenizers: there is no model 'MaBERT'; there are bert, albert"),
+        ({"tokenizers": {"mabert": 5}}, "tokenizers.mabert is 5; it must be text"),
+        ({"tasks": {"sst2": {"paper": "cola"}}}, "tasks.sst2.paper is 'cola'; a GLUE task has its own, it goes with"),
+        ({"tasks": {"mnli": {"title": "QQP"}}}, "tasks.mnli.title is 'QQP'; a GLUE task has its own, it goes with"),
         ({"budgets": {"pattern": ["0%"]}}, "budgets.pattern has '0%'; a budget is above 0% and at most 100%"),
         ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
         ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),
@@ -232,6 +236,7 @@ def test_a_column_knows_what_one_class_for_all_would_score(tmp_path):
     loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
     dev = list(loaded.splits["validation"]["label"])
     assert loaded.columns(1)[0]["constant"] == max(dev.count(0), dev.count(1)) / len(dev)
+    spell(tmp_path / "glue", other="not_equivalent", same="equivalent")
     positive = dev.count(1) / len(dev)
     scored = StudyTask.of("pairs", {**content, "paper": "mrpc"}).load(str(tmp_path / "glue"))
     assert scored.columns(1)[0]["constant"] == pytest.approx(2 * positive / (1 + positive)), "F1 of always 1"
@@ -267,14 +272,87 @@ def test_a_name_that_is_none_is_refused():
         load_scale("huge")
 
 
+def spell(glue, **names):
+    """Spells the classes of the pairs otherwise."""
+    for file in ("pairs.tsv", "pairs.jsonl"):
+        text = (glue / file).read_text()
+        for name, other in names.items():
+            text = text.replace(f"\t{name}\n", f"\t{other}\n").replace(f'"{name}"', f'"{other}"')
+        (glue / file).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("column", "metric"), [("cola", "matthews_correlation"), ("mrpc", "f1"), ("qqp", "f1"), ("mnli_mm", "accuracy")]
 )
 def test_a_table_is_scored_as_the_column_that_it_stands_beside(tmp_path, column, metric):
     (tmp_path / "glue").mkdir()
     content = {**pairs(tmp_path / "glue"), "paper": column}
+    spell(tmp_path / "glue", other="0", same="1")
     (found,) = StudyTask.of("pairs", content).load(str(tmp_path / "glue")).columns(1)
     assert found["metric"] == metric
+
+
+@pytest.mark.parametrize(
+    ("column", "spelling"),
+    [
+        ("mrpc", ("not_equivalent", "equivalent")),
+        ("mrpc", ("0", "1")),
+        ("qqp", ("not_duplicate", "duplicate")),
+    ],
+)
+def test_f1_beside_the_papers_is_of_the_papers_class_however_it_sorts(tmp_path, column, spelling):
+    (tmp_path / "glue").mkdir()
+    content = {**pairs(tmp_path / "glue"), "paper": column}
+    spell(tmp_path / "glue", other=spelling[0], same=spelling[1])
+    loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+    assert loaded.task.label_names == spelling
+    assert loaded.task.positive == spelling[1]
+    assert list(loaded.splits["validation"]["label"][:3]) == [0, 1, 1]
+
+
+def test_classes_that_do_not_say_which_is_the_papers_are_refused(tmp_path):
+    (tmp_path / "glue").mkdir()
+    content = {**pairs(tmp_path / "glue"), "paper": "qqp"}
+    message = (
+        "tasks.pairs has the classes other and same; the paper's qqp is scored by the F1 of duplicate, so they must be "
+        "not_duplicate and duplicate, or 0 and 1"
+    )
+    with pytest.raises(ValueError, match=message):
+        StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "arms", "message"),
+    [
+        (
+            {"cola": {"finetune": {"epochs": 3}}, "rte": {"finetune": {"epochs": 2}}},
+            {"a": {}},
+            "finetune.epochs would change nothing: every task of the scale has its own; set "
+            "tasks.cola.finetune.epochs, tasks.rte.finetune.epochs",
+        ),
+        (
+            {"cola": {}},
+            {"a": {"finetune": {"epochs": 1}}, "b": {"finetune": {"epochs": 2}}},
+            "finetune.epochs would change nothing: every arm of the study has its own",
+        ),
+    ],
+)
+def test_a_fine_tuning_field_that_would_reach_nothing_is_refused(tmp_path, tasks, arms, message):
+    small = scale(world(tmp_path), tasks=tasks)
+    check_reach(study(arms), small, ["finetune.dropout=0.2", "pretrain.training.steps=3"])
+    for given in ("finetune.epochs=1", "finetune={epochs: 1}"):
+        with pytest.raises(ValueError, match=message):
+            check_reach(study(arms), small, [given])
+
+
+def test_tasks_that_keep_their_own_fine_tuning_field_are_named(tmp_path, caplog):
+    small = scale(world(tmp_path), tasks={"cola": {"finetune": {"epochs": 3}}, "rte": {}})
+    check_reach(study(), small, ["finetune.dropout=0.2"])
+    assert not caplog.messages
+    check_reach(study(), small, ["finetune.epochs=1"])
+    assert caplog.messages == [
+        "finetune.epochs does not change the tasks that have their own: tasks.cola.finetune.epochs"
+    ]
 
 
 def test_a_table_that_cannot_be_scored_as_its_column_is_refused(tmp_path):

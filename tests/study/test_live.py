@@ -86,6 +86,31 @@ def test_without_a_terminal_every_change_is_a_line(tmp_path):
     ]
 
 
+BRACKETS = "[rank0]: [/pytorch/third_party/gloo] Connection closed by peer :warning:"
+
+
+def test_brackets_of_a_reason_or_a_title_are_shown_as_they_stand(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", {"[b]map[/c]": {}})
+    (tmp_path / "root/cells").mkdir(parents=True)
+    first = next(iter(plan.cells))
+    console = Console(width=200, record=True, force_terminal=False)
+    view = LiveView(plan, tmp_path / "root", console)
+    view({first: Status("failed", BRACKETS)}, None)
+    expected = f"pretrain [b]map[/c], 100% ({first}): {BRACKETS}"
+    assert console.export_text() == f"0/1 done  failed  {expected}\n"
+    assert f"pretrain [b]map[/c], 100%: {BRACKETS}" in text(view, console, {first: Status("failed", BRACKETS)})
+    states = {first: Status("running")}
+    assert "pretrain [b]map[/c], 100%" in text(view, console, states, first)
+    CellFiles(tmp_path / "root", first).progress.write_text(json.dumps({"step": 1, "steps": 2, "rate": 1.0}))
+    assert "pretrain [b]map[/c], 100%" in text(view, console, states, first)
+    costs = [estimate.Estimate(cell, 1.0, 1.0) for cell in plan.cells.values()]
+    plan.name = "[/own]"
+    estimate.show(plan, costs, console)
+    out = console.export_text()
+    assert "pretrain [b]map[/c], 100%" in out
+    assert "[/own] at scale " in out
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(5, "5 s"), (80, "80 s"), (100, "2 min"), (5000, "83 min"), (9000, "2.5 h"), (4e5, "4.6 days")],

@@ -184,6 +184,8 @@ def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
     waits_for((files.run / "checkpoint-4").is_dir)
     process.kill()
     process.join()
+    for state in files.run.glob("checkpoint-*/trainer_state.json"):  # a mark that the one which goes on carries along
+        change(state, lambda content: content["log_history"].insert(0, {"step": 0, "loss": 77.0}))
     moved = tmp_path / "elsewhere"
     root.rename(moved)
     (tmp_path / "texts").mkdir()
@@ -197,7 +199,8 @@ def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
     assert {status.state for status in run(again, moved).values()} == {"done"}
     order = json.loads(CellFiles(moved, cell.name).order.read_text())
     assert order["recipe"]["training"]["micro_batch_size"] == 8
-    assert CellFiles(moved, cell.name).log.read_text().count("pretraining  1/12") == 1
+    history = CellFiles(moved, cell.name).result()["outcome"]["history"]
+    assert [entry["step"] for entry in history if entry.get("loss") == 77.0] == [0], "it began anew"
 
 
 def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_examples_lie(unbroken, tmp_path):
@@ -540,6 +543,43 @@ def test_a_view_that_cannot_be_shown_ends_no_run(unbroken):
     states = Runner(plan, folder / "root", watch=watch).run()
     assert shown
     assert {status.state for status in states.values()} == {"done"}
+
+
+class Endless:
+    """A process that ends when it is told to."""
+
+    def __init__(self, **options):
+        self.alive, self.told = False, []
+        begun_so_far.append(self)
+
+    def start(self):
+        self.alive = True
+
+    def is_alive(self):
+        return self.alive
+
+    def join(self, timeout=None):
+        self.told.append("join")
+
+    def terminate(self):
+        self.alive = False
+        self.told.append("terminate")
+
+
+begun_so_far = []
+
+
+@pytest.mark.parametrize("ends", [RuntimeError("the view broke"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_ends_a_runner_ends_its_cells_process_first(tmp_path, monkeypatch, ends):
+    def watch(states, running):
+        raise ends
+
+    runner = Runner(planned(tmp_path, tmp_path / "root"), tmp_path / "root", watch=watch)
+    monkeypatch.setattr("mabert.study.runner.context", lambda *_: argparse.Namespace(Process=Endless))
+    with pytest.raises(type(ends)):
+        runner.run()
+    assert begun_so_far[-1].told == ["join", "terminate", "join"]
+    assert runner.states[next(iter(runner.plan.cells))].state == "waiting"
 
 
 def test_what_a_cell_gives_is_what_its_format_stands_for(unbroken):

@@ -262,6 +262,19 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
 
 
+def test_seeds_that_were_measured_by_fewer_metrics_are_added_to(pretrained, tmp_path):
+    """A later version may measure by more."""
+    go(pretrained, tmp_path / "run", seeds=[0])
+    file = tmp_path / "run/seed-0/result.json"
+    record = json.loads(file.read_text())
+    (dropped,) = set(record["metrics"]["validation"]) & {"f1_macro"}
+    del record["metrics"]["validation"][dropped]
+    file.write_text(json.dumps(record))
+    scores = go(pretrained, tmp_path / "run", seeds=[0, 1], resume=True)["outcome"]["scores"]["validation"]
+    assert dropped not in scores
+    assert len(scores["accuracy"]["values"]) == 2
+
+
 def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path):
     whole = go(pretrained, tmp_path / "whole", seeds=(0, 1, 2), epochs=1)
     go(pretrained, tmp_path / "run", seeds=(2, 0), epochs=1)

@@ -37,7 +37,7 @@ def add_drift(studies: Any) -> None:
     added = command(studies, "drift", run_drift, "how far padding moves a text's vector, by masking")
     added.add_argument("model", help="model folder or hub name")
     source = added.add_argument_group("texts: the CoLA dev set, or your own")
-    source.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
+    source.add_argument("--data", help=f"GLUE folder in the official layout [{GLUE}]")
     source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
     source.add_argument("--text-column", help="where a table has the text [text]")
     source.add_argument("--limit", type=int, default=32, help="texts at most, spread over the file [%(default)s]")
@@ -59,7 +59,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     where = added.add_argument_group("where it runs")
     where.add_argument("--processes", type=int, default=1, help="of a cell, one a GPU [%(default)s]")
     where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
-    where.add_argument("--jobs", type=int, default=1, help="runners to send [%(default)s]")
+    where.add_argument("--jobs", type=int, help="runners to send [1]")
     where.add_argument(
         "--job-options", nargs="+", default=[], metavar="NAME=VALUE", help="submitit's, such as timeout_min=600"
     )
@@ -69,13 +69,13 @@ def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
     from mabert.processes import import_ahead
 
+    check_grid(options)
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
-    from mabert.study.grid import label_of, load_scale, load_study
-    from mabert.study.plan import Planner
+    from mabert.study.grid import check_reach, label_of, load_scale, load_study
+    from mabert.study.plan import Planner, at_another_precision
+    from mabert.study.runner import check_processes
 
-    if options.processes < 1:
-        raise ValueError(f"--processes is {options.processes}; it must be at least 1")
     fields = list(options.fields)
     if options.text:
         fields.append(f"pretrain.data.sources=[{', '.join(map(quoted, options.text))}]")
@@ -84,8 +84,12 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.from_mnli:
         fields.append("from_mnli=true")
     root, study, scale = Path(options.output), load_study(options.study), load_scale(options.scale, fields)
+    check_reach(study, scale, fields)
     # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
+    check_processes(plan, root, options.processes)
+    if unshared := at_another_precision(plan, root):
+        complain(unshared)
     if options.cluster and not options.dry_run:
         send_runners(options, fields, root)
         return
@@ -99,6 +103,19 @@ def run_grid(options: argparse.Namespace) -> None:
         show(plan, estimates(plan, root), Console())
         return
     run_plan(plan, root, options.processes)
+
+
+def check_grid(options: argparse.Namespace) -> None:
+    """Refuses options that cannot be, or would not be looked at.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    if options.processes < 1:
+        raise ValueError(f"--processes is {options.processes}; it must be at least 1")
+    for name in ("jobs", "job_options"):
+        if getattr(options, name) not in (None, []) and options.cluster is None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
 
 
 def quoted(text: str) -> str:
@@ -141,9 +158,9 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
     study = ["grid", options.study] if options.study not in GRIDS else [options.study]
     words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
     words += ["--processes", str(options.processes), *fields]
-    chosen = with_overrides({}, options.job_options)
+    chosen, runners = with_overrides({}, options.job_options), 1 if options.jobs is None else options.jobs
     root.mkdir(parents=True, exist_ok=True)
-    jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, options.jobs, chosen)
+    jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, runners, chosen)
     say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")
     if options.cluster == "local":
         ended = [job.exception() for job in jobs]
@@ -165,15 +182,20 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.study.drift import drift
 
     check_at_least_one(limit=options.limit)
+    if options.texts is not None and options.data is not None:
+        raise ValueError("--data goes with the CoLA dev set, not with --texts")
+    if options.texts is None and options.text_column is not None:
+        raise ValueError("--text-column goes with --texts, which is not given")
+    data = GLUE if options.data is None else options.data
     load_config(options.model)  # the masks that are compared are MaBERT's
     loaded = load_for_use("encoder", options.model)
     if options.texts is None:
-        texts = list(load_glue("cola", options.data, ["validation"])["validation"]["text_a"])
+        texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])
     else:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
     result = drift(loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
-    result["source"] = {"texts": options.texts or f"cola validation of {options.data}", "model": str(options.model)}
+    result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))

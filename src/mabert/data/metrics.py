@@ -44,10 +44,12 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Of the last of two classes, `Task.positive`."""
     return sklearn_metrics.f1_score(labels, predictions, zero_division=0.0)
 
 
 def _f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over all classes."""
     return sklearn_metrics.f1_score(labels, predictions, average="macro", zero_division=0.0)
 
 

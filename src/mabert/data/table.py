@@ -52,8 +52,8 @@ def load_tables(
             there, and needs no label column.
         columns: the columns' names, the same in every file or by split.
         name: the task's name.
-        label_names: the classes in the order of their ids. By default those of the training file, in numeric order
-            where all are whole numbers, in alphabetical order otherwise.
+        label_names: the classes in the order of their ids; of two, `f1` is of the last. By default those of the
+            training file, in numeric order where all are whole numbers, in alphabetical order otherwise.
         regression: the labels are scores.
         hold_out: share of the training rows held out where `files` names no validation file.
         seed: chooses the rows held out.
@@ -86,11 +86,14 @@ def load_tables(
 
 
 def table_task(name: str, label_names: Sequence[str]) -> Task:
-    """The task of tables with these classes, or with scores where there are none."""
+    """The task of tables with these classes, or with scores where there are none.
+
+    Two classes are measured by `f1`, which is of the last one (`Task.positive`), and by `f1_macro`, the mean of both.
+    """
     if not label_names:
         return Task(name, (), ("pearson", "spearman", "correlation"), "correlation")
-    f1 = "f1" if len(label_names) == 2 else "f1_macro"
-    return Task(name, tuple(label_names), ("accuracy", f1, "matthews_correlation"), "accuracy")
+    f1 = ("f1", "f1_macro") if len(label_names) == 2 else ("f1_macro",)
+    return Task(name, tuple(label_names), ("accuracy", *f1, "matthews_correlation"), "accuracy")
 
 
 def load_table(path: str | Path, columns: Columns, task: Task, labelled: bool = True) -> Dataset:

@@ -65,6 +65,11 @@ class Grid:
         return any(cell.value is not None for cell in cells) or all(cell.text == MISSING for cell in cells)
 
 
+def percent(share: float) -> str:
+    """A budget as it is written, such as `10%` or `12.5%`."""
+    return f"{100 * share:g}%"
+
+
 def words(*texts: object) -> tuple[Cell, ...]:
     """Cells of plain text."""
     return tuple(Cell(str(text)) for text in texts)

@@ -71,7 +71,7 @@ def find(paths: Iterable[Path | str]) -> Found:
             left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.name}: ')}")
         else:
             if kind in KINDS:
-                whole[kind].append(result)
+                whole[kind].append((path, result) if kind == "study" else result)
     if not any(whole.values()):
         raise ValueError(
             f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
@@ -143,22 +143,20 @@ def _check(content: dict[str, Any], kind: str, path: Path) -> None:
         raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
 
 
-def _studies(studies: Iterable[Study]) -> tuple[tuple[Study, ...], list[str]]:
-    """Of two files of one study at one scale the one written later stays; the others are told of."""
-    latest: dict[tuple[str, str], Study] = {}
+def _studies(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
+    """Of two files of one study at one scale the one stays whose last cell was finished later; the others are told of,
+    by their paths where they have the same name."""
+    latest: dict[tuple[str, str], tuple[Path, Study]] = {}
     older = []
-    for study in sorted(studies, key=_date):
-        before = latest.get((study.name, study.scale))
+    for path, study in sorted(studies, key=lambda found: found[1].finished):
+        before, _ = latest.get((study.name, study.scale), (None, None))
         if before is not None:
-            older.append(f"`{before.file}`: `{study.file}` is a later state of the same study at the same scale")
-        latest[study.name, study.scale] = study
+            names = (before, path) if before.name == path.name else (before.name, path.name)
+            older.append(f"`{names[0]}`: `{names[1]}` is a later state of the same study at the same scale")
+        latest[study.name, study.scale] = path, study
     ranks = {question: rank for rank, question in enumerate(QUESTIONS.values())}
 
     def place(study: Study) -> tuple[int, str, str]:
         return ranks.get(study.question or "", len(ranks)), study.name, study.scale
 
-    return tuple(sorted(latest.values(), key=place)), older
-
-
-def _date(study: Study) -> str:
-    return str(study.environments[-1].get("date", ""))
+    return tuple(sorted((study for _, study in latest.values()), key=place)), older

@@ -5,6 +5,7 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -70,13 +71,12 @@ def write_report(found: Found, output: Path) -> list[Path]:
         The files, the page first.
 
     Raises:
-        ValueError: The output is no ``.html`` file.
+        ValueError: The output is no ``.html`` file, or a file would be written over that is no former report's.
     """
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
     document = parts(found)
     folder = output.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
     files = {output: _page(document), output.with_suffix(".md"): _markdown(document, PurePosixPath(folder.name))}
     for part in unfolded(document):
         if isinstance(part, Grid):
@@ -86,6 +86,8 @@ def write_report(found: Found, output: Path) -> list[Path]:
             files[folder / f"{part.name}.svg"] = on_paper(part.svg)
     for study in found.studies:
         files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
+    _check_free(files, output)
+    folder.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in files if path.parent == folder}
     before = _listed(folder)
     _list(folder, before | names)  # first: a report that is cut off leaves nothing that the next does not know
@@ -97,10 +99,41 @@ def write_report(found: Found, output: Path) -> list[Path]:
     return list(files)
 
 
+def _check_free(files: Iterable[Path], output: Path) -> None:
+    """Refuses to write over what no report wrote.
+
+    Page and Markdown are known by their title, the list by the table of claims, which every report has, and the other
+    files by the list; without one, as in a repository that keeps but the Markdown and its figures, by the Markdown.
+
+    Raises:
+        ValueError: Naming the first file that is none of a report's.
+    """
+    text, folder = output.with_suffix(".md"), output.with_suffix("")
+    listing = folder / LISTING
+    listed, told = _read(listing).splitlines(), _read(text)
+    ours = told.startswith(f"# {TITLE}\n")
+
+    def known(path: Path) -> bool:
+        if path == output:
+            return f"<title>{escape(TITLE)}</title>" in _read(path)
+        if path == text:
+            return ours
+        if path == listing:
+            return "claims.csv" in listed
+        return path.name in listed or (ours and (not listing.is_file() or f"({folder.name}/{path.name})" in told))
+
+    for path in (*files, listing):
+        if path.is_file() and not known(path):
+            raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def _listed(folder: Path) -> set[str]:
     """Files of a folder that a report wrote; nothing outside it, whatever the list says."""
-    listing = folder / LISTING
-    names = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    names = _read(folder / LISTING).splitlines()
     return {name for name in names if name == Path(name).name and (folder / name).is_file()}
 
 
@@ -170,7 +203,8 @@ def _rules() -> tuple[str, ...]:
         f"Nothing is corrected for the number of claims: where two arms are alike, {1 - LEVEL:.0%} of single "
         "comparisons tell them apart all the same.",
         "A claim on time is judged in the same way by what the fastest and the slowest call allow, where so few calls "
-        "would not part like this by chance; one of a factor needs the paper's factor at least. "
+        "would not part like this by chance, in either direction as in the t test; one of a factor needs the paper's "
+        "factor at least. "
         "Only tasks that both sides have are compared, and each row names them.",
     )
 

@@ -10,6 +10,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mabert.baselines.registry import family_named
 from mabert.bench.rounds import timed
@@ -187,7 +188,7 @@ def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
     for cost in costs:
         cell = cost.cell
         took = duration(cost.left * cost.seconds) if cost.left else "done"
-        table.add_row(cell.name, cell.title, f"{cell.steps:,}", shown(cell.tokens), shown(cell.parameters), took)
+        table.add_row(cell.name, Text(cell.title), f"{cell.steps:,}", shown(cell.tokens), shown(cell.parameters), took)
     console.print(table)
     left = [cost for cost in costs if cost.left]
     kinds = [sum(cost.cell.kind == kind for cost in left) for kind in ("pretraining", "finetuning")]
@@ -198,6 +199,8 @@ def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
         f"about {duration(sum(cost.left * cost.seconds for cost in left))} on this machine (times by a probe of each "
         "model, fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
         soft_wrap=True,
+        markup=False,
+        emoji=False,
     )
 
 

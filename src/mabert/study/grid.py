@@ -5,15 +5,19 @@ in `recipes/studies` and `recipes/scales`.
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mabert.baselines.registry import family_named
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
 from mabert.train.finetune import check_seeds
 from mabert.train.recipe import PretrainRecipe, as_mapping, find_recipe, recipe_folders
+
+logger = logging.getLogger(__name__)
 
 STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
 SCALES = ("tiny", "mini", "small", "paper")
@@ -111,6 +115,12 @@ class Scale:
         if not self.tasks:
             raise ValueError("tasks is empty; a study measures on at least one")
         check_seeds(self.seeds)
+        for family, tokenizer in self.tokenizers.items():
+            try:
+                family_named(family)
+            except ValueError as error:
+                raise ValueError(f"tokenizers: {error}") from error
+            convert(str | None, tokenizer, f"tokenizers.{family}")
         for study, budgets in self.budgets.items():
             if study not in STUDIES:
                 raise ValueError(f"budgets names {study!r}; there are {', '.join(STUDIES)}")
@@ -177,6 +187,30 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
         ValueError: For a field that does not exist or a value of another type.
     """
     return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
+
+
+def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
+    """Refuses fine-tuning fields that were given for the whole scale and reach no fine-tuning, since each task or each
+    arm has its own; says which tasks keep theirs where others do not.
+
+    Args:
+        study: Whose arms are fine-tuned.
+        scale: With the overrides.
+        overrides: As `load_scale` took them.
+
+    Raises:
+        ValueError: Naming the field and where it is to be set instead.
+    """
+    given = with_overrides({}, overrides).get("finetune")
+    for name in given if isinstance(given, dict) else ():
+        keep = [task for task, about in scale.tasks.items() if name in about.finetune]
+        fields = ", ".join(f"tasks.{task}.finetune.{name}" for task in keep)
+        if all(name in arm.finetune for arm in study.arms.values()):
+            raise ValueError(f"finetune.{name} would change nothing: every arm of the study has its own")
+        if len(keep) == len(scale.tasks):
+            raise ValueError(f"finetune.{name} would change nothing: every task of the scale has its own; set {fields}")
+        if keep:
+            logger.warning("finetune.%s does not change the tasks that have their own: %s", name, fields)
 
 
 def label_of(study: str | Path) -> str:

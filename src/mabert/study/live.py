@@ -52,7 +52,7 @@ class LiveView:
             before = self.told.get(name, "waiting")
             if status.state != before and status.state not in ("waiting", "elsewhere"):
                 self.told[name] = status.state
-                self.console.print(self.line(name, status, states), highlight=False, soft_wrap=True)
+                self.console.print(Text(self.line(name, status, states)), soft_wrap=True)
 
     def line(self, name: str, status: Status, states: dict[str, Status]) -> str:
         """One change in words."""
@@ -70,7 +70,7 @@ class LiveView:
         alone = " for this runner alone" if counts["elsewhere"] else ""
         parts.append("time left: unknown yet" if left is None else f"about {duration(left)} left{alone}")
         grid = Table.grid(padding=(0, 1))
-        grid.add_row(f"{self.plan.name}, {self.plan.scale_name}", "  ".join(parts))
+        grid.add_row(Text(f"{self.plan.name}, {self.plan.scale_name}"), "  ".join(parts))
         parts_of_run = [grid] if running is None else [grid, self.progress(running)]
         failed = [(name, status) for name, status in states.items() if status.state == "failed"]
         lines = [
@@ -82,7 +82,7 @@ class LiveView:
         """The running cell: its step, rate, and time left."""
         note = self.note(running)
         row = Table.grid(padding=(0, 1))
-        title = self.plan.cells[running].title
+        title = Text(self.plan.cells[running].title)
         if note is None:
             row.add_row(title, "begins")
             return row

@@ -17,13 +17,16 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.model import MaBertConfig
+from mabert.model.config import make_config
 from mabert.precision import resolve_precision
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.grid import Arm, Scale, Study
 from mabert.study.tasks import FROM_MNLI, MNLI, LoadedTask
 from mabert.train.classifier import FinetuneRecipe, epochs_of
+from mabert.train.finetune import longest_input
 from mabert.train.pretrain import FREE, model_config
-from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
+from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer
 from mabert.writing import locked, whole_folder
 
@@ -35,6 +38,9 @@ CUT = tuple(name for name in FREE if name != "training.eval_windows")
 
 UNLEARNT = ("transformers_version", "unpad")
 """Of a model's configuration, what has no say in its weights."""
+
+OF_MABERT = ("pooling", "padding_safe_masking")
+"""What fine-tuning may set in place of the pretrained model's own."""
 
 TOKENIZERS = "tokenizers"
 """Folder of the tokenizers that were found or trained for a study."""
@@ -89,6 +95,7 @@ class Planner:
         self.tasks = {name: task.load(data) for name, task in scale.tasks.items()}
         self.digests = {name: task.digest() for name, task in self.tasks.items()}
         self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        self.models: dict[str, tuple[PreTrainedConfig, PreTrainedTokenizerFast]] = {}
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """The cells of a study, which is at a scale of that name."""
@@ -96,11 +103,12 @@ class Planner:
         budgets = self.scale.budgets.get(name, study.budgets)
         for budget in budgets:
             for title, arm in study.arms.items():
-                pretraining = self.pretraining(f"{title}, {budget:.0%}", arm, budget)
+                at_budget = f"{title}, {100 * budget:g}%"
+                pretraining = self.pretraining(at_budget, arm, budget)
                 plan.cells.setdefault(pretraining.name, pretraining)
                 row = Row(title, budget, pretraining.name)
                 plan.rows.append(row)
-                which = f"{title}, {budget:.0%}" if len(budgets) > 1 else title
+                which = at_budget if len(budgets) > 1 else title
                 for task, cell in self.finetunings(which, arm, pretraining).items():
                     plan.cells.setdefault(cell.name, cell)
                     row.finetunings[task] = cell.name
@@ -114,6 +122,11 @@ class Planner:
             recipe = self.scale.pretraining(arm, budget)
         except ValueError as error:
             raise ValueError(f"the pretraining of {title}: {error}") from error
+        if recipe.start_from is not None:
+            raise ValueError(
+                f"pretrain.start_from is {recipe.start_from!r}; cells begin with random weights, since a path says "
+                "nothing of the weights there"
+            )
         if not recipe.data.sources:
             raise ValueError("the study names no text; give --text files, folders or hub data sets")
         recipe.data.cache = recipe.data.cache or str(self.root.resolve() / "cache")
@@ -125,7 +138,7 @@ class Planner:
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
         about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
         lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
-        return Cell(
+        cell = Cell(
             {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
             {"recipe": placed(as_mapping(recipe))},
             f"pretrain {title}",
@@ -133,6 +146,8 @@ class Planner:
             tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
             parameters=parameters_of(config),
         )
+        self.models[cell.name] = config, tokenizer
+        return cell
 
     def finetunings(self, title: str, arm: Arm, pretraining: Cell) -> dict[str, Cell]:
         """The fine-tunings of an arm, by task; MNLI first where others start from it."""
@@ -150,11 +165,19 @@ class Planner:
     def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
         """Pooling and masking, those of the pretrained model where the recipe leaves them."""
         model = pretraining.content["recipe"]["model"]
-        return {name: getattr(recipe, name) or model.get(name) for name in ("pooling", "padding_safe_masking")}
+        return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
 
     def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell) -> Cell:
-        """The fine-tuning of a model on a task, under all seeds."""
+        """The fine-tuning of a model on a task, under all seeds.
+
+        Raises:
+            ValueError: The model cannot be fine-tuned so, which is told here and not after its pretraining.
+        """
         recipe = self.scale.finetuning(arm, task.asked)
+        try:
+            check_fits(recipe, *self.models[pretraining.name])
+        except ValueError as error:
+            raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
         place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
         epochs = epochs_of(recipe, task.task)
         content = {
@@ -227,6 +250,22 @@ def parameters_of(config: PreTrainedConfig) -> int:
         return build_model("masked_lm", config).num_parameters()
 
 
+def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses what a model that is to be pretrained will not take.
+
+    Raises:
+        ValueError: Naming the field: pooling, masking, packing or length.
+    """
+    own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
+    if isinstance(config, MaBertConfig):
+        config = make_config(**{**config.to_dict(), **own})
+    elif own:
+        name, value = next(iter(own.items()))
+        raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
+    check_packing(recipe.packing, config, pools=True)
+    longest_input(config, tokenizer, recipe.max_length)
+
+
 def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
     """Steps of an epoch; about, where batches are of so many tokens."""
     if recipe.batch_tokens is not None:
@@ -260,6 +299,28 @@ def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
             place = place.get(key, {})
         place.pop(last, None)
     return copy
+
+
+def at_another_precision(plan: Plan, root: Path) -> str | None:
+    """Whether another machine left a cell of a plan at the other precision, each taking the one that it is fast in.
+
+    Returns:
+        The first such cell in a line, with the fields by which machines share cells; None where there is none.
+    """
+    for cell in plan.cells.values():
+        content, recipe = json.loads(json.dumps([cell.content, cell.order["recipe"]]))
+        if cell.kind == "pretraining":
+            asked, resolved = recipe["training"]["precision"], content["recipe"]["training"]
+        else:
+            asked, resolved = recipe["precision"], content["recipe"]
+        here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
+        resolved["precision"] = there
+        if asked == "auto" and CellFiles(root, dataclasses.replace(cell, content=content).name).order.is_file():
+            return (
+                f"precision auto is {here} on this machine, and {root} has {cell.title!r} at {there}, which is not "
+                f"shared; to go on with it: pretrain.training.precision={there} finetune.precision={there}"
+            )
+    return None
 
 
 def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:

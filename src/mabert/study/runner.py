@@ -16,7 +16,11 @@ from filelock import Timeout
 from mabert.processes import context, ended_as_interrupted
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.plan import Plan, cells_of
-from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
+from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, micro_batch, record_failure, serve
+from mabert.train.classifier import FinetuneRecipe
+from mabert.train.fields import build
+from mabert.train.finetune import check_divides
+from mabert.train.recipe import PretrainRecipe
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
@@ -150,7 +154,7 @@ class Runner:
             while process.is_alive():
                 process.join(POLL)
                 self.show(cell.name)
-        except KeyboardInterrupt:
+        except BaseException:  # whatever ends this runner, its cell's process must not go on unwatched
             status.state = "waiting"
             stop(process)
             raise
@@ -174,6 +178,29 @@ class Runner:
             nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
             log = f"see {files.log.name}" if files.log.is_file() else nothing
             status.state, status.reason = "failed", self.why_failed(files) or log
+
+
+def check_processes(plan: Plan, root: Path, processes: int) -> None:
+    """Refuses so many processes of a cell where its batches cannot be divided among them.
+
+    Args:
+        plan: What is to be run; of its cells, those that are not finished count.
+        root: Folder that all studies and runners share.
+        processes: Of a cell.
+
+    Raises:
+        ValueError: Naming the first cell that could not be run, and its batch.
+    """
+    for cell, files in cells_of(plan, root):
+        if files.done(cell):
+            continue
+        try:
+            if cell.kind == "pretraining":
+                micro_batch(build(PretrainRecipe, cell.order["recipe"], "").training, processes)
+            else:
+                check_divides(build(FinetuneRecipe, cell.order["recipe"], ""), processes)
+        except ValueError as error:
+            raise ValueError(f"{cell.title} cannot be run with --processes {processes}: {error}") from error
 
 
 def locked(files: CellFiles) -> bool:

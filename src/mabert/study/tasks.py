@@ -80,10 +80,11 @@ class StudyTask:
 
     Attributes:
         name: GLUE's, or one's own.
-        title: Of its column; default, GLUE's own.
+        title: Of its column; for one's own, default its name.
         files: `train` and `validation`, for tables that are not GLUE's official files.
         sample: What the rows are, such as `13k-row sample`; needed where there are `files`.
-        paper: The paper's column that it may stand beside.
+        paper: The paper's column that a table of one's own may stand beside. Where that is scored by F1, the table's
+            classes are to be called as GLUE calls them, or 0 and 1: the F1 is of the second.
         finetune: Fields of `FinetuneRecipe`, in place of the scale's.
     """
 
@@ -105,6 +106,9 @@ class StudyTask:
             raise ValueError(f"{where}.paper is {self.paper!r}; the paper's columns are {', '.join(IN_PAPER)}")
         if not self.files:
             glue_task(self.name)
+            for field_name in ("title", "paper"):
+                if (given := getattr(self, field_name)) is not None:
+                    raise ValueError(f"{where}.{field_name} is {given!r}; a GLUE task has its own, it goes with files")
         elif self.name in TASKS:
             raise ValueError(f"{where} has files of its own; only GLUE's official ones may go by that name")
         elif (self.title or "").casefold() in (title.casefold() for title in TITLES.values()):
@@ -144,12 +148,21 @@ class StudyTask:
         task, splits = load_tables(files, columns, name=self.name)
         if self.paper is None:
             return task, splits
-        metric = glue_task(OF_COLUMN.get(self.paper, self.paper)).main_metric
+        official = glue_task(OF_COLUMN.get(self.paper, self.paper))
+        metric = official.main_metric
         if metric not in task.metrics:
             raise ValueError(
                 f"tasks.{self.name} is to stand beside the paper's {self.paper}, which is scored by {metric}; "
                 f"a table of {task.num_labels} classes has {', '.join(task.metrics)}"
             )
+        if metric == "f1" and task.label_names != official.spelled:
+            if set(task.label_names) != set(official.label_names):
+                raise ValueError(
+                    f"tasks.{self.name} has the classes {' and '.join(task.label_names)}; the paper's {self.paper} is "
+                    f"scored by the F1 of {official.positive}, so they must be {' and '.join(official.label_names)}, "
+                    f"or {' and '.join(official.spelled)}"
+                )
+            task, splits = load_tables(files, columns, name=self.name, label_names=official.label_names)
         return replace(task, main_metric=metric), splits
 
 

@@ -36,7 +36,7 @@ from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build
 from mabert.train.finetune import finetune, grid_file
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import PretrainRecipe
+from mabert.train.recipe import PretrainRecipe, TrainingRecipe
 from mabert.writing import write_text
 
 BUSY = 75
@@ -103,11 +103,25 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     recipe, planned = build(PretrainRecipe, order["recipe"], ""), order["content"]
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
-    training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
-    training.micro_batch_size = min(training.micro_batch_size, max(1, training.batch_size // processes))
+    recipe.training.micro_batch_size = micro_batch(recipe.training, int(os.environ.get("WORLD_SIZE", "1")))
     pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
     if int(os.environ.get("RANK", "0")) == 0:
         leave_no_checkpoints(files)
+
+
+def micro_batch(training: TrainingRecipe, processes: int) -> int:
+    """Windows at once in each of several processes: those asked for, or its share of the batch where that is less.
+
+    Raises:
+        ValueError: A step is no whole number of them over all processes.
+    """
+    size = min(training.micro_batch_size, max(1, training.batch_size // processes))
+    if training.batch_size % (size * processes):
+        raise ValueError(
+            f"training.batch_size is {training.batch_size}, not a multiple of {processes} process(es) times a "
+            f"micro-batch of {size}"
+        )
+    return size
 
 
 def leave_no_checkpoints(files: CellFiles) -> None:

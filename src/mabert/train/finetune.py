@@ -336,11 +336,15 @@ def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray
 
 
 def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split."""
+    """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split.
+
+    What seeds that were finished under an earlier version were not measured by is left out.
+    """
     summary: dict[str, Any] = {}
     for split in data.validations:
         summary[split] = {}
-        for metric in data.task.metrics:
+        measured = [metric for metric in data.task.metrics if all(metric in run["metrics"][split] for run in runs)]
+        for metric in measured:
             values = [run["metrics"][split][metric] for run in runs]
             deviation = statistics.stdev(values) if len(values) > 1 else None
             summary[split][metric] = {"mean": statistics.mean(values), "std": deviation, "values": values}

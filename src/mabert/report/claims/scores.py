@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mabert.report import paper
 from mabert.report.claims.verdict import OPEN, UNMEASURED, Verdict, judge
+from mabert.report.grid import percent
 from mabert.report.study.results import Row, Study
 from mabert.report.study.statistics import LEAST_PAIRS, Difference, Seeds, above, averages, difference
 from mabert.report.study.tables import paper_table_of
@@ -180,6 +181,14 @@ CLAIMS = (
         ("pooling",),
         tuple((other, "cls") for other in paper.POOLINGS if other != "cls"),
     ),
+    Claim(
+        "MAP's lead over [CLS] pooling is widest on RTE",
+        "tab:pooling_pred_100pct",
+        ("pooling",),
+        (("map", "cls"),),
+        tuple(task for task in paper.TASKS if task != "rte"),
+        widest="rte",
+    ),
 )
 _OUTCOMES = (
     "above",
@@ -231,7 +240,7 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
     variants = ["", *dict.fromkeys(variant for row in study.rows if (variant := study.variant(row)))]
     for budget in claim.budgets:
         if budget not in study.budgets:
-            share = f"{budget:.0%}"
+            share = percent(budget)
             place = f"{study.scale}, {share} of the steps"
             yield Verdict(claim.text.format(budget=share), claim.source, place, UNMEASURED, "", "")
     for budget in study.budgets:
@@ -247,9 +256,9 @@ def _of_study(claim: Claim, study: Study) -> Iterator[Verdict]:
                         or [_on_average(study, budget, rows, pair, columns)]
                     )
                 ]
-                place = ", ".join(filter(None, (study.scale, f"{budget:.0%} of the steps", variant)))
+                place = ", ".join(filter(None, (study.scale, f"{percent(budget)} of the steps", variant)))
                 flagged = (table := paper_table_of(study, budget)) is not None and table.flagged
-                text, together = claim.text.format(budget=f"{budget:.0%}"), len(claim.tasks) if claim.most else 1
+                text, together = claim.text.format(budget=percent(budget)), len(claim.tasks) if claim.most else 1
                 yield _verdict(text, claim.source, place, compared, study, flagged, together)
 
 
@@ -336,7 +345,7 @@ def _growth(study: Study) -> Iterator[Verdict]:
         known = [paper.average(paper.GLUE[each], "mabert", papers) for each in (later, earlier) if each in paper.GLUE]
         in_paper = known[0] - known[1] if len(known) == 2 else None
         learnt = _learnt(study, (rows.get(later), rows.get(earlier)), columns)
-        compared.append(Compared(f"{later:.0%} over {earlier:.0%}", found, in_paper, learnt))
+        compared.append(Compared(f"{percent(later)} over {percent(earlier)}", found, in_paper, learnt))
     yield _verdict(GROWTH, _GROWTH_SOURCE, study.scale, compared, study, False)
 
 

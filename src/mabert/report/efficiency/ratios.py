@@ -16,9 +16,9 @@ class Spread(NamedTuple):
         low: The rivals' fastest calls over the slowest of the one.
         high: Their slowest over its fastest; infinite where a rival is only known to exceed a number.
         calls: Fewest timed calls of any side; None for memory, which is the same each time.
-        chance: How likely both ends lie on one given side of 1 where the two take equally long: of so many calls there
-            are so many ways to say which are whose, and one of them has all of one side first. The greatest of any
-            rival; 0 for memory and for bounds.
+        chance: How likely both ends lie on one side of 1, whichever, where the two take equally long: of so many calls
+            there are so many ways to say which are whose, and two of them have all of one side first. Two-sided, as the
+            t test of scores is. The greatest of any rival; 0 for memory and for bounds.
     """
 
     low: float
@@ -93,7 +93,7 @@ def _spread(own: _Span, rivals: Sequence[_Span]) -> Spread:
         fmean(span.low for span in rivals) / own.high,
         fmean(span.high for span in rivals) / own.low,
         min(counted + ([] if own.calls is None else [own.calls]), default=None),
-        max((1 / math.comb(own.calls + calls, calls) for calls in counted if own.calls is not None), default=0.0),
+        max((2 / math.comb(own.calls + calls, calls) for calls in counted if own.calls is not None), default=0.0),
     )
 
 

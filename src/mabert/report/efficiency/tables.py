@@ -98,19 +98,23 @@ def measured_grid(results: Results, rows: Rows, measure: str, name: str) -> Grid
 
 
 def paper_grid(measure: str, name: str) -> Grid:
-    """The paper's own table, its lowest numbers in bold, with its decimals."""
+    """The paper's own table, its lowest numbers in bold, with its decimals; that of memory has the parameters first."""
     table = PAPER[measure]
+    counts = paper.PARAMETERS if measure == "memory" else None
     lowest = {length: min(cells[length] for cells in table.rows.values()) for length in table.columns}
     body = [
         (
             Cell(paper.NAMES[model]),
+            *(Cell(f"{value:,.3f}", value=value) for value in (counts.rows[model].values() if counts else ())),
             *(Cell(f"{value:,.3f}", value=value, bold=value == lowest[length]) for length, value in cells.items()),
         )
         for model, cells in table.rows.items()
     ]
     title = f"The paper's {table.label}: {table.title} ({table.unit})"
-    notes = (f"{FLAG}{table.provenance}.",) if table.flagged else ()
-    return Grid(name, title, ("the paper's", *as_heads(table.columns)), tuple(body), notes)
+    notes = [f"{FLAG}{table.provenance}."] if table.flagged else []
+    notes += [f"{FLAG}{counts.provenance}."] if counts else []
+    head = ("the paper's", *(["params (M)"] if counts else []), *as_heads(table.columns))
+    return Grid(name, title, head, tuple(body), tuple(notes))
 
 
 def spread_grid(rows: Rows, measure: str, name: str) -> Grid:

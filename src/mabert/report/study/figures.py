@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mabert.report import paper
 from mabert.report.figures import DASHED, INK, LOOKS, Look, plain, svg
+from mabert.report.grid import percent
 from mabert.report.study.results import Row, Study
 from mabert.report.study.statistics import Summary, averages, summary
 from mabert.report.study.tables import ordered, paper_table_of, paper_tables, scored, vocabularies_differ
@@ -96,7 +97,7 @@ def budget_chart(study: Study) -> str | None:
                 shares, heights, color=look.colour, marker=look.marker, markerfacecolor="none", linestyle=DASHED
             )
     for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=False):
-        axes.set_xticks([100 * budget for budget in budgets], [f"{budget:.0%}" for budget in budgets])
+        axes.set_xticks([100 * budget for budget in budgets], [*map(percent, budgets)])
     _name_panels(panels, study)
     for axes in panels:
         axes.set_xlabel("share of the pretraining steps")

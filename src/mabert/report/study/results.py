@@ -129,6 +129,7 @@ class Study:
         columns: Its tasks.
         rows: Its models.
         file: Name of the file that it stood in.
+        finished: When its last cell was finished; empty before the first one was.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Study:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     file: str
+    finished: str = ""
 
     @property
     def question(self) -> str | None:
@@ -173,14 +175,14 @@ class Study:
         return self.row(f"{self.reference}, {variant}" if variant else self.reference, row.budget)
 
     def variant(self, row: Row) -> str:
-        """What sets a row apart from one that the paper has: of ``full, both directions`` the second part.
+        """What sets a row apart from one that the paper has: of ``none, both directions`` the second part.
 
-        Empty for a row of the paper's own, and for one whose first part names none of these where its variant has no
-        reference either.
+        Empty for a row of the paper's own, and where the reference has no such variant at this budget, or the row is
+        that itself: these are compared with the plain reference.
         """
-        base, _, variant = row.arm.partition(", ")
-        known = any(own.arm in (base, f"{self.reference}, {variant}") and own is not row for own in self.rows)
-        return variant if row.paper is None and known else ""
+        variant = row.arm.partition(", ")[2]
+        reference = self.row(f"{self.reference}, {variant}", row.budget)
+        return variant if row.paper is None and reference is not None and reference is not row else ""
 
     def rows_by_paper(self, budget: float, variant: str = "") -> dict[str, Row]:
         """Rows of one budget by their keys in the paper's table, or the same of a variant."""
@@ -223,6 +225,8 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     _need(content, _STUDY, file)
     columns = tuple(_column(raw, file) for raw in content["columns"])
     known = {column.key for column in columns}
+    here = [content["environment"]]
+    ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
     return Study(
         name=content["study"],
         title=content["title"],
@@ -230,11 +234,12 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
         note=content.get("note") or "",
         reference=content["reference"],
         scale=content["scale"],
-        environments=tuple(content.get("environments") or [content["environment"]]),
+        environments=tuple(ran or here),
         settings=content["settings"],
         columns=columns,
         rows=tuple(_row(raw, known, file) for raw in content["rows"]),
         file=file,
+        finished=max((str(about.get("date", "")) for about in ran), default=""),
     )
 
 

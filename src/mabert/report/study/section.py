@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text
-from mabert.report.grid import Grid, words
+from mabert.report.grid import Grid, percent, words
 from mabert.report.study.figures import arm_chart, budget_chart, loss_chart
 from mabert.report.study.results import Study
 from mabert.report.study.tables import (
@@ -47,7 +47,7 @@ def summary(study: Study) -> str:
     """What was run, in a few sentences."""
     told, training = study.settings.get("pretraining") or {}, _training(study)
     done = sum(row.pretraining.get("status") == "done" for row in study.rows)
-    budgets = ", ".join(f"{budget:.0%}" for budget in study.budgets)
+    budgets = ", ".join(map(percent, study.budgets))
     label = f" The paper's question is that of `{study.label}`." if study.label else ""
     return (
         f"{len(study.rows)} rows, of which {done} are pretrained: {budgets} of {_count(training.get('steps'))} steps "

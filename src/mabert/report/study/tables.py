@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import fmean
 
 from mabert.report import paper
-from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, with_best, words
+from mabert.report.grid import FLAG, MISSING, Cell, Grid, missing, percent, with_best, words
 from mabert.report.study.results import MODELS, STARTED, Column, Row, Study
 from mabert.report.study.statistics import (
     LEAST_PAIRS,
@@ -171,15 +171,19 @@ def difference_table(study: Study) -> Grid:
             whole = average_difference(ours, theirs)
             rows.append((*_arm(study, row), *map(_difference, each), _averaged(whole, len(scored(study)))))
     variants = sorted({variant for row in study.rows if (variant := study.variant(row))})
-    told = f", with {' and '.join(variants)} the same with {' and '.join(variants)}" if variants else ""
+    compared = study.label_of(study.reference)
+    told = "".join(
+        f" (arms with {variant} less {study.label_of(f'{study.reference}, {variant}')}, that one less {compared})"
+        for variant in variants
+    )
     notes = (
-        f"The arm less {study.label_of(study.reference)}{told}; in brackets the {LEVEL:.0%} percentile bootstrap "
+        f"The arm less {compared}{told}; in brackets the {LEVEL:.0%} percentile bootstrap "
         f"interval over paired seeds and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them "
         f"apart and there are {LEAST_PAIRS} pairs; each difference is tested by itself.",
         *_started(study.columns),
     )
     head = (*_head(study), *(column.heading for column in study.columns), AVERAGE)
-    title = f"{study.title}: differences from {study.label_of(study.reference)}"
+    title = f"{study.title}: differences from {compared}"
     return Grid(f"{study.slug}-differences", title, head, tuple(rows), notes)
 
 
@@ -219,7 +223,7 @@ def failures(study: Study) -> list[str]:
     names = {column.key: column.name for column in study.columns}
     lines = []
     for row in ordered(study):
-        place = f"{study.label_of(row.arm)}, {row.budget:.0%}"
+        place = f"{study.label_of(row.arm)}, {percent(row.budget)}"
         if row.pretraining.get("status") == "failed":
             lines.append(f"{place}, pretraining: {row.pretraining.get('reason') or 'no reason told'}")
         for each in row.failed:
@@ -260,7 +264,7 @@ def _first(study: Study) -> str:
 
 
 def _arm(study: Study, row: Row) -> tuple[Cell, ...]:
-    budget = (Cell(f"{row.budget:.0%}", value=row.budget),) if len(study.budgets) > 1 else ()
+    budget = (Cell(percent(row.budget), value=row.budget),) if len(study.budgets) > 1 else ()
     return (Cell(study.label_of(row.arm)), *budget)
 
 
