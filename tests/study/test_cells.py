@@ -212,7 +212,9 @@ def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path
     CellFiles(root, cell.name).order.write_text("{}")
     told = plans.at_another_precision(plan("auto"), root)
     assert told.startswith(f"precision auto is fp32 on this machine, and {root} has {cell.title!r} at bf16")
-    assert told.endswith("pretrain.training.precision=bf16 finetune.precision=bf16")
+    field = {"pretraining": "pretrain.training.precision", "finetuning": "finetune.precision"}[kind]
+    assert told.endswith(f"; to go on with it: {field}=bf16"), "the other is set already"
+    assert cell.name in plan("bf16").cells
     assert plans.at_another_precision(plan("fp32"), root) is None, "that was asked for"
     assert plans.at_another_precision(there, root) is None
 

@@ -118,8 +118,10 @@ def test_numbers_may_be_written_in_every_way():
         "layer_norm_eps": (float, 1e-6),
         "initializer_range": (float, 1.0),
         "rotary_base": (float, 1e5),
-        "hidden_dropout_prob": (float, 0.0),
-    }
+        "hidden_dropout_prob": (int, 0),
+    }, "a whole number stays one where it may be, since runs are known by what was written"
+    with pytest.raises(ValueError, match=r"model.layer_norm_eps is 'small'; it must be a number"):
+        load_recipe("mini", ["model.layer_norm_eps=small"])
     assert load_recipe("mini", ["architecture=modernbert", "model.norm_eps=1"]).model["norm_eps"] == 1.0
 
 

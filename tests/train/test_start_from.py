@@ -9,11 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
+from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load_config
-from mabert.baselines.registry import family_named
+from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.train.pretrain import pretrain
+from mabert.train.pretrain import model_config, pretrain
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
 from tests.train.helpers import MODEL, recipe, tokenizer
@@ -80,18 +81,36 @@ def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, 
     assert main(["pretrain", "mini", "--resume", "-o", str(tmp_path / "run")]) == 0, "it goes on as it was asked for"
 
 
-def test_other_families_go_on_too(tmp_path):
-    family = family_named("bert")
-    torch.manual_seed(7)
-    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"}
-    build("masked_lm", family.config_of(sizes, vocab_size=len(tokenizer()))).save_pretrained(tmp_path / "start")
-    tokenizer().save_pretrained(tmp_path / "start")
+def of_family(name, folder, seed=7, **changes):
+    """A model of another family with random weights and its tokenizer, in a folder."""
+    torch.manual_seed(seed)
+    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"} | changes
+    family = family_named(name)
+    special = family.special_ids(tokenizer().pad_token_id, tokenizer().cls_token_id, tokenizer().sep_token_id)
+    model = build("masked_lm", family.config_of(sizes, vocab_size=len(tokenizer()), **special))
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "longformer", "deberta", "modernbert"])
+def test_other_families_go_on_too_and_lose_no_weight(tmp_path, name):
+    start = of_family(name, tmp_path / "start")
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path, steps=2, learning_rate=0.0))))
-    plan = load_recipe(tmp_path / "plan.yaml", [f"start_from={tmp_path / 'start'}"])
-    assert plan.architecture == "bert"
+    plan = load_recipe(tmp_path / "plan.yaml", [f"start_from={start}"])
+    assert plan.architecture == name
     pretrain(plan, tmp_path / "run", progress=False)
-    for name, weight in weights(tmp_path / "start").items():
-        assert torch.equal(weight, weights(tmp_path / "run")[name]), name
+    for weight, value in weights(start).items():
+        assert torch.equal(value, weights(tmp_path / "run")[weight]), weight
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "mabert"])
+def test_dropout_is_that_of_the_family(tmp_path, name):
+    start = of_family(name, tmp_path / "start", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    plan = dataclasses.replace(begin(tmp_path, start), architecture=name, model={"hidden_dropout_prob": 0.25})
+    changed = model_config(plan, tokenizer())
+    hidden = family_named(name).dropout(Shape(hidden_dropout=0.25, attention_dropout=0.0))
+    assert {field: getattr(changed, field) for field in hidden} == hidden
 
 
 def test_what_would_not_fit_the_weights_is_refused(tmp_path, start):
@@ -111,6 +130,41 @@ def test_another_tokenizer_is_refused(tmp_path, start):
     other.save_pretrained(tmp_path / "other")
     plan = dataclasses.replace(begin(tmp_path, start), tokenizer=str(tmp_path / "other"))
     with pytest.raises(ValueError, match=r"the tokenizer is not the one in .*start, whose ids the weights"):
+        pretrain(plan, tmp_path / "run", progress=False)
+
+
+def test_a_tokenizer_that_has_outgrown_the_weights_is_refused(tmp_path, start):
+    larger = tokenizer()
+    larger.add_tokens(["unheard"])
+    larger.save_pretrained(start)
+    with pytest.raises(ValueError, match=r"the tokenizer has \d+ entries, the vocabulary of .*start"):
+        pretrain(begin(tmp_path, start), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["start_from=2024"], "start_from is 2024; it must be text"),
+        (["start_from=[runs/mini]"], r"start_from is \['runs/mini'\]; it must be text"),
+        (["start_from=''"], "start_from is ''; it must be a model's folder or name"),
+    ],
+)
+def test_a_start_that_is_no_name_is_refused(fields, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load_recipe("mini", fields)
+
+
+def test_an_empty_variable_trains_no_random_weights(tmp_path, capsys):
+    assert main(["pretrain", "mini", "--start-from", "", "-o", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.startswith("mabert: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_change_that_cannot_be_is_not_blamed_on_the_models_file(tmp_path, start):
+    plan = dataclasses.replace(begin(tmp_path, start), model={"hidden_dropout_prob": 2.0})
+    with pytest.raises(
+        ValueError, match=r"the recipe's model fields do not go with .*start: .*hidden_dropout_prob is 2.0"
+    ):
         pretrain(plan, tmp_path / "run", progress=False)
 
 

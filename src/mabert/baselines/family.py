@@ -26,6 +26,11 @@ COMMON = (
 )
 """Fields of a recipe's model that every family understands; of the schedule, its depth."""
 
+DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
+"""Those of them that give dropout, and the field of `Shape` that each of them is."""
+
+NO_DROPOUT = dict.fromkeys(DROPOUTS.values(), 0.0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -117,14 +122,18 @@ class Family:
         return set(self.declared()) | set(self.base) | set(COMMON)
 
     def declared(self) -> dict[str, Any]:
-        """The fields of the family's configuration by name, with their defaults."""
-        return {field.name: field.default for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])}
+        """The types of the fields of the family's configuration, and of the common ones, by name."""
+        common = {field.name: field.type for field in dataclasses.fields(MaBertConfig) if field.name in COMMON}
+        return {field.name: field.type for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])} | common
 
-    def as_declared(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a recipe's model section, as floats where the default is one: YAML reads `1e-6` as text."""
-        common = {field.name: field.default for field in dataclasses.fields(MaBertConfig) if field.name in COMMON}
-        defaults = self.declared() | common
-        return {name: as_float(value) if type(defaults.get(name)) is float else value for name, value in fields.items()}
+    def own_dropout(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a recipe's model section, those for dropout that every family understands by the family's names."""
+        own = {name: value for name, value in fields.items() if name not in DROPOUTS}
+        for name, field in DROPOUTS.items():
+            if name in fields:
+                without, with_it = self.dropout(Shape(**NO_DROPOUT)), self.dropout(Shape(**{**NO_DROPOUT, field: 1.0}))
+                own |= {each: fields[name] for each in with_it if with_it[each] != without[each]}
+        return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
         """The configuration for a recipe's model section.
@@ -188,6 +197,10 @@ class Family:
     def finish_pretraining(self, model: PreTrainedModel) -> None:
         """Sets the weights that masked language modelling does not reach, where others say what they should be."""
 
+    def is_finished(self, model: PreTrainedModel) -> bool:
+        """Whether those weights are as `finish_pretraining` would set them."""
+        return True
+
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
         """Makes a model that was built or loaded say the same whatever it ran before; returns it."""
         return model
@@ -223,16 +236,6 @@ class Family:
                 weights[name] = self.lengthen(weights[name], len(table), model.config)
         longer.load_state_dict(weights)
         return self.hasten(self.prepare(longer)).train(model.training)
-
-
-def as_float(value: Any) -> Any:
-    """What YAML read, as a number where it is one; anything else as it stands, for the configuration to refuse."""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
 
 
 def input_length(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:

@@ -54,6 +54,11 @@ class Longformer(Family):
             if "_global." in name:
                 weight.copy_(weights[name.replace("_global.", ".")])
 
+    def is_finished(self, model: PreTrainedModel) -> bool:
+        weights = dict(model.named_parameters())
+        distant = (name for name in weights if "_global." in name)
+        return all(torch.equal(weights[name], weights[name.replace("_global.", ".")]) for name in distant)
+
     def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
         own = windows(model.config)
 

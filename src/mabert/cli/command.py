@@ -14,6 +14,11 @@ def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None],
     return added
 
 
+def quoted(text: str) -> str:
+    """Text as YAML takes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def complain(message: str) -> None:
     """One line on standard error."""
     sys.stderr.write(f"mabert: {message}\n")

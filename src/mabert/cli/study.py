@@ -5,7 +5,7 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mabert.cli.command import command, complain, say
+from mabert.cli.command import command, complain, quoted, say
 from mabert.cli.train import GLUE, seed_list
 from mabert.writing import write_text
 
@@ -116,11 +116,6 @@ def check_grid(options: argparse.Namespace) -> None:
     for name in ("jobs", "job_options"):
         if getattr(options, name) not in (None, []) and options.cluster is None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
-
-
-def quoted(text: str) -> str:
-    """Text as YAML takes it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def run_plan(plan: Any, root: Path, processes: int) -> None:

@@ -1,11 +1,10 @@
 """`mabert pretrain` and `mabert finetune`."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command, say
+from mabert.cli.command import command, quoted, say
 from mabert.processes import ended_as_interrupted, keep_freed_memory
 from mabert.writing import write_text
 
@@ -44,7 +43,7 @@ def pretrain_recipe(options: argparse.Namespace) -> Any:
     from mabert.train.recipe import load_recipe, recipe_of_run
 
     named = {"architecture": options.model, "start_from": options.start_from}
-    fields = [*options.fields, *(f"{name}={json.dumps(value)}" for name, value in named.items() if value)]
+    fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
     if options.resume and options.budget is None:
         return recipe_of_run(options.output, fields)
     return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
@@ -137,8 +136,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     check_finetune(options)
     # A wrong name shows before a download, not after.
     load_config(options.model)
-    if not options.resume:
-        RunFolder(options.output).check({}, resume=False)
+    RunFolder(options.output).check({}, options.resume)
     keep_freed_memory()
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(

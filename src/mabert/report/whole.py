@@ -123,7 +123,7 @@ def _check_free(files: Iterable[Path], output: Path) -> None:
         return path.name in listed or (ours and (not listing.is_file() or f"({folder.name}/{path.name})" in told))
 
     for path in (*files, listing):
-        if path.is_file() and not known(path):
+        if path.is_file() and path.stat().st_size and not known(path):
             raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
 
 

@@ -307,20 +307,31 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
     Returns:
         The first such cell in a line, with the fields by which machines share cells; None where there is none.
     """
+    left_open = {
+        field: None
+        for cell in plan.cells.values()
+        for field, asked in [precision_of(cell, cell.order["recipe"])]
+        if asked["precision"] == "auto"
+    }
     for cell in plan.cells.values():
-        content, recipe = json.loads(json.dumps([cell.content, cell.order["recipe"]]))
-        if cell.kind == "pretraining":
-            asked, resolved = recipe["training"]["precision"], content["recipe"]["training"]
-        else:
-            asked, resolved = recipe["precision"], content["recipe"]
+        content = json.loads(json.dumps(cell.content))
+        field, resolved = precision_of(cell, content["recipe"])
         here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
         resolved["precision"] = there
-        if asked == "auto" and CellFiles(root, dataclasses.replace(cell, content=content).name).order.is_file():
+        if field in left_open and CellFiles(root, dataclasses.replace(cell, content=content).name).order.is_file():
+            fields = " ".join(f"{each}={there}" for each in left_open)
             return (
                 f"precision auto is {here} on this machine, and {root} has {cell.title!r} at {there}, which is not "
-                f"shared; to go on with it: pretrain.training.precision={there} finetune.precision={there}"
+                f"shared; to go on with it: {fields}"
             )
     return None
+
+
+def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The field by which a study sets a cell's precision, and the section of its recipe with that."""
+    if cell.kind == "pretraining":
+        return "pretrain.training.precision", recipe["training"]
+    return "finetune.precision", recipe
 
 
 def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:

@@ -139,6 +139,8 @@ def pretrain(
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
     origin = "given by the caller"
+    if recipe.start_from is not None:
+        load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
     if tokenizer is None and recipe.start_from is not None:
         tokenizer, origin = load_tokenizer(recipe.tokenizer or recipe.start_from), recipe.tokenizer or recipe.start_from
     elif tokenizer is None:
@@ -150,9 +152,8 @@ def pretrain(
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
     # Weights that cannot be had show before hours of tokenising, not after.
-    start = (
-        None if recipe.start_from is None else load("masked_lm", recipe.start_from, config=config, dtype=torch.float32)
-    )
+    start = None if recipe.start_from is None else started_model(recipe.start_from, config)
+    finishes = start is None or family.is_finished(start)
     data = prepare_data(recipe, tokenizer, progress)  # shown by the process that does it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -185,20 +186,30 @@ def pretrain(
         trainer.train(resume_from_checkpoint=checkpoint)
     if interrupt.interrupted:
         raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(folder.path))}; go on with --resume")
-    outcome = finish(trainer, folder.path) | data.counts
+    outcome = finish(trainer, folder.path, finishes) | data.counts
     if not arguments.should_save:
         return {}
     return folder.write_result(outcome, stopwatch.seconds, seed=recipe.training.seed)
 
 
-def finish(trainer: "PretrainTrainer", folder: Path) -> dict[str, Any]:
-    """Measures the final model and saves it, whole or not at all; returns what came out of the run."""
+def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
+    """Measures the final model and saves it, whole or not at all.
+
+    Args:
+        trainer: That trained it.
+        folder: Of the run.
+        finishes: Whether weights that the objective does not reach follow those that it does.
+
+    Returns:
+        What came out of the run.
+    """
     state = trainer.state
     held_out = next((entry for entry in reversed(state.log_history) if "eval_loss" in entry), None)
     if held_out is None or held_out["step"] != state.global_step:
         held_out = trainer.evaluate()
     model = trainer.model
-    trainer.family.finish_pretraining(model)
+    if finishes:
+        trainer.family.finish_pretraining(model)
     if isinstance(model.config, MaBertConfig):
         model.config.unpad = "auto"
     trainer.save_model(str(folder / STAGING))
@@ -294,19 +305,39 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -
     """The configuration of the model that a run starts from, with what the recipe changes.
 
     Raises:
-        ValueError: If it is of another family, or the tokenizer another than its own.
+        ValueError: If it is of another family, the tokenizer another than its own or larger than its vocabulary, or a
+            change cannot be.
     """
     start = str(recipe.start_from)
-    changes: dict[str, Any] = dict(recipe.model)
-    if recipe.architecture == "mabert":
-        changes["unpad"] = "never" if recipe.training.packing == "none" else "auto"
-    config = load_config(start, **changes)
+    config = load_config(start)
     if (family := family_of(config)).name != recipe.architecture:
         raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
+    changes = family.own_dropout(recipe.model)
+    if family.name == "mabert":
+        changes["unpad"] = "never" if recipe.training.packing == "none" else "auto"
+    try:
+        config = load_config(start, **changes)
+    except ValueError as error:
+        raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
     if fingerprint(tokenizer) != fingerprint(load_tokenizer(start)):
         raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, the vocabulary of {start} {config.vocab_size}")
     check_packing(recipe.training.packing, config)
     return config
+
+
+def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model in a folder or on the hub, in float32, with its masked language model's head.
+
+    Raises:
+        FileNotFoundError: As `load`.
+        ValueError: As `load`, and where it has a head of another kind than its family's here.
+    """
+    model, family = load("masked_lm", start, config=config, dtype=torch.float32), family_of(config)
+    if not hasattr(model, family.head):
+        raise ValueError(f"{start} has another head than {family.title}'s here (no {family.head!r} in it)")
+    return model
 
 
 def check_stages(recipe: PretrainRecipe, config: PreTrainedConfig) -> None:

@@ -1,6 +1,8 @@
 """Runs as data: a recipe is a YAML file of named fields, every one of which the command line may override."""
 
 import dataclasses
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +13,16 @@ from mabert.baselines.load import load_config
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.corpus import Source, parse_sources
 from mabert.model import MaBertConfig
-from mabert.train.fields import at_least, build, check_choices, read_yaml, unknown, with_overrides
+from mabert.train.fields import (
+    at_least,
+    build,
+    check_choices,
+    convert,
+    convert_number,
+    read_yaml,
+    unknown,
+    with_overrides,
+)
 from mabert.train.run import REQUEST
 
 Packing = Literal["none", "pack", "unpad"]
@@ -178,23 +189,25 @@ class PretrainRecipe:
         architecture: The family of the model, see `mabert.baselines.registry`.
         model: Fields of `MaBertConfig`, or for a baseline those of `mabert.baselines.family.COMMON`, from which its
             sizes follow, and of its own configuration. The vocabulary's size comes from the tokenizer.
-        start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
-            sizes and tokenizer are its own; of `model` then, what `changeable` says may be set.
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
             model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
+        start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
+            sizes and tokenizer are its own; of `model` then, what `changeable` says may be set.
     """
 
     architecture: str = "mabert"
-    start_from: str | None = None
     model: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     data: DataRecipe = field(default_factory=DataRecipe)
     masking: MaskingRecipe = field(default_factory=MaskingRecipe)
     stages: list[Stage] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
+    start_from: str | None = None
 
     def __post_init__(self) -> None:
+        if self.start_from == "":
+            raise ValueError("start_from is ''; it must be a model's folder or name")
         known = family_named(self.architecture).known_fields()
         for key in self.model:
             if self.start_from is not None and not changeable(key):
@@ -203,7 +216,7 @@ class PretrainRecipe:
                 )
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
-        self.model = family_named(self.architecture).as_declared(self.model)
+        self.model = in_numbers(self.model, family_named(self.architecture).declared())
         for stage in self.stages:
             at_least("stages", stage, 4, ("length",))
             at_least("stages", stage, 0, ("share",))
@@ -228,6 +241,23 @@ class PretrainRecipe:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))
 
 
+def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a model's configuration, which takes no text for a number.
+
+    Where it takes whole numbers beside others they stay whole: runs and cells are known by what was written.
+
+    Raises:
+        ValueError: For text that is no number, where only a number can be.
+    """
+    found = dict(fields)
+    for name, value in fields.items():
+        kind = kinds.get(name)
+        takes = {kind, *typing.get_args(kind)}
+        if float in takes and str not in takes and (isinstance(value, str) or (kind is float and type(value) is int)):
+            found[name] = convert_number(float, value, f"model.{name}")
+    return found
+
+
 def changeable(name: str) -> bool:
     """Whether a field of a model may be set for weights that were trained without it: none has another shape or use."""
     return "dropout" in name or name == "padding_safe_masking"
@@ -247,11 +277,13 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         FileNotFoundError: If there is no such file.
     """
     content = read_yaml(find_recipe(path))
-    if with_overrides({}, overrides).get("start_from"):
+    if with_overrides({}, overrides).get("start_from") is not None:
         content = {name: value for name, value in content.items() if name not in ("architecture", "model", "tokenizer")}
     content = with_overrides(content, overrides)
-    if content.get("start_from"):
-        content.setdefault("architecture", family_of(load_config(content["start_from"])).name)
+    if content.get("start_from") is not None:
+        start = convert(str, content["start_from"], "start_from")
+        if start:
+            content.setdefault("architecture", family_of(load_config(start)).name)
     return build(PretrainRecipe, content, "")
 
 
