@@ -46,12 +46,12 @@ SHORTEST = 16
 SIDES = {
     "unpadded": "MaBERT unpadded",
     "even": "MaBERT even rows",
-    "alone": "MaBERT one by one",
+    "alone": "MaBERT singly",
     "masked": "MaBERT masked",
     "bert": "BERT padded",
-    "bert alone": "BERT one by one",
+    "bert alone": "BERT singly",
     "modernbert": "ModernBERT padded",
-    "modernbert alone": "ModernBERT one by one",
+    "modernbert alone": "ModernBERT singly",
 }
 PADDED = ("masked", "bert", "modernbert")
 """Sides that run what a batch is filled up with."""
@@ -259,7 +259,7 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption="tokens: padding included; tokens/s: without it; gain: of the unpadded run",
+        caption="tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's",
     )
     for column in ("lengths", "side"):
         table.add_column(column, no_wrap=True)
@@ -274,6 +274,6 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
             f"{row.median_ms:,.0f}",
             f"{row.fastest_ms:,.0f}-{row.slowest_ms:,.0f}",
             f"{row.tokens_per_second:,.0f}",
-            f"{ratio:.2f}x" if ratio else "",
+            f"{ratio:.2f}" if ratio else "",
         )
     console.print(table)
