@@ -23,14 +23,14 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from mabert.baselines.load import build, load, load_config, weights_digest
+from mabert.baselines.load import build, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
 from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
@@ -39,6 +39,7 @@ from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
+from mabert.train.start import started_config, started_model
 from mabert.train.trainer import (
     SAVE_SECONDS,
     STAGING,
@@ -141,12 +142,10 @@ def pretrain(
     origin = "given by the caller"
     if recipe.start_from is not None:
         load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
-    if tokenizer is None and recipe.start_from is not None:
-        tokenizer, origin = load_tokenizer(recipe.tokenizer or recipe.start_from), recipe.tokenizer or recipe.start_from
-    elif tokenizer is None:
+    if tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
-        kept = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(family, recipe.tokenizer, recipe.data.readable(), kept, before)
+        kept, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
+        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), kept, before)
     config = model_config(recipe, tokenizer)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
@@ -287,7 +286,7 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
         raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
     of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
     if family.name == "mabert":
-        of_run["unpad"] = "never" if recipe.training.packing == "none" else "auto"
+        of_run["unpad"] = recipe.training.unpad
     config = family.config_of(asked, vocab_size=size, **of_run)
     check_packing(recipe.training.packing, config)
     with torch.device("meta"):
@@ -299,45 +298,6 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
             raise ValueError(f"model: these fields make no {family.title}: {error}") from error
     check_stages(recipe, config)
     return config
-
-
-def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """The configuration of the model that a run starts from, with what the recipe changes.
-
-    Raises:
-        ValueError: If it is of another family, the tokenizer another than its own or larger than its vocabulary, or a
-            change cannot be.
-    """
-    start = str(recipe.start_from)
-    config = load_config(start)
-    if (family := family_of(config)).name != recipe.architecture:
-        raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
-    changes = family.own_dropout(recipe.model)
-    if family.name == "mabert":
-        changes["unpad"] = "never" if recipe.training.packing == "none" else "auto"
-    try:
-        config = load_config(start, **changes)
-    except ValueError as error:
-        raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
-    if fingerprint(tokenizer) != fingerprint(load_tokenizer(start)):
-        raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, the vocabulary of {start} {config.vocab_size}")
-    check_packing(recipe.training.packing, config)
-    return config
-
-
-def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model in a folder or on the hub, in float32, with its masked language model's head.
-
-    Raises:
-        FileNotFoundError: As `load`.
-        ValueError: As `load`, and where it has a head of another kind than its family's here.
-    """
-    model, family = load("masked_lm", start, config=config, dtype=torch.float32), family_of(config)
-    if not hasattr(model, family.head):
-        raise ValueError(f"{start} has another head than {family.title}'s here (no {family.head!r} in it)")
-    return model
 
 
 def check_stages(recipe: PretrainRecipe, config: PreTrainedConfig) -> None:

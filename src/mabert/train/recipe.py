@@ -180,6 +180,11 @@ class TrainingRecipe:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
 
+    @property
+    def unpad(self) -> Literal["auto", "never"]:
+        """MaBERT's own field for how its batches run, which follows from `packing`."""
+        return "never" if self.packing == "none" else "auto"
+
 
 @dataclass
 class PretrainRecipe:
