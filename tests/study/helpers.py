@@ -89,6 +89,16 @@ def study(arms=None, **fields):
     return build(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields}, "")
 
 
+def changed(fields, path, value):
+    """A copy of nested fields in which one has another value."""
+    copy = json.loads(json.dumps(fields))
+    place = copy
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+    place[path[-1]] = value
+    return copy
+
+
 def planned(folder, root, arms=None, fields=None, budgets=("100%",), glue=None, **changes):
     """A plan in the world of a folder."""
     given = world(folder) if fields is None else fields

@@ -1,6 +1,7 @@
 """What a cell's name depends on, and which cells are shared."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from mabert.study import plan as plans
 from mabert.study.cells import CellFiles
 from mabert.study.plan import cells_of
 from mabert.study.runner import check_processes
-from tests.study.helpers import inference, planned, world
+from tests.study.helpers import changed, inference, planned, scale, world
 from tests.train.helpers import tokenizer
 
 ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling": "cls"}}}
@@ -16,15 +17,6 @@ ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling":
 
 def names(plan, kind):
     return [name for name, cell in plan.cells.items() if cell.kind == kind]
-
-
-def changed(fields, path, value):
-    copy = json.loads(json.dumps(fields))
-    place = copy
-    for key in path[:-1]:
-        place = place.setdefault(key, {})
-    place[path[-1]] = value
-    return copy
 
 
 def test_arms_that_differ_afterwards_share_their_pretraining(tmp_path):
@@ -217,6 +209,57 @@ def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path
     assert cell.name in plan("bf16").cells
     assert plans.at_another_precision(plan("fp32"), root) is None, "that was asked for"
     assert plans.at_another_precision(there, root) is None
+
+
+class ReadWhole:
+    """A data set that gives its columns at once and its first row; row by row, full GLUE would take minutes."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        yield self.rows[0]
+        raise AssertionError("read row by row")
+
+    def __getitem__(self, name):
+        return OfColumn([row[name] for row in self.rows])
+
+
+class OfColumn:
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, key):
+        assert isinstance(key, slice), "read value by value"
+        return self.values[key]
+
+
+def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
+    fields = world(tmp_path)
+    task = scale(fields).tasks["cola"].load(str(tmp_path / "glue"))
+    whole = replace(task, splits={name: ReadWhole(list(rows)) for name, rows in task.splits.items()})
+    assert whole.digest() == task.digest()
+    assert [whole.tokens(), whole.tokens(padded_to=8)] == [task.tokens(), task.tokens(padded_to=8)]
+    assert whole.constants == task.constants
+
+
+@pytest.mark.parametrize("here", ["float32", "bfloat16"])
+def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(tmp_path, monkeypatch, here):
+    monkeypatch.setattr(plans, "fast_dtype", lambda: here)
+    fields = changed(world(tmp_path), (*TRAINING, "precision"), "bf16")
+    told = plans.emulated_precision(planned(tmp_path, tmp_path / "root", fields=fields))
+    both = plans.emulated_precision(
+        planned(tmp_path, tmp_path / "root", fields=changed(fields, ("finetune", "precision"), "bf16"))
+    )
+    assert plans.emulated_precision(planned(tmp_path, tmp_path / "root", fields=world(tmp_path / "other"))) is None
+    if here == "bfloat16":
+        assert (told, both) == (None, None)
+    else:
+        assert told.startswith("pretrain.training.precision: bf16, for which this machine has no instructions")
+        assert both.startswith("pretrain.training.precision and finetune.precision: bf16, ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,9 @@ from mabert.study import estimate
 from mabert.study.cells import CellFiles
 from mabert.study.live import LiveView, duration
 from mabert.study.runner import Status
-from tests.study.helpers import planned, world, written
+from mabert.train.fields import build
+from mabert.train.recipe import PretrainRecipe
+from tests.study.helpers import changed, planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
 
@@ -113,7 +116,16 @@ def test_brackets_of_a_reason_or_a_title_are_shown_as_they_stand(tmp_path):
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(5, "5 s"), (80, "80 s"), (100, "2 min"), (5000, "83 min"), (9000, "2.5 h"), (4e5, "4.6 days")],
+    [
+        (5, "5 s"),
+        (80, "80 s"),
+        (100, "2 min"),
+        (5000, "83 min"),
+        (9000, "2.5 h"),
+        (4e5, "4.6 days"),
+        (4e7, "463.0 days"),
+        (1e12, "31,688 years"),
+    ],
 )
 def test_durations_are_said_in_words(seconds, words):
     assert duration(seconds) == words
@@ -147,6 +159,80 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     out = console.export_text()
     assert "3 pretrainings and 6 fine-tunings to run" in out
     assert out.count(" done") == 1
+
+
+def test_models_whose_layers_only_come_in_another_order_are_timed_once(tmp_path, monkeypatch):
+    told, probed = [], []
+
+    def probe(recipe, rows, length, *, scores):
+        probed.append((recipe.model["layer_pattern"], rows, length, scores))
+        return estimate.Times(0.5, 0.25)
+
+    monkeypatch.setattr(estimate, "probe", probe)
+    arms = {pattern: {"pretrain": {"model.layer_pattern": pattern}} for pattern in ("MMT", "TMM", "MTT")}
+    plan = planned(tmp_path, tmp_path / "root", arms, world(tmp_path))
+    estimate.estimates(plan, tmp_path / "root", told.append)
+    assert {pattern for pattern, *_ in probed} == {"MMT", "MTT"}
+    assert len(told) == len(probed) == len(set(probed))
+    assert told[0] == "pretrain MMT, 100%: a step of 8 x 4 tokens"
+
+
+def test_fine_tuning_is_timed_in_its_own_precision(tmp_path, monkeypatch):
+    probed = set()
+
+    def probe(recipe, rows, length, *, scores):
+        slow = 3.0 if recipe.training.precision == "bf16" else 1.0
+        probed.add((recipe.training.precision, scores))
+        return estimate.Times(slow * 1e-3 * rows * length, 0.25)
+
+    monkeypatch.setattr(estimate, "probe", probe)
+    fields = changed(world(tmp_path), ("pretrain", "training", "precision"), "bf16")
+    assert fields["finetune"]["precision"] == "fp32"
+    plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, fields)
+    costs = {cost.cell.kind: cost for cost in estimate.estimates(plan, tmp_path / "root")}
+    assert probed == {("bf16", True), ("fp32", False)}
+    tuning = costs["finetuning"]
+    assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.25 + tuning.cell.tokens * 1e-3)
+
+
+def test_a_model_that_is_slow_over_few_tokens_is_not_timed_over_more(tmp_path, monkeypatch):
+    probed = []
+
+    def probe(recipe, rows, length, *, scores):
+        probed.append((rows, length, scores))
+        return estimate.Times(estimate.PATIENCE * 1.6, 0.25)
+
+    monkeypatch.setattr(estimate, "probe", probe)
+    plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, world(tmp_path))
+    costs = {cost.cell.kind: cost for cost in estimate.estimates(plan, tmp_path / "root")}
+    assert probed == [(8, 4, True), (8, 4, False)]
+    a_token = estimate.PATIENCE * 1.6 / 32
+    cell = costs["pretraining"].cell
+    assert costs["pretraining"].seconds == pytest.approx(cell.tokens * a_token + cell.steps * 0.25)
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 4), (2.0, 3), (9.0, 1)])
+def test_a_probe_calls_no_more_when_its_time_is_over(tmp_path, monkeypatch, seconds, calls):
+    fields = world(tmp_path)
+    plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, fields)
+    recipe = build(PretrainRecipe, next(iter(plan.cells.values())).order["recipe"], "")
+    clock = [0.0]
+    passes = []
+
+    def timed(function):
+        function()
+        if function.__name__ == "forward_backward":
+            passes.append(function)
+            clock[0] += seconds + len(passes) / 1000
+            return seconds + len(passes) / 1000
+        return 0.001
+
+    monkeypatch.setattr(estimate, "timed", timed)
+    monkeypatch.setattr(estimate.time, "monotonic", lambda: clock[0])
+    taken = estimate.probe(recipe, 2, 4, scores=True)
+    assert len(passes) == calls
+    kept = [seconds + number / 1000 for number in range(1, calls + 1)][1:] or [seconds + 0.001]
+    assert taken.forward_backward == pytest.approx(statistics.median(kept))
 
 
 def test_a_terminal_is_drawn_on_while_the_study_runs(shown):

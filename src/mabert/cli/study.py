@@ -1,6 +1,7 @@
 """`mabert study`: questions about the model, answered by many runs of it."""
 
 import argparse
+import itertools
 import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -73,7 +74,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
     from mabert.study.grid import check_reach, label_of, load_scale, load_study
-    from mabert.study.plan import Planner, at_another_precision
+    from mabert.study.plan import Planner, at_another_precision, emulated_precision
     from mabert.study.runner import check_processes
 
     fields = list(options.fields)
@@ -93,14 +94,26 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.cluster and not options.dry_run:
         send_runners(options, fields, root)
         return
+    if slow := emulated_precision(plan):
+        complain(slow)
     if options.dry_run:
         from rich.console import Console
+        from rich.markup import escape
 
+        from mabert.data.progress import Lines
         from mabert.processes import keep_freed_memory
         from mabert.study.estimate import estimates, show
 
         keep_freed_memory()  # as what is estimated will
-        show(plan, estimates(plan, root), Console())
+        done, lines = itertools.count(), Lines("timing models")
+        with Console(stderr=True).status("timing models") as status:
+
+            def tell(what: str) -> None:
+                status.update(f"timing models: {escape(what)}")
+                lines.update(next(done), None, what)
+
+            costs = estimates(plan, root, tell)
+        show(plan, costs, Console())
         return
     run_plan(plan, root, options.processes)
 

@@ -21,6 +21,11 @@ class Rows(Protocol):
     def __getitem__(self, name: Any) -> Any: ...
 
 
+def column(rows: Rows, name: str) -> list[Any]:
+    """A column's values in the order of the rows, read at once: row by row a data set is some fifty times slower."""
+    return list(rows[name][:])
+
+
 @dataclass(frozen=True)
 class Task:
     """A text classification or regression task.

@@ -1,10 +1,11 @@
 """What a study would cost here: steps, tokens, and hours by a short timed probe of each model."""
 
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich import box
@@ -28,11 +29,18 @@ PROBE_TOKENS = 1024
 """Tokens of a probe's batch on a CPU, or one row where that is longer; a GPU, which few tokens leave idle, is given the
 micro-batch."""
 
+LAYERS = ("layer_pattern", "layer_types")
+"""Of a model's configuration, what names its layers in their order."""
+
 SHORT = (8, 4)
 """Rows and tokens of the probe of a pass over few."""
 
 PROBES = 3
 """Calls of a probe after the first."""
+
+PATIENCE = 5.0
+"""Seconds after which a probe calls no more. Where a pass over few tokens alone takes longer, as in bf16 on a CPU that
+has no instructions for it, each token of a long one is taken to cost as much as each of these."""
 
 
 @dataclass(frozen=True)
@@ -50,58 +58,99 @@ class Estimate:
     seconds: float
 
 
-def estimates(plan: Plan, root: Path) -> list[Estimate]:
+def estimates(plan: Plan, root: Path, tell: Callable[[str], object] = lambda _: None) -> list[Estimate]:
     """The cost of every cell of a plan.
 
+    Args:
+        plan: The study.
+        root: Folder of its cells.
+        tell: Is called with what is timed next.
+
     A step is the optimizer's update and, of each micro-batch, a pass forward and backward: so much for any, and so much
-    for each token. Models that differ in nothing a step's time depends on are probed once. Fine-tuning is taken to pass
-    its tokens at the pace of the first stage's windows, without the vocabulary's scores.
+    for each token. Models that differ in nothing a step's time depends on are probed once; the order of their layers is
+    such a thing. Fine-tuning is taken to pass its tokens at the pace of the first stage's windows, in its own
+    precision and without the vocabulary's scores.
     """
-    probes = Probes()
+    probes = Probes(tell)
     found: dict[str, float] = {}
-    tuning: dict[str, tuple[Line, float]] = {}
+    learners: dict[str, Learner] = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
+            learner = learners[name] = Learner(cell.title, recipe, cell.content["recipe"]["model"])
             training = recipe.training
             passes = training.batch_size / training.micro_batch_size
-            update = probes.update(cell, recipe)
+            update = probes.update(learner)
             found[name] = 0.0
             for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True):
-                line = probes.line(cell, recipe, stage.length, scores=True)
+                line = probes.line(learner, stage.length, scores=True)
                 found[name] += steps * (passes * line.step + training.batch_size * stage.length * line.token + update)
-            tuning[name] = probes.line(cell, recipe, recipe.stages[0].length, scores=False), update
         else:
             assert cell.needs is not None
-            line, update = tuning[name] = tuning[cell.needs]
-            found[name] = cell.steps * (line.step + update) + cell.tokens * line.token
+            learner = learners[name] = learners[cell.needs]
+            tuned = learner.at(cell.content["recipe"]["precision"])
+            line = probes.line(tuned, learner.recipe.stages[0].length, scores=False)
+            found[name] = cell.steps * (line.step + probes.update(learner)) + cell.tokens * line.token
     return [Estimate(cell, CellFiles(root, name).left(cell), found[name]) for name, cell in plan.cells.items()]
 
 
+@dataclass(frozen=True)
+class Learner:
+    """A model whose steps are timed.
+
+    Attributes:
+        title: Of its pretraining.
+        recipe: Of its pretraining.
+        model: Its configuration, resolved.
+    """
+
+    title: str
+    recipe: PretrainRecipe
+    model: dict[str, Any]
+
+    def at(self, precision: str) -> "Learner":
+        """The same in another precision."""
+        return replace(self, recipe=replace(self.recipe, training=replace(self.recipe.training, precision=precision)))
+
+    def known_by(self) -> str:
+        """All that the time of its steps depends on."""
+        unordered = {name: sorted(self.model.get(name) or "") for name in LAYERS}
+        precision = resolve_precision(self.recipe.training.precision)
+        takes = ({**self.model, **unordered}, precision, self.recipe.masking.probability)
+        return repr((self.recipe.architecture, *takes))
+
+
 class Probes:
-    """Times of passes and updates, each taken once."""
+    """Times of passes and updates, each taken once.
 
-    def __init__(self) -> None:
-        self.taken: dict[str, Times] = {}
+    Args:
+        tell: As of `estimates`.
+    """
 
-    def line(self, cell: Cell, recipe: PretrainRecipe, length: int, *, scores: bool) -> "Line":
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self.tell = tell
+        self.taken: dict[tuple[Any, ...], Times] = {}
+
+    def line(self, learner: Learner, length: int, *, scores: bool) -> "Line":
         """Of a pass over windows of a length."""
-        most = PROBE_TOKENS // length if not torch.cuda.is_available() else recipe.training.micro_batch_size
-        rows = max(1, min(recipe.training.micro_batch_size, most))
-        short, long = (self.times(cell, recipe, *shape, scores).forward_backward for shape in (SHORT, (rows, length)))
+        most = PROBE_TOKENS // length if not torch.cuda.is_available() else learner.recipe.training.micro_batch_size
+        rows = max(1, min(learner.recipe.training.micro_batch_size, most))
+        short = self.times(learner, *SHORT, scores).forward_backward
+        if short > PATIENCE:
+            rows, length = SHORT
+        long = self.times(learner, rows, length, scores).forward_backward
         return Line.through((SHORT[0] * SHORT[1], short), (rows * length, long))
 
-    def update(self, cell: Cell, recipe: PretrainRecipe) -> float:
+    def update(self, learner: Learner) -> float:
         """Of the optimizer's step."""
-        return self.times(cell, recipe, *SHORT, scores=True).update
+        return self.times(learner, *SHORT, scores=True).update
 
-    def times(self, cell: Cell, recipe: PretrainRecipe, rows: int, length: int, scores: bool) -> "Times":
-        """Of a pretraining, or of another one that takes as long."""
-        about = cell.content["recipe"]
-        takes = (about["model"], about["training"]["precision"], about["masking"]["probability"])
-        key = repr((recipe.architecture, *takes, rows, length, scores))
+    def times(self, learner: Learner, rows: int, length: int, scores: bool) -> "Times":
+        """Of a model, or of another one that takes as long."""
+        key = (learner.known_by(), rows, length, scores)
         if key not in self.taken:
-            self.taken[key] = probe(recipe, rows, length, scores=scores)
+            self.tell(f"{learner.title}: a step of {rows} x {length} tokens{'' if scores else ', without the scores'}")
+            self.taken[key] = probe(learner.recipe, rows, length, scores=scores)
         return self.taken[key]
 
 
@@ -171,9 +220,13 @@ def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Ti
         if device == "cuda":
             torch.cuda.synchronize()
 
-    forward_backward()
-    update()
-    taken = [Times(timed(forward_backward), timed(update)) for _ in range(PROBES)]
+    began = time.monotonic()
+    first = Times(timed(forward_backward), timed(update))
+    taken: list[Times] = []
+    while len(taken) < PROBES and time.monotonic() - began < PATIENCE:
+        taken.append(Times(timed(forward_backward), timed(update)))
+    # What takes so long that the first call is the only one is little longer for being the first.
+    taken = taken or [first]
     return Times(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 

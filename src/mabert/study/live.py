@@ -135,8 +135,13 @@ class LiveView:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: `45 s`, `12 min`, `3.5 h`, `4.2 days`."""
-    for size, unit, form in ((86400.0, "days", ".1f"), (3600.0, "h", ".1f"), (60.0, "min", ".0f")):
+    """Seconds in words: `45 s`, `12 min`, `3.5 h`, `4.2 days`, `1,200 years`."""
+    for size, unit, form in (
+        (365.25 * 86400, "years", ",.0f"),
+        (86400.0, "days", ".1f"),
+        (3600.0, "h", ".1f"),
+        (60.0, "min", ".0f"),
+    ):
         if seconds >= 1.5 * size:
             return f"{seconds / size:{form}} {unit}"
     return f"{seconds:.0f} s"

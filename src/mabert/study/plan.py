@@ -17,6 +17,7 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.precision import resolve_precision
@@ -325,6 +326,22 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
                 f"shared; to go on with it: {fields}"
             )
     return None
+
+
+def emulated_precision(plan: Plan) -> str | None:
+    """Whether a plan asks for bf16 on a machine that computes it in float32.
+
+    Returns:
+        The fields that ask for it, in a line; None where none does.
+    """
+    asked = (precision_of(cell, cell.order["recipe"]) for cell in plan.cells.values())
+    fields = dict.fromkeys(field for field, recipe in asked if recipe["precision"] == "bf16")
+    if not fields or fast_dtype() != "float32":
+        return None
+    return (
+        f"{' and '.join(fields)}: bf16, for which this machine has no instructions; fp32, or auto, is several times as "
+        "fast here"
+    )
 
 
 def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
-from mabert.data.task import Rows, Task
+from mabert.data.task import Rows, Task, column
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build, check
 
@@ -192,30 +193,30 @@ class LoadedTask:
         sha = hashlib.sha256()
         for name, rows in self.splits.items():
             sha.update(f"{name} {len(rows)}\n".encode())
-            for column in ("text_a", "text_b", "label"):
-                if self.task_has(column):
-                    sha.update(json.dumps(list(rows[column])).encode())
+            for field_name in self.fields("text_a", "text_b", "label"):
+                sha.update(json.dumps(column(rows, field_name)).encode())
         return sha.hexdigest()[:16]
 
-    def task_has(self, column: str) -> bool:
-        """Whether the examples have a column."""
-        return column in next(iter(self.splits["train"]))
+    def fields(self, *names: str) -> list[str]:
+        """Those of some columns that the examples have."""
+        there = next(iter(self.splits["train"]))
+        return [name for name in names if name in there]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.float64]:
+        """About how many tokens each training example has: a token is about 4.5 characters of English."""
+        texts = [column(self.splits["train"], name) for name in self.fields("text_a", "text_b")]
+        return np.array([sum(map(len, row)) / 4.5 + 1 + len(row) for row in zip(*texts, strict=True)])
 
     def tokens(self, padded_to: int = 1) -> int:
-        """About how many tokens the training examples have: a token is about 4.5 characters of English.
+        """About how many tokens the training examples have.
 
         Args:
             padded_to: Rows of a batch that are filled up to the longest of them, in random order.
         """
-        texts = [column for column in ("text_a", "text_b") if self.task_has(column)]
-        rows = self.splits["train"]
-        characters = np.zeros(len(rows))
-        for column in texts:
-            characters += [len(text) for text in rows[column]]
-        tokens = characters / 4.5 + 1 + len(texts)
         if padded_to == 1:
-            return round(tokens.sum())
-        tokens = np.random.default_rng(0).permutation(tokens)
+            return round(self.lengths.sum())
+        tokens = np.random.default_rng(0).permutation(self.lengths)
         starts = range(0, len(tokens), padded_to)
         return round(sum(batch.max() * len(batch) for batch in (tokens[at : at + padded_to] for at in starts)))
 
@@ -234,7 +235,7 @@ class LoadedTask:
         """The best score that one class for all examples could have, by split; None for a regression."""
         found: dict[str, float | None] = {}
         for split, rows in self.splits.items():
-            labels = np.asarray(rows["label"][:])
+            labels = np.asarray(column(rows, "label"))
             answers = () if self.task.is_regression else range(self.task.num_labels)
             scores = (compute(self.task, np.full_like(labels, answer), labels) for answer in answers)
             found[split] = max((score[self.task.main_metric] for score in scores), default=None)

@@ -36,7 +36,7 @@ from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
 from mabert.data.metrics import compute
-from mabert.data.task import Rows, Task
+from mabert.data.task import Rows, Task, column
 from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
@@ -169,8 +169,8 @@ def encode_task(
             name: EncodedDataset(rows, tokenizer, max_length, truncate, f"{task.name} {name}")
             for name, rows in splits.items()
         },
-        {name: np.asarray(rows["label"]) for name, rows in splits.items() if name.startswith("validation")},
-        {name: list(rows["index"]) for name, rows in splits.items()},
+        {name: np.asarray(column(rows, "label")) for name, rows in splits.items() if name.startswith("validation")},
+        {name: column(rows, "index") for name, rows in splits.items()},
     )
 
 
