@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 
 from mabert import MaBertConfig, MaBertModel, cli
 from mabert.bench import lengths
+from mabert.bench.parts import PARTS, REST
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
 
@@ -77,7 +78,9 @@ def test_the_default_dtype_is_the_fast_one(monkeypatch: pytest.MonkeyPatch, dtyp
     built = []
     monkeypatch.setattr(lengths, "fast_dtype", lambda device: {"cpu": dtype}[device])
     monkeypatch.setattr(
-        lengths, "calls", lambda texts, dtype, rivals: built.append(dtype) or {"unpadded": lambda: None}
+        lengths,
+        "calls",
+        lambda texts, dtype, rivals: built.append(dtype) or dict.fromkeys(lengths.CONTROLLED, lambda: None),
     )
     assert lengths.run(quick=True)["dtype"] == dtype
     assert built == [getattr(torch, dtype)]
@@ -89,6 +92,27 @@ def test_a_round_sets_its_own_times_beside_each_other() -> None:
     assert list(found) == ["even", "bert"]
     assert found["even"] == pytest.approx([39 / 40 * ratio for ratio in (1.0, 1.0, 1.25)]), "39 tokens beside 40"
     assert found["bert"] == pytest.approx([2.0, 2.0, 2.5])
+
+
+def test_of_every_call_the_least_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {
+        "unpadded": iter([{"scan": [1.0, 5.0], "rest": [2.0]}, {"scan": [3.0, 4.0], "rest": [1.0]}]),
+        "even": iter([{"scan": [1.0, 1.0], "rest": [9.0]}, {"scan": [2.0, 2.0], "rest": [8.0]}]),
+    }
+    monkeypatch.setattr(lengths, "profiled", lambda side: next(runs[side]))
+    parts = lengths.least_parts({side: side for side in runs}, least=2, most=2, budget=0.0)
+    assert parts == {"unpadded": {"scan": 5.0, "rest": 1.0}, "even": {"scan": 2.0, "rest": 8.0}}
+    found = lengths.differences(parts, [9, 30])
+    assert found == pytest.approx({"scan": (5 / 39 - 2 / 40) / (10 / 40), "rest": (1 / 39 - 8 / 40) / (10 / 40)})
+
+
+def test_the_parts_of_a_run_are_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = lengths.run(quick=True, output=tmp_path)
+    for side in lengths.CONTROLLED:
+        parts = result["parts"]["two texts"][side]
+        assert set(parts) == {*PARTS.values(), REST}
+        assert all(value > 0 for value in parts.values())
+    assert "unpadded beside even rows" in capsys.readouterr().out
 
 
 def test_rivals_and_their_time_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

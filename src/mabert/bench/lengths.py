@@ -5,6 +5,10 @@ tokens; or they are those of a person's own texts. Random weights of base size, 
 order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT and
 ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as it does for the
 same bits in any batch (`--deterministic`).
+
+Two runs of equal cost differ by more than 5 % on a machine that others use too. So MaBERT unpadded and on even rows are
+also profiled some times, and the least time of every single call of an operation is kept: how much of the difference is
+the work's, and which part's.
 """
 
 import gc
@@ -22,6 +26,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from mabert.baselines.windows import WINDOWED
+from mabert.bench.parts import profiled
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.tasks import DTYPES
@@ -57,6 +62,9 @@ PADDED = ("masked", "bert", "modernbert")
 """Sides that run what a batch is filled up with."""
 
 RIVALS = ("bert", "modernbert")
+
+CONTROLLED = ("unpadded", "even")
+"""Sides whose parts are set beside each other."""
 
 _ROUNDS = {"least": 3, "most": 100, "budget": 40.0}
 
@@ -184,7 +192,8 @@ def run(
 
     Returns:
         ``environment``, ``dtype``, ``rows``, ``speed``: for each distribution how many times the speed of each other
-        side the unpadded run has, by the medians, and ``rounds``: the quartiles of the same within a round.
+        side the unpadded run has, by the medians, ``rounds``: the quartiles of the same within a round, and ``parts``:
+        see `least_parts`.
 
     Raises:
         ValueError: For a dtype or a rival that is not there.
@@ -203,6 +212,7 @@ def run(
     rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget}
     rows: list[Row] = []
     within: dict[str, dict[str, list[float]]] = {}
+    parts: dict[str, dict[str, dict[str, float]]] = {}
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("lengths", total=len(batches))
         for name, lengths in batches.items():
@@ -211,6 +221,7 @@ def run(
             samples = in_turns(sides, **rounds)
             rows += [row_of(name, side, lengths, Spread.of(seconds)) for side, seconds in samples.items()]
             within[name] = within_rounds(samples, lengths)
+            parts[name] = least_parts({side: sides[side] for side in CONTROLLED}, **rounds)
             del sides
             gc.collect()
             progress.advance(bar)
@@ -222,6 +233,7 @@ def run(
         "rows": [asdict(row) for row in rows],
         "speed": speeds(rows),
         "rounds": within,
+        "parts": parts,
     }
     _show(console, rows, result)
     if output is not None:
@@ -252,6 +264,34 @@ def within_rounds(samples: Mapping[str, Sequence[float]], lengths: Sequence[int]
     return {side: torch.quantile(ours / theirs, parts).tolist() for side, theirs in speed.items()}
 
 
+def least_parts(sides: Mapping[str, Callable[[], object]], **rounds: Any) -> dict[str, dict[str, float]]:
+    """Profile forwards in turns; return each side's milliseconds by part, of each call the least of all rounds.
+
+    Args:
+        sides: Name to what is profiled; every round makes the same calls.
+        rounds: As of `mabert.bench.rounds.in_turns`.
+    """
+    runs: dict[str, list[dict[str, list[float]]]] = {side: [] for side in sides}
+    in_turns({side: lambda side=side: runs[side].append(profiled(sides[side])) for side in sides}, **rounds, warm=False)
+    return {
+        side: {part: sum(map(min, zip(*(run[part] for run in every), strict=True))) for part in every[0]}
+        for side, every in runs.items()
+    }
+
+
+def differences(parts: Mapping[str, Mapping[str, float]], lengths: Sequence[int]) -> dict[str, float]:
+    """What each part costs the unpadded run more than the even rows, as a share of all that those take.
+
+    Both by the token, since the even rows have a few more or less of them.
+    """
+    unpadded, even = (
+        {part: milliseconds / tokens_of(side, lengths) for part, milliseconds in parts[side].items()}
+        for side in CONTROLLED
+    )
+    whole = sum(even.values())
+    return {part: (unpadded[part] - even[part]) / whole for part in even}
+
+
 def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
     title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
     table = Table(
@@ -277,3 +317,18 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
             f"{ratio:.2f}" if ratio else "",
         )
     console.print(table)
+    shares = {name: differences(parts, result["lengths"][name]) for name, parts in result["parts"].items()}
+    told = Table(
+        title="least time of each operation: unpadded beside even rows",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        caption="percent of the even rows' time by the token; matrix products are the same, but for their shapes",
+    )
+    told.add_column("lengths", no_wrap=True)
+    for part in next(iter(shares.values())):
+        told.add_column(part, justify="right")
+    told.add_column("all", justify="right")
+    for name, share in shares.items():
+        told.add_row(name, *(f"{100 * value:+.1f}" for value in (*share.values(), sum(share.values()))))
+    console.print(told)

@@ -8,6 +8,7 @@ above it because it computes: the scan does, with an exponential for every chann
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +85,22 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
         started = time.perf_counter()
         forward()
         samples["whole"].append(1e3 * (time.perf_counter() - started))
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            started = time.perf_counter()
-            forward()
-            whole = 1e3 * (time.perf_counter() - started)
-        parts: dict[str, float] = dict.fromkeys([*PARTS.values(), REST], 0.0)
-        for event in profiler.events():
-            if event.name in PARTS:
-                parts[PARTS[event.name]] += event.cpu_time_total / 1e3
-        parts[REST] = whole - sum(parts.values())
-        for part, milliseconds in parts.items():
-            samples[part].append(milliseconds)
+        for part, milliseconds in profiled(forward).items():
+            samples[part].append(sum(milliseconds))
     return {part: statistics.median(values) for part, values in samples.items()}
+
+
+def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
+    """Profile one forward; return the milliseconds of every call of each part, in their order, and of `REST` as one."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        started = time.perf_counter()
+        forward()
+        whole = 1e3 * (time.perf_counter() - started)
+    parts: dict[str, list[float]] = {part: [] for part in PARTS.values()}
+    for event in profiler.events():
+        if event.name in PARTS:
+            parts[PARTS[event.name]].append(event.cpu_time_total / 1e3)
+    return {**parts, REST: [whole - sum(map(sum, parts.values()))]}
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
