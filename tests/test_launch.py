@@ -1,4 +1,4 @@
-"""The launcher: OpenMP's threads sleep unless the person says otherwise, and it is set before torch is loaded."""
+"""The launcher: what torch reads when it is loaded is set before, unless the person says otherwise."""
 
 import os
 import subprocess
@@ -7,8 +7,16 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(("given", "seen"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_the_wait_policy_is_set_before_torch_is_loaded(given, seen):
+@pytest.mark.parametrize(
+    ("name", "given", "seen"),
+    [
+        ("OMP_WAIT_POLICY", None, "PASSIVE"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "ACTIVE"),
+        ("KINETO_LOG_LEVEL", None, "6"),
+        ("KINETO_LOG_LEVEL", "1", "1"),
+    ],
+)
+def test_what_torch_reads_when_it_is_loaded_is_set_before(name, given, seen):
     program = (
         "import sys, os, mabert_launch\n"
         "assert 'torch' not in sys.modules\n"
@@ -16,11 +24,11 @@ def test_the_wait_policy_is_set_before_torch_is_loaded(given, seen):
         "try:\n"
         "    mabert_launch.main()\n"
         "except SystemExit as stop:\n"
-        "    print(os.environ['OMP_WAIT_POLICY'], stop.code)\n"
+        f"    print(os.environ[{name!r}], stop.code)\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = {other: value for other, value in os.environ.items() if other != name}
     if given is not None:
-        environment["OMP_WAIT_POLICY"] = given
+        environment[name] = given
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines()[-1] == f"{seen} 0"
 

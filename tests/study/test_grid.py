@@ -91,10 +91,11 @@ def test_a_field_of_a_task_that_has_none_yet_can_be_set():
 def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
     assert label_of("pattern") == "pattern"
     names = set()
-    for title in ("one", "other"):
-        (tmp_path / "pattern.yaml").write_text(f"title: {title}\n")
-        names.add(label_of(tmp_path / "pattern.yaml"))
-    assert len(names | {"pattern"}) == 3
+    for reference in ("one", "other"):
+        for words in ("title: A\n", "title: B\nnote: of some use\n"):
+            (tmp_path / "pattern.yaml").write_text(f"{words}reference: {reference}\n")
+            names.add(label_of(tmp_path / "pattern.yaml"))
+    assert len(names | {"pattern"}) == 3, "title and note change nothing"
     assert all(name.startswith("pattern-") for name in names)
 
 

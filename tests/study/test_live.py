@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mabert import cli
 from mabert.study import estimate
+from mabert.study import plan as plans
 from mabert.study.cells import CellFiles
 from mabert.study.live import LiveView, duration
 from mabert.study.runner import Status
@@ -248,7 +249,7 @@ def test_a_terminal_is_drawn_on_while_the_study_runs(shown):
     assert not view.live.is_started
 
 
-def test_a_dry_run_on_the_command_line_says_what_it_would_cost_and_begins_nothing(tmp_path, capsys):
+def test_a_dry_run_on_the_command_line_says_what_it_would_cost_and_begins_nothing(tmp_path, monkeypatch, capsys):
     fields = world(tmp_path)
     plan = planned(tmp_path, tmp_path / "other", ARMS, fields)
     steps, tokens = (sum(getattr(cell, name) for cell in plan.cells.values()) for name in ("steps", "tokens"))
@@ -260,6 +261,9 @@ def test_a_dry_run_on_the_command_line_says_what_it_would_cost_and_begins_nothin
     for cell in plan.cells.values():
         assert cell.name in out
     assert not (tmp_path / "root/cells").exists()
+    monkeypatch.setattr(plans, "fast_dtype", lambda: "float32")
+    assert cli.main([*arguments, "pretrain.training.precision=bf16"]) == 0
+    assert "mabert: pretrain.training.precision: bf16, for which this machine has no" in capsys.readouterr().err
     assert cli.main([*arguments, "--from-mnli"]) == 2
     assert "from_mnli is set, and mnli is not among the tasks" in capsys.readouterr().err
 

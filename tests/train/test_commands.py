@@ -39,13 +39,13 @@ def commands(tmp_path):
     [
         (
             "pretrain",
-            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); go on by --resume "
-            "with a smaller training.micro_batch_size or training.gradient_checkpointing=true\n",
+            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); a smaller "
+            "training.micro_batch_size helps, or training.gradient_checkpointing=true; checkpoints are kept\n",
         ),
         (
             "finetune",
             "mabert: out of memory at step 1, with 32 rows at once (224 tokens, padding included); a smaller batch "
-            "helps (--batch-size, --batch-tokens), and shorter examples help (--max-length with --truncate)\n",
+            "helps (batch_size or batch_tokens), and shorter examples help (max_length with truncate)\n",
         ),
     ],
 )

@@ -5,6 +5,7 @@ in `recipes/studies` and `recipes/scales`.
 """
 
 import hashlib
+import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
 SCALES = ("tiny", "mini", "small", "paper")
+WORDS = ("title", "note")
+"""Fields of a study that say something of it and change nothing."""
 
 
 @dataclass
@@ -214,11 +217,15 @@ def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
 
 
 def label_of(study: str | Path) -> str:
-    """What tables and files call a study: its name; with a few digits more where it is a file of one's own."""
+    """What tables and files call a study: its name; with a few digits more where it is a file of one's own.
+
+    The digits stand for what is compared, so that other words in title and note leave them as they are.
+    """
     path = find(study, "studies", STUDIES)
     if path != Path(study):
         return str(study)
-    return f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:4]}"
+    compared = {name: value for name, value in read_yaml(path).items() if name not in WORDS}
+    return f"{path.stem}-{hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()[:4]}"
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:

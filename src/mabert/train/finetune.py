@@ -259,7 +259,7 @@ def run_seeds(
             leave_no_checkpoints(folder, rate, seed)
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        raise TrainingDivergedError(f"{causes}; the other seeds are kept: name those alone with --resume")
+        raise TrainingDivergedError(f"{causes}; the other seeds are kept and may be named alone")
     return runs
 
 

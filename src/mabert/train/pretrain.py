@@ -380,7 +380,7 @@ class PretrainTrainer(MaBertTrainer):
     whole step.
     """
 
-    smaller = "go on by --resume with a smaller training.micro_batch_size or training.gradient_checkpointing=true"
+    smaller = "a smaller training.micro_batch_size helps, or training.gradient_checkpointing=true; checkpoints are kept"
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(compute_loss_func=mean_over_scored, **arguments)
