@@ -106,13 +106,22 @@ def test_of_every_call_the_least_time_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert found == pytest.approx({"scan": (5 / 39 - 2 / 40) / (10 / 40), "rest": (1 / 39 - 8 / 40) / (10 / 40)})
 
 
-def test_the_parts_of_a_run_are_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_a_run_are_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     result = lengths.run(quick=True, output=tmp_path)
     for side in lengths.CONTROLLED:
         parts = result["parts"]["two texts"][side]
         assert set(parts) == {*PARTS.values(), REST}
         assert all(value > 0 for value in parts.values())
-    assert "unpadded beside even rows" in capsys.readouterr().out
+    out = capsys.readouterr().out.splitlines()
+    assert max(map(len, out)) <= 80
+    below = out[next(place for place, line in enumerate(out) if "unpadded beside even rows" in line) :]
+    head = next(line.split() for line in below if "products" in line)
+    assert head[1:] == ["products", "attention", "scan", "conv", "norms", "gelu", "rest", "added"]
+    _, *parts, added = map(float, next(line.split() for line in below if "two texts" in line)[2:])
+    assert added == pytest.approx(sum(parts), abs=0.4), "without the products"
 
 
 def test_rivals_and_their_time_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from mabert.baselines.windows import WINDOWED
-from mabert.bench.parts import profiled
+from mabert.bench.parts import PARTS, REST, profiled
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.tasks import DTYPES
@@ -65,6 +65,12 @@ RIVALS = ("bert", "modernbert")
 
 CONTROLLED = ("unpadded", "even")
 """Sides whose parts are set beside each other."""
+
+SAME = PARTS["aten::linear"]
+"""The part that is the same work by the token on both of these."""
+
+SHORT = {SAME: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}
+"""Parts by the names that fit a terminal of 80 columns."""
 
 _ROUNDS = {"least": 3, "most": 100, "budget": 40.0}
 
@@ -323,12 +329,12 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption="percent of the even rows' time by the token; matrix products are the same, but for their shapes",
+        caption="percent of the even rows' time by the token; added: all but the products, which are as many",
     )
     told.add_column("lengths", no_wrap=True)
-    for part in next(iter(shares.values())):
-        told.add_column(part, justify="right")
-    told.add_column("all", justify="right")
+    for part in (*next(iter(shares.values())), "added"):
+        told.add_column(SHORT.get(part, part), justify="right", no_wrap=True)
     for name, share in shares.items():
-        told.add_row(name, *(f"{100 * value:+.1f}" for value in (*share.values(), sum(share.values()))))
+        added = sum(value for part, value in share.items() if part != SAME)
+        told.add_row(name, *(f"{100 * value:+.1f}" for value in (*share.values(), added)))
     console.print(told)
