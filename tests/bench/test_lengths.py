@@ -100,7 +100,8 @@ def test_of_every_call_the_least_time_is_kept(monkeypatch: pytest.MonkeyPatch) -
         "even": iter([{"scan": [1.0, 1.0], "rest": [9.0]}, {"scan": [2.0, 2.0], "rest": [8.0]}]),
     }
     monkeypatch.setattr(lengths, "profiled", lambda side: next(runs[side]))
-    parts = lengths.least_parts({side: side for side in runs}, least=2, most=2, budget=0.0)
+    parts, rounds = lengths.least_parts({side: side for side in runs}, least=2, most=2, budget=0.0)
+    assert rounds == 2
     assert parts == {"unpadded": {"scan": 5.0, "rest": 1.0}, "even": {"scan": 2.0, "rest": 8.0}}
     found = lengths.differences(parts, [9, 30])
     assert found == pytest.approx({"scan": (5 / 39 - 2 / 40) / (10 / 40), "rest": (1 / 39 - 8 / 40) / (10 / 40)})
@@ -111,6 +112,7 @@ def test_the_parts_of_a_run_are_all_of_it(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result = lengths.run(quick=True, output=tmp_path)
+    assert result["profiled"] == {"two texts": 1}
     for side in lengths.CONTROLLED:
         parts = result["parts"]["two texts"][side]
         assert set(parts) == {*PARTS.values(), REST}

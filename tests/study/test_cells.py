@@ -250,16 +250,23 @@ def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
 def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(tmp_path, monkeypatch, here):
     monkeypatch.setattr(plans, "fast_dtype", lambda: here)
     fields = changed(world(tmp_path), (*TRAINING, "precision"), "bf16")
-    told = plans.emulated_precision(planned(tmp_path, tmp_path / "root", fields=fields))
-    both = plans.emulated_precision(
-        planned(tmp_path, tmp_path / "root", fields=changed(fields, ("finetune", "precision"), "bf16"))
-    )
-    assert plans.emulated_precision(planned(tmp_path, tmp_path / "root", fields=world(tmp_path / "other"))) is None
+    root = tmp_path / "root"
+
+    def complaint(fields):
+        return plans.emulated_precision(planned(tmp_path, root, fields=fields), root)
+
+    told, both = complaint(fields), complaint(changed(fields, ("finetune", "precision"), "bf16"))
+    assert complaint(world(tmp_path / "other")) is None
     if here == "bfloat16":
         assert (told, both) == (None, None)
     else:
         assert told.startswith("pretrain.training.precision: bf16, for which this machine has no instructions")
         assert both.startswith("pretrain.training.precision and finetune.precision: bf16, ")
+        plan = planned(tmp_path, root, fields=fields)
+        name = next(name for name, cell in plan.cells.items() if cell.kind == "pretraining")
+        CellFiles(root, name).run.mkdir(parents=True)
+        (CellFiles(root, name).run / "result.json").write_text("{}")
+        assert plans.emulated_precision(plan, root) is None, "what is finished is not computed again"
 
 
 @pytest.mark.parametrize(

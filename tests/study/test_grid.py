@@ -376,6 +376,8 @@ def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
     assert (column["train"], column["validation"], column["epochs"]) == (30, 10, 2)
     assert table.task.label_names == ("other", "same")
     assert list(table.splits["validation"]["label"][:3]) == [0, 1, 1]
+    characters = sum(len(row["text_a"] + row["text_b"]) for row in table.splits["train"])
+    assert table.tokens() == round(characters / 4.5 + 30 * 3), "[CLS] and two [SEP] of each pair"
     cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
     assert [column["title"] for column in cola.columns(1)] == ["CoLA"]
     assert cola.columns(1)[0]["metric"] == "matthews_correlation"

@@ -3,6 +3,7 @@
 import json
 import re
 import statistics
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,7 @@ from mabert.study.live import LiveView, duration
 from mabert.study.runner import Status
 from mabert.train.fields import build
 from mabert.train.recipe import PretrainRecipe
+from mabert.train.run import grid_file
 from tests.study.helpers import changed, planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
@@ -136,16 +138,16 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
     fields = world(tmp_path)
     probed = []
 
-    def probe(recipe, rows, length, *, scores):
-        probed.append((recipe.model["hidden_size"], rows, length, scores))
-        return estimate.Times(0.5 + (1e-3 if scores else 8e-4) * rows * length, 0.25)
+    def probe(recipe, rows, length, dropout):
+        probed.append((recipe.model["hidden_size"], rows, length, dropout))
+        return estimate.Times(0.5 + (1e-3 if dropout is None else 8e-4) * rows * length, 0.25)
 
     monkeypatch.setattr(estimate, "probe", probe)
     arms = {**ARMS, "again": {"finetune": {"pooling": "cls"}}}
     plan = planned(tmp_path, tmp_path / "root", arms, fields, budgets=("50%", "100%"))
     costs = {cost.cell.title: cost for cost in estimate.estimates(plan, tmp_path / "root")}
-    windows = [(8, 4, True), (4, 12, True), (4, 24, True), (8, 4, False), (4, 12, False)]
-    assert sorted(probed) == sorted((width, *each) for width in (16, 32) for each in windows)
+    windows = [(8, 4, None), (4, 12, None), (4, 24, None), (8, 4, 0.0), (4, 12, 0.0)]
+    assert sorted(probed, key=str) == sorted(((width, *each) for width in (16, 32) for each in windows), key=str)
     micro_batches = 8 / 4
     expected = 9 * (micro_batches * 0.5 + 0.096 + 0.25) + 3 * (micro_batches * 0.5 + 0.192 + 0.25)
     assert costs["pretrain map, 100%"].seconds == pytest.approx(expected)
@@ -165,8 +167,8 @@ def test_a_dry_run_probes_each_model_once_and_counts_what_is_left(tmp_path, monk
 def test_models_whose_layers_only_come_in_another_order_are_timed_once(tmp_path, monkeypatch):
     told, probed = [], []
 
-    def probe(recipe, rows, length, *, scores):
-        probed.append((recipe.model["layer_pattern"], rows, length, scores))
+    def probe(recipe, rows, length, dropout):
+        probed.append((recipe.model["layer_pattern"], rows, length, dropout))
         return estimate.Times(0.5, 0.25)
 
     monkeypatch.setattr(estimate, "probe", probe)
@@ -175,23 +177,26 @@ def test_models_whose_layers_only_come_in_another_order_are_timed_once(tmp_path,
     estimate.estimates(plan, tmp_path / "root", told.append)
     assert {pattern for pattern, *_ in probed} == {"MMT", "MTT"}
     assert len(told) == len(probed) == len(set(probed))
-    assert told[0] == "pretrain MMT, 100%: a step of 8 x 4 tokens"
+    assert told[0] == "pretraining MMT, 100%: 8 x 4 tokens"
+    assert "fine-tuning MTT, 100%: 4 x 12 tokens" in told
 
 
-def test_fine_tuning_is_timed_in_its_own_precision(tmp_path, monkeypatch):
+def test_fine_tuning_is_timed_with_its_own_precision_and_dropout(tmp_path, monkeypatch):
     probed = set()
 
-    def probe(recipe, rows, length, *, scores):
+    def probe(recipe, rows, length, dropout):
         slow = 3.0 if recipe.training.precision == "bf16" else 1.0
-        probed.add((recipe.training.precision, scores))
+        probed.add((recipe.training.precision, recipe.training.gradient_checkpointing, dropout))
         return estimate.Times(slow * 1e-3 * rows * length, 0.25)
 
     monkeypatch.setattr(estimate, "probe", probe)
     fields = changed(world(tmp_path), ("pretrain", "training", "precision"), "bf16")
+    fields = changed(fields, ("pretrain", "training", "gradient_checkpointing"), True)
+    fields = changed(fields, ("finetune", "dropout"), 0.3)
     assert fields["finetune"]["precision"] == "fp32"
     plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, fields)
     costs = {cost.cell.kind: cost for cost in estimate.estimates(plan, tmp_path / "root")}
-    assert probed == {("bf16", True), ("fp32", False)}
+    assert probed == {("bf16", True, None), ("fp32", False, 0.3)}
     tuning = costs["finetuning"]
     assert tuning.seconds == pytest.approx(tuning.cell.steps * 0.25 + tuning.cell.tokens * 1e-3)
 
@@ -199,20 +204,24 @@ def test_fine_tuning_is_timed_in_its_own_precision(tmp_path, monkeypatch):
 def test_a_model_that_is_slow_over_few_tokens_is_not_timed_over_more(tmp_path, monkeypatch):
     probed = []
 
-    def probe(recipe, rows, length, *, scores):
-        probed.append((rows, length, scores))
+    def probe(recipe, rows, length, dropout):
+        probed.append((rows, length, dropout))
         return estimate.Times(estimate.PATIENCE * 1.6, 0.25)
 
     monkeypatch.setattr(estimate, "probe", probe)
     plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, world(tmp_path))
     costs = {cost.cell.kind: cost for cost in estimate.estimates(plan, tmp_path / "root")}
-    assert probed == [(8, 4, True), (8, 4, False)]
+    assert probed == [(8, 4, None), (8, 4, 0.0)]
+    assert all(cost.at_most for cost in costs.values())
+    console = Console(width=120, record=True)
+    estimate.show(plan, costs.values(), console)
+    assert " tokens, at most " in console.export_text()
     a_token = estimate.PATIENCE * 1.6 / 32
     cell = costs["pretraining"].cell
     assert costs["pretraining"].seconds == pytest.approx(cell.tokens * a_token + cell.steps * 0.25)
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 4), (2.0, 3), (9.0, 1)])
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 3), (2.0, 3), (4.0, 2), (9.0, 1)])
 def test_a_probe_calls_no_more_when_its_time_is_over(tmp_path, monkeypatch, seconds, calls):
     fields = world(tmp_path)
     plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, fields)
@@ -230,10 +239,37 @@ def test_a_probe_calls_no_more_when_its_time_is_over(tmp_path, monkeypatch, seco
 
     monkeypatch.setattr(estimate, "timed", timed)
     monkeypatch.setattr(estimate.time, "monotonic", lambda: clock[0])
-    taken = estimate.probe(recipe, 2, 4, scores=True)
-    assert len(passes) == calls
-    kept = [seconds + number / 1000 for number in range(1, calls + 1)][1:] or [seconds + 0.001]
+    taken = estimate.probe(recipe, 2, 4)
+    assert len(passes) == calls, "of those that are timed; the first is not, which may compile kernels"
+    kept = [seconds + number / 1000 for number in range(1, calls + 1)]
     assert taken.forward_backward == pytest.approx(statistics.median(kept))
+
+
+def test_a_probe_is_of_the_model_that_is_trained(tmp_path, monkeypatch):
+    built = []
+    new = estimate.new_model
+    monkeypatch.setattr(estimate, "new_model", lambda config: built.append(new(config)) or built[-1])
+    fields = changed(world(tmp_path), ("pretrain", "training", "gradient_checkpointing"), True)
+    plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, changed(fields, ("finetune", "dropout"), 0.3))
+    estimate.estimates(plan, tmp_path / "root")
+    seen = {(model.is_activation_checkpointing, model.config.hidden_dropout_prob) for model in built}
+    assert seen == {(True, 0.1), (False, 0.3)}
+
+
+def test_a_micro_batch_above_the_batch_is_the_batch(tmp_path, monkeypatch):
+    probed = []
+
+    def probe(recipe, rows, length, dropout):
+        probed.append(rows)
+        return estimate.Times(0.5 + 1e-3 * rows * length, 0.25)
+
+    monkeypatch.setattr(estimate, "probe", probe)
+    fields = changed(world(tmp_path), ("pretrain", "training", "micro_batch_size"), 64)
+    assert fields["pretrain"]["training"]["batch_size"] == 8
+    plan = planned(tmp_path, tmp_path / "root", {"MMT": {}}, fields)
+    costs = estimate.estimates(plan, tmp_path / "root")
+    assert set(probed) == {8}
+    assert costs[0].seconds == pytest.approx(9 * (0.5 + 0.096 + 0.25) + 3 * (0.5 + 0.192 + 0.25))
 
 
 def test_a_terminal_is_drawn_on_while_the_study_runs(shown):
@@ -282,6 +318,11 @@ def test_of_a_begun_cell_what_is_left_counts(tmp_path):
             (files.run / folder / "result.json").write_text("{}")
     assert CellFiles(root, pretraining.name).left(pretraining) == pytest.approx(1 - 3 / pretraining.steps)
     assert CellFiles(root, tuning.name).left(tuning) == 1 - 1 / len(tuning.seeds)
+    grid = replace(tuning, content=changed(tuning.content, ("recipe", "learning_rates"), [0.02, 0.2]))
+    assert CellFiles(root, tuning.name).left(grid) == 3 / 4, "one seed and two rates of two and two"
+    grid_file(CellFiles(root, tuning.name).run, 0.2).parent.mkdir()
+    grid_file(CellFiles(root, tuning.name).run, 0.2).write_text("{}")
+    assert CellFiles(root, tuning.name).left(grid) == 2 / 4
     (CellFiles(root, tuning.name).run / "unfinished/seed-1-lr-0.02/checkpoint-2").mkdir(parents=True)
     assert CellFiles(root, tuning.name).left(tuning) == 1 - 1 / len(tuning.seeds) - 2 / tuning.steps
     finish(root, pretraining.name, 1.0)

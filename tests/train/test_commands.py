@@ -39,13 +39,15 @@ def commands(tmp_path):
     [
         (
             "pretrain",
-            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); a smaller "
-            "training.micro_batch_size helps, or training.gradient_checkpointing=true; checkpoints are kept\n",
+            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); go on by --resume "
+            "with a smaller training.micro_batch_size or training.gradient_checkpointing=true (in a study, by the same "
+            "command with pretrain.training.micro_batch_size)\n",
         ),
         (
             "finetune",
             "mabert: out of memory at step 1, with 32 rows at once (224 tokens, padding included); a smaller batch "
-            "helps (batch_size or batch_tokens), and shorter examples help (max_length with truncate)\n",
+            "helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and shorter examples help "
+            "(--max-length with --truncate; in a study finetune.max_length and so on)\n",
         ),
     ],
 )

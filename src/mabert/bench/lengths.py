@@ -8,7 +8,7 @@ same bits in any batch (`--deterministic`).
 
 Two runs of equal cost differ by more than 5 % on a machine that others use too. So MaBERT unpadded and on even rows are
 also profiled some times, and the least time of every single call of an operation is kept: how much of the difference is
-the work's, and which part's.
+the work's, and which part's. What lies between these calls, Python and the profiler's own work among it, is one part.
 """
 
 import gc
@@ -194,12 +194,13 @@ def run(
         own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
         dtype: Of the weights; default, `mabert.environment.fast_dtype`.
         rivals: Of `RIVALS`, beside MaBERT.
-        budget: Seconds for the rounds of a batch, after which none past the third is begun.
+        budget: Seconds for the rounds of a batch, half of them to be timed whole and half in parts; after that no round
+            past the third is begun.
 
     Returns:
         ``environment``, ``dtype``, ``rows``, ``speed``: for each distribution how many times the speed of each other
-        side the unpadded run has, by the medians, ``rounds``: the quartiles of the same within a round, and ``parts``:
-        see `least_parts`.
+        side the unpadded run has, by the medians, ``rounds``: the quartiles of the same within a round, ``parts``: see
+        `least_parts`, and ``profiled``: of how many rounds.
 
     Raises:
         ValueError: For a dtype or a rival that is not there.
@@ -215,10 +216,11 @@ def run(
     batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
-    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget}
+    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget / 2}
     rows: list[Row] = []
     within: dict[str, dict[str, list[float]]] = {}
     parts: dict[str, dict[str, dict[str, float]]] = {}
+    profiles: dict[str, int] = {}
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("lengths", total=len(batches))
         for name, lengths in batches.items():
@@ -227,7 +229,7 @@ def run(
             samples = in_turns(sides, **rounds)
             rows += [row_of(name, side, lengths, Spread.of(seconds)) for side, seconds in samples.items()]
             within[name] = within_rounds(samples, lengths)
-            parts[name] = least_parts({side: sides[side] for side in CONTROLLED}, **rounds)
+            parts[name], profiles[name] = least_parts({side: sides[side] for side in CONTROLLED}, **rounds)
             del sides
             gc.collect()
             progress.advance(bar)
@@ -240,6 +242,7 @@ def run(
         "speed": speeds(rows),
         "rounds": within,
         "parts": parts,
+        "profiled": profiles,
     }
     _show(console, rows, result)
     if output is not None:
@@ -270,19 +273,23 @@ def within_rounds(samples: Mapping[str, Sequence[float]], lengths: Sequence[int]
     return {side: torch.quantile(ours / theirs, parts).tolist() for side, theirs in speed.items()}
 
 
-def least_parts(sides: Mapping[str, Callable[[], object]], **rounds: Any) -> dict[str, dict[str, float]]:
-    """Profile forwards in turns; return each side's milliseconds by part, of each call the least of all rounds.
+def least_parts(sides: Mapping[str, Callable[[], object]], **rounds: Any) -> tuple[dict[str, dict[str, float]], int]:
+    """Profile forwards in turns.
 
     Args:
         sides: Name to what is profiled; every round makes the same calls.
         rounds: As of `mabert.bench.rounds.in_turns`.
+
+    Returns:
+        Each side's milliseconds by part, of each call the least of all rounds; and how many rounds there were.
     """
     runs: dict[str, list[dict[str, list[float]]]] = {side: [] for side in sides}
     in_turns({side: lambda side=side: runs[side].append(profiled(sides[side])) for side in sides}, **rounds, warm=False)
-    return {
+    least = {
         side: {part: sum(map(min, zip(*(run[part] for run in every), strict=True))) for part in every[0]}
         for side, every in runs.items()
     }
+    return least, len(next(iter(runs.values())))
 
 
 def differences(parts: Mapping[str, Mapping[str, float]], lengths: Sequence[int]) -> dict[str, float]:

@@ -56,7 +56,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     added.add_argument(
         "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
     )
-    added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run nothing")
+    added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run none")
     where = added.add_argument_group("where it runs")
     where.add_argument("--processes", type=int, default=1, help="of a cell, one a GPU [%(default)s]")
     where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
@@ -94,7 +94,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.cluster and not options.dry_run:
         send_runners(options, fields, root)
         return
-    if slow := emulated_precision(plan):
+    if slow := emulated_precision(plan, root):
         complain(slow)
     if options.dry_run:
         from rich.console import Console
@@ -105,7 +105,7 @@ def run_grid(options: argparse.Namespace) -> None:
         from mabert.study.estimate import estimates, show
 
         keep_freed_memory()  # as what is estimated will
-        done, lines = itertools.count(), Lines("timing models")
+        done, lines = itertools.count(), Lines("timing models", amount="{:.0f} probes".format)
         with Console(stderr=True).status("timing models") as status:
 
             def tell(what: str) -> None:

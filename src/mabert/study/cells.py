@@ -13,7 +13,7 @@ from typing import Any
 from filelock import FileLock
 
 from mabert.reading import read_json, read_json_if_there
-from mabert.train.run import REQUEST, RESULT, UNFINISHED
+from mabert.train.run import REQUEST, RESULT, UNFINISHED, grid_file
 from mabert.writing import locked
 
 
@@ -129,14 +129,17 @@ class CellFiles:
         return RESULT in listed and set(seeds) <= set(self.seeds())
 
     def left(self, cell: Cell) -> float:
-        """The share of a cell's work that is to be done: since the last checkpoint, and of a fine-tuning the seeds that
-        are not finished."""
+        """The share of a cell's work that is to be done: since the last checkpoint, and of a fine-tuning the seeds and
+        the learning rates of a grid that are not finished."""
         if self.done(cell):
             return 0.0
         whole, checkpoints = 1.0, list(self.run.glob("checkpoint-*"))
         if cell.kind == "finetuning":
             missing = set(cell.seeds) - set(self.seeds())
-            whole = len(missing) / len(cell.seeds)
+            rates = cell.content["recipe"]["learning_rates"]
+            untried = [] if len(rates) == 1 else [rate for rate in rates if not grid_file(self.run, rate).is_file()]
+            runs = len(cell.seeds) + (len(rates) if len(rates) > 1 else 0)
+            whole = (len(missing) + len(untried)) / runs
             places = (self.run.glob(f"{UNFINISHED}/seed-{seed}-lr-*/checkpoint-*") for seed in missing)
             checkpoints = [*chain.from_iterable(places)]
         saved = max((int(folder.name.removeprefix("checkpoint-")) for folder in checkpoints), default=0)

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from mabert.precision import resolve_precision
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.live import duration
 from mabert.study.plan import Plan
+from mabert.study.work import micro_batch
 from mabert.train.fields import build
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import model_config, new_model
@@ -39,8 +40,9 @@ PROBES = 3
 """Calls of a probe after the first."""
 
 PATIENCE = 5.0
-"""Seconds after which a probe calls no more. Where a pass over few tokens alone takes longer, as in bf16 on a CPU that
-has no instructions for it, each token of a long one is taken to cost as much as each of these."""
+"""Seconds after which a probe, which has called once to warm up and once to be timed, calls no more. Where a pass over
+few tokens alone takes that long, as in bf16 on a CPU that has no instructions for it, none over more is timed: each
+token is taken to cost as much as each of these, which is an upper bound."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Estimate:
     Attributes:
         cell: It.
         left: The share of it that is to be done.
-        seconds: Of all of it, on this machine, in this process.
+        seconds: Of all of it, on this machine, in one process.
+        at_most: Whether that is an upper bound, see `PATIENCE`.
     """
 
     cell: Cell
     left: float
     seconds: float
+    at_most: bool = False
 
 
 def estimates(plan: Plan, root: Path, tell: Callable[[str], object] = lambda _: None) -> list[Estimate]:
@@ -68,30 +72,34 @@ def estimates(plan: Plan, root: Path, tell: Callable[[str], object] = lambda _: 
 
     A step is the optimizer's update and, of each micro-batch, a pass forward and backward: so much for any, and so much
     for each token. Models that differ in nothing a step's time depends on are probed once; the order of their layers is
-    such a thing. Fine-tuning is taken to pass its tokens at the pace of the first stage's windows, in its own
-    precision and without the vocabulary's scores.
+    such a thing. Fine-tuning is taken to pass its tokens at the pace of the first stage's windows, with its own
+    precision and dropout and without the vocabulary's scores. Longformer comes out too cheap: it fills inputs up to
+    whole windows, and a pass over few tokens is less quick for that.
     """
     probes = Probes(tell)
-    found: dict[str, float] = {}
+    found: dict[str, Estimate] = {}
     learners: dict[str, Learner] = {}
     for name, cell in plan.cells.items():
         if cell.kind == "pretraining":
             recipe = build(PretrainRecipe, cell.order["recipe"], "")
-            learner = learners[name] = Learner(cell.title, recipe, cell.content["recipe"]["model"])
             training = recipe.training
+            training.micro_batch_size = micro_batch(training, 1)
+            about = cell.title.removeprefix("pretrain ")
+            timed_as = learners[name] = Learner(about, recipe, cell.content["recipe"]["model"])
             passes = training.batch_size / training.micro_batch_size
-            update = probes.update(learner)
-            found[name] = 0.0
+            update, seconds = probes.update(timed_as), 0.0
             for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True):
-                line = probes.line(learner, stage.length, scores=True)
-                found[name] += steps * (passes * line.step + training.batch_size * stage.length * line.token + update)
+                line = probes.line(timed_as, stage.length)
+                seconds += steps * (passes * line.step + training.batch_size * stage.length * line.token + update)
         else:
             assert cell.needs is not None
             learner = learners[name] = learners[cell.needs]
-            tuned = learner.at(cell.content["recipe"]["precision"])
-            line = probes.line(tuned, learner.recipe.stages[0].length, scores=False)
-            found[name] = cell.steps * (line.step + probes.update(learner)) + cell.tokens * line.token
-    return [Estimate(cell, CellFiles(root, name).left(cell), found[name]) for name, cell in plan.cells.items()]
+            timed_as = learner.tuned(cell.content["recipe"])
+            line = probes.line(timed_as, learner.recipe.stages[0].length)
+            seconds = cell.steps * (line.step + probes.update(learner)) + cell.tokens * line.token
+        left = CellFiles(root, name).left(cell)
+        found[name] = Estimate(cell, left, seconds, at_most=probes.short(timed_as) > PATIENCE)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -102,22 +110,25 @@ class Learner:
         title: Of its pretraining.
         recipe: Of its pretraining.
         model: Its configuration, resolved.
+        dropout: Of fine-tuning, which goes without the vocabulary's scores; None while it is pretrained.
     """
 
     title: str
     recipe: PretrainRecipe
     model: dict[str, Any]
+    dropout: float | None = None
 
-    def at(self, precision: str) -> "Learner":
-        """The same in another precision."""
-        return replace(self, recipe=replace(self.recipe, training=replace(self.recipe.training, precision=precision)))
+    def tuned(self, recipe: Mapping[str, Any]) -> "Learner":
+        """The same in fine-tuning by a recipe."""
+        training = replace(self.recipe.training, precision=recipe["precision"], gradient_checkpointing=False)
+        return replace(self, recipe=replace(self.recipe, training=training), dropout=recipe["dropout"])
 
     def known_by(self) -> str:
         """All that the time of its steps depends on."""
+        recipe, training = self.recipe, self.recipe.training
         unordered = {name: sorted(self.model.get(name) or "") for name in LAYERS}
-        precision = resolve_precision(self.recipe.training.precision)
-        takes = ({**self.model, **unordered}, precision, self.recipe.masking.probability)
-        return repr((self.recipe.architecture, *takes))
+        takes = (resolve_precision(training.precision), training.gradient_checkpointing, recipe.masking.probability)
+        return repr((recipe.architecture, {**self.model, **unordered}, *takes, self.dropout))
 
 
 class Probes:
@@ -131,26 +142,31 @@ class Probes:
         self.tell = tell
         self.taken: dict[tuple[Any, ...], Times] = {}
 
-    def line(self, learner: Learner, length: int, *, scores: bool) -> "Line":
+    def line(self, learner: Learner, length: int) -> "Line":
         """Of a pass over windows of a length."""
         most = PROBE_TOKENS // length if not torch.cuda.is_available() else learner.recipe.training.micro_batch_size
         rows = max(1, min(learner.recipe.training.micro_batch_size, most))
-        short = self.times(learner, *SHORT, scores).forward_backward
+        short = self.short(learner)
         if short > PATIENCE:
             rows, length = SHORT
-        long = self.times(learner, rows, length, scores).forward_backward
+        long = self.times(learner, rows, length).forward_backward
         return Line.through((SHORT[0] * SHORT[1], short), (rows * length, long))
+
+    def short(self, learner: Learner) -> float:
+        """Of a pass over few tokens."""
+        return self.times(learner, *SHORT).forward_backward
 
     def update(self, learner: Learner) -> float:
         """Of the optimizer's step."""
-        return self.times(learner, *SHORT, scores=True).update
+        return self.times(learner, *SHORT).update
 
-    def times(self, learner: Learner, rows: int, length: int, scores: bool) -> "Times":
+    def times(self, learner: Learner, rows: int, length: int) -> "Times":
         """Of a model, or of another one that takes as long."""
-        key = (learner.known_by(), rows, length, scores)
+        key = (learner.known_by(), rows, length)
         if key not in self.taken:
-            self.tell(f"{learner.title}: a step of {rows} x {length} tokens{'' if scores else ', without the scores'}")
-            self.taken[key] = probe(learner.recipe, rows, length, scores=scores)
+            kind = "pretraining" if learner.dropout is None else "fine-tuning"
+            self.tell(f"{kind} {learner.title}: {rows} x {length} tokens")
+            self.taken[key] = probe(learner.recipe, rows, length, learner.dropout)
         return self.taken[key]
 
 
@@ -184,20 +200,24 @@ class Line(NamedTuple):
         return cls(max(0.0, short[1] - token * short[0]), token)
 
 
-def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Times:
+def probe(recipe: PretrainRecipe, rows: int, length: int, dropout: float | None = None) -> Times:
     """Times a training step on windows of a length.
 
     Args:
         recipe: The pretraining's.
         rows: Of the batch.
         length: Tokens of a row.
-        scores: Whether the vocabulary's scores and their loss are part of the pass.
+        dropout: Of fine-tuning, whose pass is without the vocabulary's scores; None for the pretraining's.
     """
     assert recipe.tokenizer is not None
-    config = model_config(recipe, load_tokenizer(recipe.tokenizer))
+    family, config = family_named(recipe.architecture), model_config(recipe, load_tokenizer(recipe.tokenizer))
+    for name, value in {} if dropout is None else family.classifier_dropout(dropout).items():
+        setattr(config, name, value)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = new_model(config).to(device).train()
-    head = getattr(model, family_named(recipe.architecture).head)
+    if recipe.training.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    head = getattr(model, family.head)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     ids = torch.randint(5, config.vocab_size, (rows, length), device=device)
     labels = ids.masked_fill(torch.rand(ids.shape, device=device) >= recipe.masking.probability, -100)
@@ -206,7 +226,7 @@ def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Ti
 
     def forward_backward() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=bf16), at_scored_positions(head, labels):
-            if scores:
+            if dropout is None:
                 loss = mean_over_scored(model(input_ids=ids), labels)
             else:
                 loss = model.base_model(input_ids=ids).last_hidden_state.float().mean()
@@ -220,13 +240,12 @@ def probe(recipe: PretrainRecipe, rows: int, length: int, *, scores: bool) -> Ti
         if device == "cuda":
             torch.cuda.synchronize()
 
+    forward_backward()  # which may compile kernels for half a minute
+    update()
     began = time.monotonic()
-    first = Times(timed(forward_backward), timed(update))
-    taken: list[Times] = []
+    taken = [Times(timed(forward_backward), timed(update))]
     while len(taken) < PROBES and time.monotonic() - began < PATIENCE:
         taken.append(Times(timed(forward_backward), timed(update)))
-    # What takes so long that the first call is the only one is little longer for being the first.
-    taken = taken or [first]
     return Times(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 
@@ -249,8 +268,9 @@ def show(plan: Plan, costs: Iterable[Estimate], console: Console) -> None:
     console.print(
         f"{plan.name} at scale {plan.scale_name}: {kinds[0]} pretrainings and {kinds[1]} fine-tunings to run, "
         f"{sum(cost.left * cost.cell.steps for cost in left):,.0f} steps, {shown(tokens)} tokens, "
-        f"about {duration(sum(cost.left * cost.seconds for cost in left))} on this machine (times by a probe of each "
-        "model, fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
+        f"{'at most' if any(cost.at_most for cost in left) else 'about'} "
+        f"{duration(sum(cost.left * cost.seconds for cost in left))} on this machine in one process (times by a probe "
+        "of each model, fine-tunings' tokens from the length of their texts; evaluation and tokenising come on top)",
         soft_wrap=True,
         markup=False,
         emoji=False,

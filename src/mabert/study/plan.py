@@ -328,19 +328,20 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
     return None
 
 
-def emulated_precision(plan: Plan) -> str | None:
-    """Whether a plan asks for bf16 on a machine that computes it in float32.
+def emulated_precision(plan: Plan, root: Path) -> str | None:
+    """Whether what is left of a plan asks for bf16 on a machine that computes it in float32.
 
     Returns:
         The fields that ask for it, in a line; None where none does.
     """
-    asked = (precision_of(cell, cell.order["recipe"]) for cell in plan.cells.values())
+    left = [cell for cell, files in cells_of(plan, root) if not files.done(cell)]
+    asked = (precision_of(cell, cell.order["recipe"]) for cell in left)
     fields = dict.fromkeys(field for field, recipe in asked if recipe["precision"] == "bf16")
     if not fields or fast_dtype() != "float32":
         return None
     return (
         f"{' and '.join(fields)}: bf16, for which this machine has no instructions; fp32, or auto, is several times as "
-        "fast here"
+        "fast here (a cell in fp32 is another cell)"
     )
 
 

@@ -34,9 +34,10 @@ from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build
-from mabert.train.finetune import finetune, grid_file
+from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import PretrainRecipe, TrainingRecipe
+from mabert.train.run import grid_file
 from mabert.writing import write_text
 
 BUSY = 75

@@ -64,8 +64,8 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 BEST = "best.safetensors"
 """The weights of the best epoch so far, in a checkpoint."""
 
-SHORTER = "shorter examples help (max_length with truncate)"
-SMALLER = f"a smaller batch helps (batch_size or batch_tokens), and {SHORTER}"
+SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
+SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
 @dataclass

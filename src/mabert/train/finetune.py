@@ -34,7 +34,7 @@ from mabert.train.classifier import (
     new_classifier,
     train_classifier,
 )
-from mabert.train.run import RESULT, RunFolder, now
+from mabert.train.run import RESULT, RunFolder, grid_file, now
 from mabert.train.trainer import TrainingDivergedError, joined
 from mabert.writing import write_text
 
@@ -177,11 +177,6 @@ def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes} processes")
 
 
-def grid_file(folder: Path, rate: float) -> Path:
-    """Where the score of a learning rate is kept."""
-    return folder / "grid" / f"{rate:g}.json"
-
-
 def best_rate(
     job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], processes: PartialState
 ) -> tuple[float, dict[str, float | None]]:
@@ -259,7 +254,7 @@ def run_seeds(
             leave_no_checkpoints(folder, rate, seed)
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        raise TrainingDivergedError(f"{causes}; the other seeds are kept and may be named alone")
+        raise TrainingDivergedError(f"{causes}; the other seeds are finished and kept; leave out those that diverged")
     return runs
 
 

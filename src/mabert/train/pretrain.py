@@ -380,7 +380,10 @@ class PretrainTrainer(MaBertTrainer):
     whole step.
     """
 
-    smaller = "a smaller training.micro_batch_size helps, or training.gradient_checkpointing=true; checkpoints are kept"
+    smaller = (
+        "go on by --resume with a smaller training.micro_batch_size or training.gradient_checkpointing=true "
+        "(in a study, by the same command with pretrain.training.micro_batch_size)"
+    )
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(compute_loss_func=mean_over_scored, **arguments)

@@ -28,6 +28,11 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def grid_file(folder: Path, rate: float) -> Path:
+    """Where the score of a learning rate that fine-tuning tries is kept."""
+    return folder / "grid" / f"{rate:g}.json"
+
+
 class RunFolder:
     """The output folder of a run.
 
