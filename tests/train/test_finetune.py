@@ -235,7 +235,7 @@ def test_a_seed_that_diverges_is_named_and_the_others_are_finished(pretrained, t
         return whole(job, place, rate, seed, *others)
 
     monkeypatch.setattr(finetuning, "run_seed", spoilt)
-    with pytest.raises(ValueError, match="under seed 1 the loss is nan; the other seeds are kept"):
+    with pytest.raises(ValueError, match="under seed 1 the loss is nan; the other seeds are finished and kept"):
         go(pretrained, tmp_path / "run", seeds=(0, 1, 2), epochs=1)
     assert not (tmp_path / "run/result.json").exists()
     result = go(pretrained, tmp_path / "run", seeds=(0, 2), epochs=1, resume=True)
