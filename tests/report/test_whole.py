@@ -11,6 +11,7 @@ from mabert import cli
 from mabert.report import paper
 from mabert.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, unfolded
 from mabert.report.grid import to_csv
+from mabert.report.machine import code_of
 from mabert.report.sources import Found, find
 from mabert.report.whole import parts, write_report
 from tests.report.studies import ENVIRONMENT, read, row
@@ -223,6 +224,14 @@ def test_every_machine_and_commit_that_cells_ran_on_is_named():
         if isinstance(part, Items)
     )
     assert all(text in told.lines[0] for text in ("commit abc", "commit def", "another"))
+
+
+def test_code_that_was_installed_is_known_by_its_version():
+    ran = [{**ENVIRONMENT, "commit": None, "packages": {**ENVIRONMENT["packages"], "mabert": "1.2"}}]
+    found = Found((read([row("MaBERT", {})], environments=ran),), None, (), (), ())
+    told = next(part for part in parts(found) if isinstance(part, Items))
+    assert "torch 2.0, mabert 1.2" in told.lines[0]
+    assert code_of({"commit": None}) == "mabert of an unknown version"
 
 
 def test_the_output_must_be_a_page(found, tmp_path):

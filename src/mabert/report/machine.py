@@ -23,3 +23,10 @@ def machine_of(environment: Mapping[str, Any], device: str | None = None, *, ins
     threads = environment.get("threads")
     torch = (environment.get("packages") or {}).get("torch")
     return f"{where}, {threads} thread{'s' * (threads != 1)}, torch {torch}"
+
+
+def code_of(environment: Mapping[str, Any]) -> str:
+    """The commit of the code that measured; its version where that was installed and had none."""
+    if commit := environment.get("commit"):
+        return f"commit {commit}"
+    return f"mabert {(environment.get('packages') or {}).get('mabert') or 'of an unknown version'}"

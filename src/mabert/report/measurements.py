@@ -9,7 +9,7 @@ from mabert.report.efficiency.report import efficiency_parts
 from mabert.report.efficiency.results import NAMES, Results
 from mabert.report.efficiency.tables import PAPER, paper_grid
 from mabert.report.grid import Cell, Grid, missing, with_best
-from mabert.report.machine import machine_of
+from mabert.report.machine import code_of, machine_of
 
 
 def drift_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Part]:
@@ -43,7 +43,7 @@ def throughput_section(results: Iterable[tuple[str, Mapping[str, Any]]]) -> Iter
     for number, (file, result) in enumerate(results, start=1):
         yield Heading(2, "Throughput" if number == 1 else f"Throughput, {file}")
         environment = result.get("environment") or {}
-        told = f"`{file}`: {machine_of(environment)}, commit {environment.get('commit')}"
+        told = f"`{file}`: {machine_of(environment)}, {code_of(environment)}"
         yield Items((told + ("; **a quick trial run, not to be quoted**" if result.get("quick") else ""),))
         yield throughput_grid(result, f"throughput-{number}")
         spread = throughput_spread(result, f"throughput-{number}-spread")

@@ -17,7 +17,7 @@ from mabert.report.document import Drawing, Fold, Heading, Items, Part, Text, as
 from mabert.report.figures import on_paper
 from mabert.report.grid import Grid, to_csv
 from mabert.report.latex import to_latex
-from mabert.report.machine import machine_of
+from mabert.report.machine import code_of, machine_of
 from mabert.report.measurements import (
     drift_section,
     efficiency_not_measured,
@@ -228,7 +228,7 @@ def _measured(found: Found) -> Iterator[Part]:
 
 def _machine(environment: Mapping[str, Any]) -> str:
     date = str(environment.get("date", "unknown date"))[:10]
-    return f"{date}, {machine_of(environment)}, commit {environment.get('commit')}"
+    return f"{date}, {machine_of(environment)}, {code_of(environment)}"
 
 
 def _page(document: Sequence[Part]) -> str:

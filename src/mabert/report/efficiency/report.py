@@ -17,7 +17,7 @@ from mabert.report.efficiency.tables import (
     paper_grid,
     spread_grid,
 )
-from mabert.report.machine import machine_of
+from mabert.report.machine import code_of, machine_of
 
 TITLE = "Efficiency over length"
 PROFILE_TITLES = {"paper": "The paper's settings", "best": "Each model at its best"}
@@ -115,4 +115,4 @@ def _sources(results: Results, condition: Condition) -> Iterator[str]:
 
 def _source(source: Source, condition: Condition) -> str:
     told = source.environment
-    return f"`{source.name}`: {source.date:%Y-%m-%d}, {machine_of(told, condition.device)}, commit {told.get('commit')}"
+    return f"`{source.name}`: {source.date:%Y-%m-%d}, {machine_of(told, condition.device)}, {code_of(told)}"
