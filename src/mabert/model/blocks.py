@@ -77,8 +77,7 @@ class TransformerBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        attended, _ = self.attention(self.mixer_norm(hidden), **kwargs)
-        hidden = hidden + self.dropout(attended)
+        hidden = hidden + self.dropout(self.attention(self.mixer_norm(hidden), **kwargs)[0])
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
@@ -102,9 +101,8 @@ class MambaBlock(ResidualBlock):
             H^{L+1} (batch, time, D).
         """
         paths = self.mixer.split(mask.before_core(self.mixer_norm(hidden)), mask)
-        mixed, _ = self.mixer(*paths, mask, output_attentions)
+        hidden = hidden + self.dropout(self.mixer(*paths, mask, output_attentions)[0])
         del paths
-        hidden = hidden + self.dropout(mixed)
         return mask.after_block(hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))))
 
 

@@ -159,8 +159,8 @@ class MaBertModel(MaBertPreTrainedModel):
         warn_of_holes(mask)
         if position_ids is None:
             position_ids = mask.positions(shape, given.device)
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        outputs = self._through_layers(hidden, mask, position_ids, **{**kwargs, "return_dict": True})
+        inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
+        outputs = self._through_layers(inputs, mask, **{**kwargs, "return_dict": True})
         if unpadding is not None:
             for name, recorded in list(outputs.items()):
                 whole = isinstance(recorded, Tensor)
@@ -170,9 +170,13 @@ class MaBertModel(MaBertPreTrainedModel):
 
     @capture_outputs
     def _through_layers(
-        self, hidden: Tensor, mask: PaddingMask, position_ids: Tensor, **kwargs: Any
+        self, inputs: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None], mask: PaddingMask, **kwargs: Any
     ) -> BaseModelOutput:
-        """The stack and the last LayerNorm; padded or packed, as are the outputs that are recorded on the way."""
+        """Embeddings, the stack and the last LayerNorm; padded or packed, as are the outputs recorded on the way.
+
+        The embeddings are made in here, since what a caller holds is not freed while the layers run.
+        """
+        hidden, position_ids = self.embeddings(*inputs), inputs[2]
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         if can_fuse(self.config, hidden, training=self.training, output_attentions=kwargs["output_attentions"]):
             attention["fused"] = mask
@@ -190,8 +194,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Attention's weights are those of the padded batch, so they need masked execution; so do hidden states through
         which gradients may be asked for, since those of an unpadded run are restored copies, but where masked execution
-        is not exact; and a graph that is
-        captured, whose shapes may not depend on the mask's values.
+        is not exact; and a graph that is captured, whose shapes may not depend on the mask's values.
         """
         if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
             return False
