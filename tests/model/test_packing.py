@@ -22,8 +22,8 @@ from mabert import (
 from mabert.environment import fast_dtype
 from mabert.model import attention as attentions
 from mabert.model import encoder
-from mabert.model.attention import attend_packed, eager_attention, rows_pay
-from mabert.model.packing import Packing
+from mabert.model.attention import attend_packed, eager_attention
+from mabert.model.packing import Batches, Packing
 from mabert.ops import use_backend
 from tests.model.helpers import build, config, ids
 
@@ -90,12 +90,21 @@ def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("an attention mask was built")
 
+    sdpa, scores = torch.nn.functional.scaled_dot_product_attention, []
+
+    def watched(query, key, value, attn_mask=None, **options):
+        scores.append(query.shape[0] * query.shape[2] * key.shape[2])
+        assert attn_mask is None or attn_mask.numel() == key.shape[0] * key.shape[2], "a matrix of pairs is given"
+        return sdpa(query, key, value, attn_mask=attn_mask, **options)
+
     monkeypatch.setattr(encoder, "create_bidirectional_mask", refuse)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     tokens = torch.ones(2, 3, dtype=torch.long)
     model = build(MaBertModel, config())
     with use_backend("reference"):
         model(tokens, mask)
+        assert 4 + 9 <= sum(scores) < 5 * 5
         model.config.unpad = "never"
         with pytest.raises(AssertionError, match="an attention mask was built"):
             model(tokens, mask)
@@ -204,6 +213,10 @@ def offsets(*numbers):
         (
             {"cu_seq_lens_q": offsets(0, 2, 6), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
             "position_ids start anew at token 3, where cu_seq_lens_q has no boundary",
+        ),
+        (
+            {"cu_seq_lens_q": offsets(0, 3, 6), "position_ids": torch.arange(6).unsqueeze(0)},
+            "position_ids count on over token 3, where cu_seq_lens_q has a boundary",
         ),
         ({"cu_seq_lens_q": torch.tensor([0, 2.9, 6])}, "cu_seq_lens_q is a torch.float32; it must be a tensor of int"),
         ({"cu_seqlens": offsets(0, 3, 6)}, "cu_seqlens is given; boundaries of packed sequences go by cu_seq_lens_q"),
@@ -328,12 +341,72 @@ def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(lengt
     assert len(calls) == (1 if at_once else sum(length > 0 for length in lengths))
 
 
-def test_one_call_serves_short_texts_and_texts_of_like_length():
-    assert rows_pay([12] * 32, 768)
-    assert rows_pay([4000] * 2, 768), "nothing stands beside them"
-    assert rows_pay([10, 40] * 8, 64)
-    assert not rows_pay([100, 4000], 768)
-    assert not rows_pay([], 768)
+def shapes(lengths, spare=None):
+    return Packing.of_lengths(torch.tensor(lengths, dtype=torch.int64)).batches(spare).shapes
+
+
+def test_one_batch_serves_texts_of_like_length():
+    assert shapes([12] * 32) == shapes([12] * 32, 0) == ((32, 12),)
+    assert shapes([10, 40] * 8) == ((8, 10), (8, 40))
+    assert shapes([10, 40] * 8, spare=1500) == ((16, 40),)
+    assert shapes([10, 40] * 8, spare=1499) == ((8, 10), (8, 40))
+    assert shapes([100, 4000, 99, 50]) == ((3, 100), (1, 4000))
+    assert shapes([]) == ((0, 0),)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=12), st.none() | st.integers(0, 90_000))
+def test_batches_of_like_length_give_back_what_was_cut(lengths, spare):
+    packing = Packing.of_lengths(torch.tensor(lengths, dtype=torch.int64))
+    batches = packing.batches(spare)
+    total = sum(lengths)
+    row = torch.arange(1, 2 * total + 1).view(1, total, 2)
+    parts = batches.cut(row)
+    assert [part.shape for part in parts] == [(*shape, 2) for shape in batches.shapes]
+    for part, mask in zip(parts, batches.masks, strict=True):
+        assert torch.equal(part[..., 0] != 0, torch.ones_like(part[..., 0], dtype=torch.bool) if mask is None else mask)
+    assert sum(rows for rows, _ in batches.shapes) == len(lengths)
+    assert torch.equal(batches.join(parts), row)
+    firsts = [torch.cat((part, part.new_zeros(len(part), 1, 2)), dim=1)[:, 0, 0] for part in parts]
+    starts = [0, *itertools.accumulate(lengths)]
+    expected = [2 * start + 1 if length else 0 for start, length in zip(starts, lengths, strict=False)]
+    assert batches.in_order(firsts).tolist() == expected
+    if spare is None:
+        assert sum(rows * longest for rows, longest in batches.shapes) <= 2 * total
+        assert len(batches.shapes) <= 2 + np.log2(max(lengths, default=1) or 1)
+
+
+def test_texts_of_one_length_are_not_moved_for_attention():
+    batches = Packing.of_lengths(torch.tensor([4, 4, 4])).batches()
+    row = torch.randn(1, 12, 2)
+    (part,) = batches.cut(row)
+    assert (batches.masks, batches.places, batches.order) == ((None,), None, None)
+    assert part.data_ptr() == row.data_ptr() == batches.join([part]).data_ptr()
+
+
+def test_batches_are_planned_once_for_all_layers(monkeypatch):
+    plans = []
+    plan = Batches.of
+    monkeypatch.setattr(Batches, "of", lambda *given: plans.append(given) or plan(*given))
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+    model = build(MaBertModel, config(layer_pattern="TTT"))
+    with use_backend("reference"):
+        model(torch.ones(2, 4, dtype=torch.long), mask)
+    assert len(plans) == 1
+
+
+def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
+    model = build(MaBertForSequenceClassification, config(max_position_embeddings=600))
+    lengths = [500, *[2] * 30]
+    row = torch.as_tensor(ids(np.random.default_rng(0), 1, sum(lengths)))
+    seen = []
+    model.pooler.score.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2].numel()))
+    with use_backend("reference"), torch.no_grad():
+        logits = model(row, cu_seq_lens_q=torch.tensor([0, *itertools.accumulate(lengths)])).logits
+        assert sum(seen) == sum(lengths)
+        seen.clear()
+        for text, answer in zip(row[0].split(lengths), logits, strict=True):
+            same(answer, model(text.unsqueeze(0)).logits[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -391,6 +464,7 @@ def vectors_of(classifier, tokens, mask):
 def test_on_a_gpu_in_half_precision_one_call_attends_within_all_texts(monkeypatch):
     attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(attentions, "flash_is_on", lambda: True)
     calls = []
     kernel = torch.nn.attention.varlen.varlen_attn
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", lambda *given: calls.append(given) or kernel(*given))

@@ -1,7 +1,8 @@
 """Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
 
+import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,8 +82,8 @@ def attend_packed(
     """Attends within each sequence of a packed row, without a matrix over the row.
 
     On a GPU in half precision, without dropout, torch's variable-length attention serves SDPA. Otherwise SDPA is given
-    a padded batch again where one call is worth more than the padding: always on a GPU, on a CPU where `rows_pay`.
-    Everything else is asked for one sequence after the other.
+    padded batches of sequences of like length: on a CPU as far as a call is worth more than the padding it saves, see
+    `CALL_WORTH`, on a GPU never more padding than tokens. Everything else is asked for one sequence after the other.
 
     Args:
         module: The attention layer.
@@ -96,61 +97,52 @@ def attend_packed(
     Returns:
         (1, total, heads, head_size).
     """
+    if not query.shape[2]:
+        return value.transpose(1, 2)
     name = module.config._attn_implementation
-    longest = max(packing.lengths, default=0)
     if name == "sdpa" and has_variable_length(query) and not options["dropout"]:
         from torch.nn.attention.varlen import varlen_attn
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        cuts = packing.cu_seqlens
+        cuts, longest = packing.cu_seqlens, max(packing.lengths, default=0)
         # The scale is the default one; naming it would leave out the torch versions that have no such argument.
         mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest)
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
-    if name == "sdpa" and (query.is_cuda or rows_pay(packing.lengths, query.shape[1] * query.shape[3])):
-        return attend_in_rows(module, implementation, query, key, value, packing, **options)
+    if name == "sdpa":
+        batches = packing.batches(None if query.is_cuda else CALL_WORTH // (query.shape[1] * query.shape[3]))
+        cut = [batches.cut(x.transpose(1, 2)) for x in (query, key, value)]
+        attended = []
+        for q, k, v, valid in zip(*cut, batches.masks, strict=True):
+            if not q.numel():
+                attended.append(q)
+                continue
+            keys = None if valid is None else valid.to(query.device)[:, None, None, :]
+            by_head = (x.transpose(1, 2) for x in (q, k, v))
+            attended.append(implementation(module, *by_head, keys, **options)[0])
+        return batches.join(attended)
     lengths = [length for length in packing.lengths if length]
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
     return torch.cat([implementation(module, *part, None, **options)[0] for part in parts], dim=1)
 
 
-def rows_pay(lengths: Sequence[int], width: int) -> bool:
-    """Whether one call on the padded batch costs a CPU less than a call for each sequence.
-
-    Args:
-        lengths: Tokens of each sequence.
-        width: Channels of all heads.
-    """
-    if not lengths:
-        return False
-    beside = len(lengths) * max(lengths) ** 2 - sum(length**2 for length in lengths)
-    return beside * width <= (len(lengths) - 1) * CALL_WORTH
-
-
-def attend_in_rows(
-    module: "SelfAttention",
-    implementation: Callable[..., tuple[Tensor, Tensor | None]],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    **options: Any,
-) -> Tensor:
-    """Attends within each sequence of a packed row by one call on the padded batch, masked; see `attend_packed`."""
-    rows = packing.rows
-    padded = (rows.restore(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value))
-    # A sequence of no tokens is left open: softmax over nothing is NaN.
-    keys = rows.valid | ~rows.valid.any(dim=1, keepdim=True)
-    return rows.flatten(implementation(module, *padded, keys[:, None, None, :], **options)[0])
-
-
 def has_variable_length(query: Tensor) -> bool:
-    """Whether torch's variable-length attention takes such queries: half precision on a GPU from Ampere on, heads of a
-    multiple of 8 and at most 256."""
+    """Whether torch's variable-length attention takes such queries, which is its flash kernel: half precision on a GPU
+    from Ampere on, heads of a multiple of 8 and at most 256, and nobody has turned flash kernels off."""
     size = query.shape[-1]
     half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
-    present = importlib.util.find_spec("torch.nn.attention.varlen") is not None
-    return half and present and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return half and has_varlen() and flash_is_on() and torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+
+@functools.cache
+def has_varlen() -> bool:
+    """Whether this torch has variable-length attention."""
+    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
+
+
+def flash_is_on() -> bool:
+    """Whether this torch was built with flash kernels for SDPA on a GPU, and they are not turned off."""
+    return torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
 
 
 class SelfAttention(nn.Module):

@@ -1,6 +1,5 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -150,8 +149,10 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        hidden, valid, packed = row_a_sequence(outputs.last_hidden_state, attention_mask, kwargs)
-        logits = self.classifier(self.dropout(self.pooler(hidden, valid, packed)))
+        hidden = outputs.last_hidden_state
+        packing = Packing.from_caller(kwargs, hidden, attention_mask, None)
+        pooled = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
+        logits = self.classifier(self.dropout(pooled))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
@@ -250,8 +251,11 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        hidden, valid, _ = row_a_sequence(outputs.last_hidden_state, attention_mask, kwargs)
-        logits = self.qa_outputs(hidden)
+        hidden = outputs.last_hidden_state
+        logits, valid = self.qa_outputs(hidden), tokens_of(attention_mask, hidden.device)
+        packing = Packing.from_caller(kwargs, hidden, attention_mask, None)
+        if packing is not None:
+            logits, valid = packing.rows.restore(logits), packing.rows.valid
         if valid is not None:
             # An answer cannot lie in padding; left open, padding would take part in the softmax over positions.
             logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
@@ -334,27 +338,6 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-def row_a_sequence(
-    hidden: Tensor, attention_mask: Tensor | None, given: Mapping[str, Any]
-) -> tuple[Tensor, Tensor | None, bool]:
-    """Token vectors with one row for each text, whether they came as a batch or packed.
-
-    Args:
-        hidden: (batch, time, D), or (1, total, D) of a packed row.
-        attention_mask: The caller's.
-        given: The keyword arguments of the forward, with the boundaries of a packed row.
-
-    Returns:
-        (sequences, time, D); where in it tokens are, bool (sequences, time), None for everywhere; whether they came
-        packed.
-    """
-    packing = Packing.from_caller(given, hidden, attention_mask, None)
-    if packing is None:
-        return hidden, tokens_of(attention_mask, hidden.device), False
-    rows = packing.rows
-    return rows.restore(hidden), rows.valid, True
 
 
 def at_tokens(positions: Tensor, valid: Tensor | None) -> Tensor:

@@ -6,8 +6,8 @@ from each start, so every token's vector is that of its sequence alone.
 
 import functools
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,11 +39,14 @@ class Packing:
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
+    _batches: dict[int | None, "Batches"] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    # Neither maker makes inference tensors, of which nobody knows whether they were written to: operators would check
+    # them anew in each layer.
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
         """Packs sequences of these lengths, int64 (sequences,), in this order."""
-        # Not an inference tensor, of which nobody knows whether it was written to: operators check each layer's anew.
         with torch.inference_mode(False):
             ends = lengths.clone().cumsum(dim=0)
             return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
@@ -65,8 +68,9 @@ class Packing:
 
         Raises:
             ValueError: If boundaries are missing although positions start anew inside a row, fall, do not cover the
-                row, contradict each other or the positions, stand beside a mask or more than one row, have a name that
-                is not looked at, or come while a graph is captured, which cannot depend on their values.
+                row, contradict each other or the positions (which start anew elsewhere, or count on over a boundary),
+                stand beside a mask or more than one row, have a name that is not looked at, or come while a graph is
+                captured, which cannot depend on their values.
         """
         shape = input.shape[:2]
         named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
@@ -113,12 +117,19 @@ class Packing:
         within = [place for place in _restarts(position_ids, None) if place not in known]
         if within:
             raise ValueError(f"position_ids start anew at token {within[0]}, where {first} has no boundary")
+        over = _counting_on(position_ids, offsets)
+        if over:
+            raise ValueError(
+                f"position_ids count on over token {over[0]}, where {first} has a boundary: each sequence has "
+                "positions of its own (leave position_ids out to have them made)"
+            )
         lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
         longest = max(lengths, default=0)
         for bound in ("max_length_q", "max_length_k"):
             if bound in named and int(named[bound]) < longest:
                 raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
-        return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
+        with torch.inference_mode(False):
+            return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
         """On another device; itself where it is there."""
@@ -138,6 +149,91 @@ class Packing:
         lengths = self.cu_seqlens.diff()
         steps = torch.arange(max(self.lengths, default=0), device=lengths.device)
         return Unpadding.of(steps < lengths.unsqueeze(1))
+
+    def batches(self, spare: int | None = None) -> "Batches":
+        """The sequences as padded batches of like lengths, planned once.
+
+        Args:
+            spare: How many more scores (pairs of tokens) attention may compute for a sequence than that needs, so that
+                it joins longer ones; None lets a sequence join others up to twice as long, so padding never outweighs
+                the tokens, and there are at most 1 + log2(longest) batches of any tokens.
+        """
+        if spare not in self._batches:
+            self._batches[spare] = Batches.of(self, spare)
+        return self._batches[spare]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The sequences of a packed row as a few padded batches, so that one call serves several.
+
+    Attributes:
+        masks: A batch each, bool (sequences, longest), True at tokens; None where a batch has no padding.
+        shapes: A batch each, its sequences and the longest of them.
+        places: int64 (total,), where each token of the row stands in the batches, laid flat one behind the other; None
+            where the batches are the row as it is.
+        order: int64 (sequences,), where each sequence stands among those of the batches; None likewise.
+    """
+
+    masks: tuple[Tensor | None, ...]
+    shapes: tuple[tuple[int, int], ...]
+    places: Tensor | None
+    order: Tensor | None
+
+    @classmethod
+    def of(cls, packing: Packing, spare: int | None) -> "Batches":
+        """Plans them; see `Packing.batches`. Sequences of no tokens make a batch of their own."""
+        lengths = packing.lengths
+        groups: list[list[int]] = []
+        for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+            longest = lengths[groups[-1][0]] if groups else 0
+            length = lengths[index]
+            joins = 2 * length >= longest if spare is None else longest**2 - length**2 <= spare
+            if groups and joins and bool(length) == bool(longest):
+                groups[-1].append(index)
+            else:
+                groups.append([index])
+        # In the row's order, as far as batches allow: equal lengths then need no moving.
+        groups = sorted((sorted(group) for group in groups), key=lambda group: group[0]) or [[]]
+        shapes = tuple((len(group), max((lengths[index] for index in group), default=0)) for group in groups)
+        sequences = [index for group in groups for index in group]
+        device = packing.cu_seqlens.device
+        with torch.inference_mode(False):
+            sizes = torch.tensor(lengths, dtype=torch.int64)
+            valid = [torch.arange(shape[1]) < sizes[group, None] for group, shape in zip(groups, shapes, strict=True)]
+            masks = tuple(None if bool(mask.all()) else mask.to(device) for mask in valid)
+            even = all(mask is None for mask in masks)
+            if even and sequences == sorted(sequences):
+                return cls(masks, shapes, None, None)
+            order = torch.tensor(sequences, dtype=torch.int64)
+            rows = torch.tensor([longest for count, longest in shapes for _ in range(count)], dtype=torch.int64)
+            starts = torch.empty_like(sizes)
+            starts[order] = rows.cumsum(0) - rows
+            steps = torch.arange(int(sizes.sum())) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+            places = starts.repeat_interleave(sizes) + steps
+            return cls(masks, shapes, places.to(device), order.argsort().to(device))
+
+    def cut(self, packed: Tensor) -> list[Tensor]:
+        """(1, total, ...) to a batch each, (sequences, longest, ...), zero at padding."""
+        flat = packed.squeeze(0)
+        sizes = [count * longest for count, longest in self.shapes]
+        if self.places is not None:
+            flat = flat.new_zeros(sum(sizes), *flat.shape[1:]).index_copy_(0, self.places.to(flat.device), flat)
+        return [part.unflatten(0, shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """What `cut` gave back to (1, total, ...), without what stands at padding."""
+        flat = _joined([part.flatten(0, 1) for part in parts])
+        return (flat if self.places is None else flat.index_select(0, self.places.to(flat.device))).unsqueeze(0)
+
+    def in_order(self, parts: Sequence[Tensor]) -> Tensor:
+        """One vector a sequence of each batch, (sequences of it, ...), to those of all in the row's order."""
+        flat = _joined(parts)
+        return flat if self.order is None else flat.index_select(0, self.order.to(flat.device))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 @dataclass(frozen=True)
@@ -168,7 +264,7 @@ class Unpadding:
         """(1, total, ...) to (batch, time, ...), zero at padding."""
         flat = packed.new_zeros(self.valid.numel(), *packed.shape[2:])
         places = self.places.to(packed.device)
-        return flat.index_copy(0, places, packed.squeeze(0)).unflatten(0, self.valid.shape)
+        return flat.index_copy_(0, places, packed.squeeze(0)).unflatten(0, self.valid.shape)
 
 
 def _offsets_of(name: str, told: Any, total: int) -> list[int]:
@@ -192,6 +288,15 @@ def _offsets_of(name: str, told: Any, total: int) -> list[int]:
         if end < start:
             raise ValueError(f"{name} falls from {start} to {end}; offsets must rise")
     return offsets
+
+
+def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[int]:
+    """The boundaries inside a packed row behind which positions go on from those before."""
+    if position_ids is None:
+        return []
+    told = position_ids.reshape(-1)
+    inside = torch.tensor([place for place in offsets if 0 < place < len(told)], dtype=torch.int64, device=told.device)
+    return inside[told[inside] == told[inside - 1] + 1].tolist()
 
 
 def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mabert.model.config import MaBertConfig
+from mabert.model.packing import Packing
 
 
 def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
@@ -62,19 +63,24 @@ class Pooler(nn.Module):
         self.kind = config.pooling
         self.score = None if self.kind in self.FIXED else nn.Linear(config.hidden_size, 1, bias=False)
 
-    def forward(self, hidden: Tensor, valid: Tensor | None, packed: bool = False) -> Tensor:
+    def forward(self, hidden: Tensor, valid: Tensor | None, packing: Packing | None = None) -> Tensor:
         """Pools.
 
         Args:
-            hidden: H (batch, time, D).
-            valid: bool (batch, time), True at tokens; None for no padding.
-            packed: Whether the rows were made from a packed one: its padding is none of the caller's, so `attention`
-                does not look at it either.
+            hidden: H (batch, time, D), or (1, total, D) of a packed row.
+            valid: bool (batch, time), True at tokens; None for no padding. `attention` does not look at it.
+            packing: The sequences of a packed row, which are pooled a few of like length at a time; None for a batch.
 
         Returns:
-            (batch, D).
+            (batch, D), or (sequences, D).
         """
+        if packing is None:
+            return self._pooled(hidden, None if self.kind == "attention" else valid)
+        batches = packing.batches()
+        parts = zip(batches.cut(hidden), batches.masks, strict=True)
+        return batches.in_order([self._pooled(part, valid) for part, valid in parts])
+
+    def _pooled(self, hidden: Tensor, valid: Tensor | None) -> Tensor:
         if self.score is None:
             return self.FIXED[self.kind](hidden, valid)
-        scores = self.score(hidden).squeeze(-1)
-        return weighted_sum(attention_weights(scores, valid if packed or self.kind == "map" else None), hidden)
+        return weighted_sum(attention_weights(self.score(hidden).squeeze(-1), valid), hidden)
