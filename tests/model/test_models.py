@@ -363,3 +363,17 @@ def test_a_projection_with_a_bias_keeps_it_in_inference():
     with torch.no_grad():
         for actual, half in zip(in_halves(projection, hidden), expected, strict=True):
             torch.testing.assert_close(actual, half)
+
+
+def test_autocast_casts_a_projection_once_for_all_its_forwards():
+    projection = torch.nn.Linear(4, 6, bias=False)
+    hidden = torch.randn(1, 3, 4)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        first = in_halves(projection, hidden)
+        with torch.profiler.profile(record_shapes=True) as profile:
+            again = in_halves(projection, hidden)
+    for one, other in zip(first, again, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert torch.equal(one, other)
+    cast = [event.input_shapes[0] for event in profile.events() if event.name == "aten::_to_copy"]
+    assert cast == [[1, 3, 4]], "the input alone"

@@ -220,7 +220,9 @@ def in_halves(projection: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
         Both halves, (batch, time, M).
     """
     plain = type(projection) is nn.Linear and projection.bias is None and is_bare(projection)
-    if torch.is_grad_enabled() or is_tracing() or not plain:
+    # Autocast keeps what it has cast of a whole weight, and would cast halves anew in each forward.
+    cast = torch.is_autocast_enabled(hidden.device.type)
+    if torch.is_grad_enabled() or is_tracing() or cast or not plain:
         first, second = projection(hidden).chunk(2, dim=-1)
         return first, second
     first, second = (nn.functional.linear(hidden, weight) for weight in projection.weight.chunk(2))

@@ -498,14 +498,13 @@ def logits_of(
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )
     processes = PartialState()
-    for batch in batches[processes.process_index :: processes.num_processes]:
-        filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
-        with (
-            naming_memory(lambda filled=filled: f"in evaluation, with {rows_at_once(filled)}; {helps}"),
-            torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"),
-        ):
-            inputs = {name: value.to(device) for name, value in filled.items()}
-            out[batch] = model(**inputs).logits.float().cpu().numpy()
+    # Once around all batches: at its end autocast forgets the weights that it has cast.
+    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
+        for batch in batches[processes.process_index :: processes.num_processes]:
+            filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
+            with naming_memory(lambda filled=filled: f"in evaluation, with {rows_at_once(filled)}; {helps}"):
+                inputs = {name: value.to(device) for name, value in filled.items()}
+                out[batch] = model(**inputs).logits.float().cpu().numpy()
     model.train(training)
     if processes.num_processes > 1:  # a row is another process's, and zero here, or none of theirs: the sum is exact
         out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()
