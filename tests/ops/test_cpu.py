@@ -34,6 +34,14 @@ def test_many_short_sequences() -> None:
     assert_agrees(case.with_options(cu_seqlens=cuts))
 
 
+def test_boundaries_written_anew_are_looked_at_anew() -> None:
+    cuts = torch.tensor([0, 100, 300], dtype=torch.int32)
+    case = plain_scan(batch=1, time=300, channel=5).with_options(cu_seqlens=cuts)
+    assert_agrees(case)
+    cuts[1] = 7
+    assert_agrees(case)
+
+
 def test_a_wide_batch_of_long_rows() -> None:
     assert_agrees(plain_scan(batch=3, time=300, channel=200, state=16))
 

@@ -1,13 +1,14 @@
 """Which steps of which row form one sequence: the unit within which both operators look."""
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 
 Span = tuple[int, int, int]
 
 
-def spans(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> list[Span]:
+def spans(cu_seqlens: torch.Tensor | Sequence[int] | None, rows: int, time: int) -> list[Span]:
     """List the sequences of a batch as ``(row, start, end)``, in order.
 
     Args:
@@ -23,7 +24,7 @@ def spans(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> list[Span]:
     """
     if cu_seqlens is None:
         return [(row, 0, time) for row in range(rows)]
-    offsets = cu_seqlens.tolist()
+    offsets = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
     if offsets[0] != 0 or offsets[-1] != time:
         raise ValueError(f"cu_seqlens must run from 0 to time={time}, got {offsets[0]} to {offsets[-1]}")
     for start, end in itertools.pairwise(offsets):

@@ -7,7 +7,9 @@ import numpy as np
 import torch
 
 from mabert.ops.layout import CHUNK
-from mabert.ops.sequences import Span, spans
+from mabert.ops.sequences import spans
+
+Offsets = tuple[int, ...]
 
 SPAN_ROW, SPAN_START, SPAN_END, SPAN_SLOT = range(4)
 PIECE_ROW, PIECE_START, PIECE_END, PIECE_FIRST, PIECE_LAST = range(5)
@@ -44,17 +46,14 @@ def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Pla
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
     """
-    return _sequences_of_rows(rows, time) if cu_seqlens is None else _sequences(spans(cu_seqlens, rows, time))
+    return _sequences(_offsets(cu_seqlens), rows, time)
 
 
+# All layers of a forward ask for the same plans.
 @functools.lru_cache(maxsize=64)
-def _sequences_of_rows(rows: int, time: int) -> Plan:
-    return _sequences(spans(None, rows, time))
-
-
-def _sequences(of: list[Span]) -> Plan:
+def _sequences(offsets: Offsets | None, rows: int, time: int) -> Plan:
     parts, lengths, slot = [], [], 0
-    for row, start, end in of:
+    for row, start, end in spans(offsets, rows, time):
         if end > start:
             parts.append((row, start, end, slot))
             lengths.append(end - start)
@@ -74,24 +73,22 @@ def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: in
     Returns:
         The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
     """
-    if cu_seqlens is None:
-        return _pieces_of_rows(rows, time, steps)
-    return _pieces(spans(cu_seqlens, rows, time), steps)
+    return _pieces(_offsets(cu_seqlens), rows, time, steps)
 
 
 @functools.lru_cache(maxsize=64)
-def _pieces_of_rows(rows: int, time: int, steps: int) -> Plan:
-    return _pieces(spans(None, rows, time), steps)
-
-
-def _pieces(of: list[Span], steps: int) -> Plan:
+def _pieces(offsets: Offsets | None, rows: int, time: int, steps: int) -> Plan:
     parts, lengths = [], []
-    for row, start, end in of:
+    for row, start, end in spans(offsets, rows, time):
         for first in range(start, end, steps):
             last = min(first + steps, end)
             parts.append((row, start, end, first, last))
             lengths.append(last - first)
     return Plan(np.array(parts, dtype=np.int64).reshape(-1, 5), _group(lengths, steps))
+
+
+def _offsets(cu_seqlens: torch.Tensor | None) -> Offsets | None:
+    return None if cu_seqlens is None else tuple(cu_seqlens.tolist())
 
 
 def _group(lengths: list[int], most: int = _GROUP_STEPS) -> np.ndarray:
