@@ -1,8 +1,32 @@
-"""JSON files that must hold an object, with one clear line for everything that can be wrong with them."""
+"""JSON files that must hold an object, with one clear line for everything that can be wrong with them; and what any
+file's content is known by."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+_BLOCK = 1 << 20
+_WHOLE_DIGEST_LIMIT = 64 * _BLOCK
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content.
+
+    Up to 64 MiB the whole content is read; beyond that 64 evenly spaced blocks of 1 MiB, first and last included, so
+    that asking whether a cache of a large corpus is still good takes a moment, not minutes.
+    """
+    size = path.stat().st_size
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        for start in (
+            range(0, size, _BLOCK)
+            if size <= _WHOLE_DIGEST_LIMIT
+            else [(size - _BLOCK) * block // 63 for block in range(64)]
+        ):
+            file.seek(start)
+            sha.update(file.read(_BLOCK))
+    return sha.hexdigest()
 
 
 def read_json(file: Path) -> dict[str, Any]:

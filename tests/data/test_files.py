@@ -82,21 +82,6 @@ def test_missing_empty_and_folder(tmp_path):
         pass
 
 
-def test_digest_follows_the_content_and_samples_large_files(tmp_path, monkeypatch):
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"x" * 1000)
-    first = files.digest(path)
-    path.write_bytes(b"x" * 999 + b"y")
-    assert files.digest(path) != first
-    monkeypatch.setattr(files, "_BLOCK", 4)
-    monkeypatch.setattr(files, "_WHOLE_DIGEST_LIMIT", 256)
-    sampled = files.digest(path)
-    path.write_bytes(b"z" + b"x" * 998 + b"y")
-    assert files.digest(path) != sampled
-    path.write_bytes(b"x" * 998 + b"zy")
-    assert files.digest(path) != sampled
-
-
 def test_kind_looks_beneath_the_compression(tmp_path):
     kinds = {"a.txt": ".txt", "a.JSONL.xz": ".jsonl", "v1.2/a.parquet": ".parquet", "a.gz": "", "a": ""}
     assert {name: files.kind(tmp_path / name) for name in kinds} == kinds

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mabert.data.corpus import parse_sources, read_documents
-from mabert.data.files import digest
 from mabert.data.hub import HubSource
+from mabert.reading import digest
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from mabert.data import files
 from mabert.data.hub import HubSource
+from mabert.reading import digest
 
 TEXT_KINDS = (".txt", ".text", ".md", ".rst", "")
 JSON_KINDS = (".jsonl", ".ndjson")
@@ -99,7 +100,7 @@ class FileSource:
             "size": status.st_size,
             "mtime_ns": status.st_mtime_ns,
             "text_column": self.text_column,
-            "sha256": files.digest(self.path),
+            "sha256": digest(self.path),
         }
 
 

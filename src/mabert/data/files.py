@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -17,7 +16,6 @@ import zstandard
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
 _BLOCK = 1 << 20
-_WHOLE_DIGEST_LIMIT = 64 * _BLOCK
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -156,25 +154,6 @@ def _nothing_in(path: Path) -> str:
 def _not_utf8(path: Path, offset: int, byte: int) -> str:
     where = f"offset {offset} of the decompressed text" if path.suffix.lower() in COMPRESSIONS else f"offset {offset}"
     return f"{path}: not UTF-8: byte 0x{byte:02x} at {where}; convert the file to UTF-8"
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file's content.
-
-    Up to 64 MiB the whole content is read; beyond that 64 evenly spaced blocks of 1 MiB, first and last included, so
-    that asking whether a cache of a large corpus is still good takes a moment, not minutes.
-    """
-    size = path.stat().st_size
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        for start in (
-            range(0, size, _BLOCK)
-            if size <= _WHOLE_DIGEST_LIMIT
-            else [(size - _BLOCK) * block // 63 for block in range(64)]
-        ):
-            file.seek(start)
-            sha.update(file.read(_BLOCK))
-    return sha.hexdigest()
 
 
 class _ZstdReader(io.RawIOBase):

@@ -28,7 +28,6 @@ from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
-from mabert.data.files import digest
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
@@ -36,6 +35,7 @@ from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
 from mabert.precision import resolve_precision, warn_of_emulation
+from mabert.reading import digest
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
