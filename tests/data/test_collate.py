@@ -39,6 +39,28 @@ def test_labels_of_whole_examples():
     assert scores["labels"].tolist() == [2.5, 3.0]
 
 
+@pytest.mark.parametrize("collate", [Collator(0), FlatteningCollator()])
+def test_labels_by_other_names_and_several_labels_a_text(collate):
+    named = [{"input_ids": [1, 2], "label": 1}, {"input_ids": [1, 3, 4], "label": 0}]
+    assert collate(named)["labels"].tolist() == [1, 0]
+    several = [{"input_ids": [1, 2], "labels": [1.0, 0.0, 1.0]}, {"input_ids": [1, 3, 4], "labels": [0.0, 0.0, 1.0]}]
+    assert collate(several)["labels"].tolist() == [[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+    marks = [{"input_ids": [1, 2], "special_tokens_mask": [1, 0], "attention_mask": [1, 1]}]
+    assert "special_tokens_mask" not in collate(marks)
+
+
+@pytest.mark.parametrize("collate", [Collator(0), FlatteningCollator()])
+def test_what_is_padded_or_not_for_the_model_is_named(collate):
+    with pytest.raises(ValueError, match="example 1 is padded; tokenize with padding=False"):
+        collate([{"input_ids": [1]}, {"input_ids": [1, 0], "attention_mask": [1, 0]}])
+    with pytest.raises(ValueError, match=r"the examples have 'text', .* as with a data set's remove_columns\('text'\)"):
+        collate([{"input_ids": [1], "text": "a"}])
+    with pytest.raises(ValueError, match="labels of example 0 are 2 for 3 tokens"):
+        collate([{"input_ids": [1, 2, 3], "labels": [1, 2]}, {"input_ids": [1], "labels": [1]}])
+    with pytest.raises(ValueError, match="token_type_ids of example 0 are one for 2 tokens"):
+        collate([{"input_ids": [1, 2], "token_type_ids": 0}])
+
+
 def test_an_example_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match="an example of 5 tokens does not fit the padded length 4"):
         Collator(0, length=4)([{"input_ids": [1] * 5}])
@@ -64,9 +86,7 @@ def test_flattening_keeps_one_label_an_example():
     assert row["labels"].dtype == torch.int64
 
 
-def test_flattening_refuses_what_is_padded_or_labelled_twice(tokenizer):
-    with pytest.raises(ValueError, match="example 1 is padded; tokenize with padding=False"):
-        FlatteningCollator()([{"input_ids": [1]}, {"input_ids": [1, 0], "attention_mask": [1, 0]}])
+def test_flattening_refuses_what_is_labelled_twice(tokenizer):
     with pytest.raises(ValueError, match="the examples bring labels"):
         FlatteningCollator(MlmMasking(tokenizer))([{"input_ids": [1], "labels": [1]}])
 

@@ -13,6 +13,7 @@ from mabert.data.permutation import Permutation, mix64
 def test_every_value_comes_once_and_keys_alone_decide(size, keys):
     order = Permutation(size, *keys)
     assert sorted(order) == list(range(size))
+    assert order.order().tolist() == list(order)
     assert [Permutation(size, *keys)[i] for i in (0, size - 1)] == [order[0], order[size - 1]]
 
 

@@ -151,7 +151,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
             raise ValueError("there are no examples to sample")
         self.lengths, self.tokens, self.epochs, self.seed = lengths, tokens, epochs, seed
         self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
-        self.first, self._length = 0, None
+        self.first = 0
+        self._ends: list[int] | None = None
         if not len(self):
             raise ValueError(
                 f"{len(lengths)} examples make fewer batches of {tokens} tokens than {processes} processes"
@@ -166,21 +167,21 @@ class TokenBudgetSampler(Sampler[list[int]]):
                 stacklevel=2,
             )
         if self.first != epoch * self.epochs:
-            self.first, self._length = epoch * self.epochs, None
+            self.first, self._ends = epoch * self.epochs, None
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(self._run(), len(self))
 
     def __len__(self) -> int:
-        if self._length is None:
-            self._length = sum(1 for _ in self._run()) // self.processes * self.processes
-        return self._length
+        return self.epoch_ends()[-1]
 
     def epoch_ends(self) -> list[int]:
         """Batches from the start of the run to the end of each epoch, those of all processes together; the last epoch
         ends with the run."""
-        ends = list(itertools.accumulate(map(len, self._epochs())))
-        return [*ends[:-1], len(self)]
+        if self._ends is None:
+            *ends, last = itertools.accumulate(map(len, self._epochs()))
+            self._ends = [*ends, last // self.processes * self.processes]
+        return list(self._ends)
 
     def _epochs(self) -> Iterator[list[list[int]]]:
         return map(self._epoch, range(self.first, self.first + self.epochs))
@@ -191,8 +192,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def _epoch(self, epoch: int) -> list[list[int]]:
         order = list(range(len(self.lengths)))
         if self.seed is not None:
-            shuffle = Permutation(len(order), self.seed, epoch)
-            order = [shuffle[place] for place in order]
+            order = Permutation(len(order), self.seed, epoch).order().tolist()
         if not self.grouped:
             return self._cut(order)
         batches: list[list[int]] = []
@@ -202,8 +202,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))
         if self.seed is None:
             return batches
-        shuffle = Permutation(len(batches), self.seed, epoch, 1)
-        return [batches[shuffle[place]] for place in range(len(batches))]
+        return [batches[place] for place in Permutation(len(batches), self.seed, epoch, 1).order().tolist()]
 
     def _cut(self, order: Sequence[int]) -> list[list[int]]:
         batches: list[list[int]] = []

@@ -12,8 +12,11 @@ import torch
 
 from mabert.data.mlm import MlmMasking
 
-# What fills the end of a shorter example; `input_ids` get the tokenizer's padding token.
-_FILL = {"labels": -100, "token_type_ids": 0}
+# What runs along an example, and what fills the end of a shorter one; `input_ids` get the tokenizer's padding token.
+_FILL = {"input_ids": 0, "labels": -100, "token_type_ids": 0}
+# What tokenizers add that no model takes; of `attention_mask` it is looked at whether it has padding.
+_LEFT_OUT = ("attention_mask", "special_tokens_mask")
+_LABELS = {"label": "labels", "label_ids": "labels"}  # as transformers' collators rename them
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,18 @@ class Collator:
 
         Args:
             examples: mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may
-                run along it; `labels` may also be one number an example.
+                run along it; `labels` (or `label`) may also be one number an example, or several.
 
         Returns:
             `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding
             (always there), `token_type_ids` likewise where given, `labels` `(batch, time)` int64 with -100 on padding,
-            or `(batch,)`, int64 for classes and float32 for scores.
+            or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores.
 
         Raises:
-            ValueError: an example is longer than `length`.
+            ValueError: an example is longer than `length`, has padding or a column that is none of these, or what runs
+                along it is longer or shorter.
         """
+        columns = _columns(examples)
         sizes = [len(example["input_ids"]) for example in examples]
         width = max(sizes) if self.length is None else self.length
         width = -(-width // self.multiple_of) * self.multiple_of
@@ -53,16 +58,11 @@ class Collator:
         batch = {"attention_mask": torch.zeros(len(examples), width, dtype=torch.int64)}
         for row, size in enumerate(sizes):
             batch["attention_mask"][row, :size] = 1
-        for key in examples[0]:
-            if key == "attention_mask":
-                continue
-            values = [torch.as_tensor(example[key]) for example in examples]
-            if values[0].dim() == 0:
-                stacked = torch.stack(values)
-                batch[key] = stacked.float() if stacked.is_floating_point() else stacked.long()
+        for key, values in columns.items():
+            if isinstance(values, torch.Tensor):
+                batch[key] = values
             else:
-                fill = self.pad_id if key == "input_ids" else _FILL[key]
-                batch[key] = _pad(values, width, fill)
+                batch[key] = _pad(values, width, self.pad_id if key == "input_ids" else _FILL[key])
         return batch
 
 
@@ -87,15 +87,16 @@ class FlatteningCollator:
 
         Args:
             examples: mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may
-                run along it; `labels` may also be one number an example.
+                run along it; `labels` (or `label`) may also be one number an example, or several.
 
         Returns:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
             `(examples + 1,)` int32, `max_length_q` and `max_length_k`; `token_type_ids` and `labels` `(1, total)` where
-            given, or `labels` `(examples,)`.
+            given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores.
 
         Raises:
-            ValueError: there are no examples, they have an `attention_mask` with padding, or labels beside `masking`.
+            ValueError: there are no examples, they have an `attention_mask` with padding, labels beside `masking` or a
+                column that is none of these, or what runs along one is longer or shorter.
         """
         if not examples:
             raise ValueError("there are no examples to make a row of")
@@ -103,9 +104,7 @@ class FlatteningCollator:
             if "labels" in examples[0]:
                 raise ValueError("the examples bring labels, and the collator was to make them: leave one out")
             examples = self._masked(examples)
-        for place, example in enumerate(examples):
-            if not torch.as_tensor(example.get("attention_mask", 1)).all():
-                raise ValueError(f"example {place} is padded; tokenize with padding=False")
+        columns = _columns(examples)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         ends = lengths.cumsum(0)
         starts = (ends - lengths).repeat_interleave(lengths)
@@ -118,15 +117,8 @@ class FlatteningCollator:
             "max_length_q": longest,
             "max_length_k": longest,
         }
-        for key in examples[0]:
-            if key == "attention_mask":
-                continue
-            values = [torch.as_tensor(example[key]) for example in examples]
-            if values[0].dim() == 0:
-                stacked = torch.stack(values)
-                row[key] = stacked.float() if stacked.is_floating_point() else stacked.long()
-            else:
-                row[key] = torch.cat(values).long().unsqueeze(0)
+        for key, values in columns.items():
+            row[key] = values if isinstance(values, torch.Tensor) else torch.cat(values).unsqueeze(0)
         return row
 
     def _masked(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -138,6 +130,43 @@ class FlatteningCollator:
             {**example, "input_ids": inputs, "labels": labels}
             for example, (inputs, labels) in zip(examples, pairs, strict=True)
         ]
+
+
+def _columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor | list[torch.Tensor]]:
+    """Reads what examples have for a model: a list of int64 `(time,)` where it runs along them, else one tensor
+    `(examples, ...)`, int64 or float32."""
+    for place, example in enumerate(examples):
+        if not torch.as_tensor(example.get("attention_mask", 1)).all():
+            raise ValueError(f"example {place} is padded; tokenize with padding=False")
+    columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
+    for name in examples[0]:
+        if name in _LEFT_OUT:
+            continue
+        key = _LABELS.get(name, name)
+        if key not in _FILL:
+            raise ValueError(
+                f"the examples have {name!r}, which is not for the model (that takes {', '.join(_FILL)}): "
+                f"leave it out, as with a data set's remove_columns({name!r})"
+            )
+        values = [torch.as_tensor(example[name]) for example in examples]
+        if key == "labels" and not _run_along(values, examples):
+            stacked = torch.stack(values)
+            columns[key] = stacked.float() if stacked.is_floating_point() else stacked.long()
+            continue
+        for place, (value, example) in enumerate(zip(values, examples, strict=True)):
+            if value.shape != (len(example["input_ids"]),):
+                told = " x ".join(map(str, value.shape)) or "one"
+                raise ValueError(f"{name} of example {place} are {told} for {len(example['input_ids'])} tokens")
+        columns[key] = [value.long() for value in values]
+    return columns
+
+
+def _run_along(labels: list[torch.Tensor], examples: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is a label a token; else one or several a text, as many for each."""
+    if any(label.dim() != 1 or label.is_floating_point() for label in labels):
+        return False
+    along = all(len(label) == len(example["input_ids"]) for label, example in zip(labels, examples, strict=True))
+    return along or len({len(label) for label in labels}) > 1
 
 
 def _pad(values: list[torch.Tensor], width: int, fill: int) -> torch.Tensor:

@@ -60,6 +60,21 @@ class Permutation:
             value = self._step(value)
         return value
 
+    def order(self) -> np.ndarray:
+        """All values in order, int64 (size,): the same as one by one, some hundred times as fast."""
+        values = self._steps(np.arange(self.size, dtype=np.uint64))
+        while (outside := values >= self.size).any():
+            values[outside] = self._steps(values[outside])
+        return values.astype(np.int64)
+
+    def _steps(self, values: np.ndarray) -> np.ndarray:
+        half, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
+        left, right = values >> half, values & mask
+        for key in self._round_keys:
+            hashed = _mix_array((right ^ np.uint64(key)) + np.uint64(_GOLDEN))
+            left, right = right, left ^ (hashed & mask)
+        return left << half | right
+
     def _step(self, value: int) -> int:
         half, mask = self._half, (1 << self._half) - 1
         left, right = value >> half, value & mask
