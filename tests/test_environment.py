@@ -53,6 +53,14 @@ def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
     assert fast_dtype("cpu") == "float32"
 
 
+def test_a_copy_without_its_history_is_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("mabert.environment.__file__", str(tmp_path / "environment.py"))
+    monkeypatch.delenv("MABERT_COMMIT", raising=False)
+    assert commit() is None
+    monkeypatch.setenv("MABERT_COMMIT", "0123abc")
+    assert commit() == "0123abc"
+
+
 def test_a_checkout_of_something_else_does_not_lend_its_commit(tmp_path, monkeypatch):
     """As where the package is installed into the virtual environment of somebody's own project."""
     installed = tmp_path / ".venv/mabert"

@@ -26,6 +26,7 @@ def environment() -> dict[str, Any]:
         "memory_gib": memory(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "packages": {name: installed(name) for name in packages},
         "commit": commit(),
@@ -93,8 +94,9 @@ def memory() -> float | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, `+` behind it where files differ; None outside a checkout.
+    """The commit of the checkout this package runs from, `+` behind it where files differ.
 
+    Outside a checkout what the variable `MABERT_COMMIT` says, by which a copy without its history can tell; else None.
     A checkout of something else, in which this package happens to be installed, does not know its files.
     """
     here = Path(__file__).parent
@@ -103,7 +105,7 @@ def commit() -> str | None:
         name = git(here, "rev-parse", "--short", "HEAD")
         return name + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("MABERT_COMMIT")
 
 
 def git(folder: Path, *arguments: str) -> str:
