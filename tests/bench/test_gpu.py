@@ -36,6 +36,7 @@ from mabert.processes import end_with_parent
 def with_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(gpu, "refuse_unless_correct", lambda _: None)
     here = measured_on()
     for module in (gpu, kept):
         monkeypatch.setattr(module, "measured_on", lambda: here)
@@ -166,6 +167,32 @@ def test_a_step_leaves_its_result_and_a_failed_one_counts_as_not_done(monkeypatc
     assert not gpu._is_done("tests", tmp_path)
     (failed,) = tmp_path.glob("*-gpu-tests.failed.json")
     assert json.loads(failed.read_text())["output"] == ["1 failed"]
+
+
+@pytest.mark.parametrize(("step", "checked"), [("operators", True), ("best_latency", True), ("tests", False)])
+def test_nothing_is_timed_where_the_operators_are_wrong(monkeypatch, tmp_path, with_gpu, step, checked):
+    def wrong(device):
+        assert device == "cuda"
+        raise RuntimeError("selective_scan: output is off")
+
+    monkeypatch.setattr(gpu, "refuse_unless_correct", wrong)
+    monkeypatch.setitem(gpu.STEPS, step, lambda _: {"rows": [1]})
+    with pytest.raises(RuntimeError, match="is off") if checked else contextlib.nullcontext():
+        run(monkeypatch, "--here", step, "-o", str(tmp_path))
+    assert gpu._is_done(step, tmp_path) is not checked
+
+
+def test_it_needs_no_package_that_measuring_does_without(tmp_path):
+    """A machine with a GPU may be bare but for torch and transformers."""
+    program = (
+        "import sys\n"
+        "for name in ('zstandard', 'datasets', 'accelerate', 'submitit', 'mambapy', 'matplotlib', 'numba'):\n"
+        "    sys.modules[name] = None\n"
+        "import mabert.bench.gpu.__main__, mabert.bench.gpu.operators, mabert.bench.gpu.models\n"
+        "import mabert.bench.models, mabert.bench.throughput\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_step_goes_on_from_the_pieces_it_has_and_keeps_them_when_one_fails(monkeypatch, tmp_path, capsys, with_gpu):

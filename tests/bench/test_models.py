@@ -49,7 +49,7 @@ class Scripted:
     def __init__(self, name, answers, log):
         self.name, self.answers, self.log = name, list(answers), log
 
-    def prepare(self, asked):
+    def prepare(self, asked, limit):
         return Ready("sdpa", 32, 8)
 
     def call(self, limit):
@@ -97,10 +97,10 @@ def test_models_take_turns_after_their_warm_up():
     assert (rows["a"].batch, rows["a"].micro_batch) == (32, 8)
 
 
-def test_a_slow_model_takes_part_in_fewer_turns_and_its_long_first_call_counts():
+def test_a_slow_model_takes_part_in_fewer_turns_and_its_first_call_does_not_count():
     protocol = Protocol(warm=5, least=2, most=50, warm_seconds=1.0, budget=8.0)
-    _, _, rows, log = measure(protocol, slow=[20, 21], quick=[1] * 99)
-    assert log.count("slow") == 2
+    _, _, rows, log = measure(protocol, slow=[90, 20, 21], quick=[1] * 99)
+    assert log.count("slow") == 3
     assert rows["slow"].median_ms == 4 * 20_500 + 500
     assert rows["quick"].samples == 6, "1.5 s at a time until 8 s are used up"
     assert log.count("quick") == 2 + 6, "warmed up until its calls have taken more than a second"
@@ -139,6 +139,13 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
     assert memory.group_memory(groups, root) == [0]
 
 
+def test_a_field_that_linux_does_not_tell_is_zero(tmp_path):
+    file = tmp_path / "status"
+    file.write_text("VmRSS:\t 3 kB\n")
+    assert [memory.field_of(str(file), name) for name in ("VmRSS", "VmHWM")] == [3 << 10, 0]
+    assert memory.field_of(str(tmp_path / "none"), "VmRSS") == 0
+
+
 def test_models_of_unlike_speed_come_to_their_end_together():
     protocol = Protocol(warm=0, least=3, most=12, budget=8.0)
     *_, rows, log = measure(protocol, slow=[2.5] * 9, quick=[0.5] * 99, quickest=[0.1] * 99)
@@ -161,6 +168,7 @@ def test_in_training_each_rival_takes_turns_with_mabert():
     assert {row.samples for name, row in rows.items() if name != "mabert"} == {2}
     anchors = {"a": 1000 * (4 * (1 + 2) / 2 + 0.5), "b": 1000 * (4 * (5 + 7) / 2 + 0.5), "mabert": None}
     assert {name: row.anchor_ms for name, row in rows.items()} == anchors
+    assert {name: row.anchor_samples for name, row in rows.items()} == {"a": 2, "b": 2, "mabert": None}
     assert list(rows) == list(workers), "rows come in the order of the models"
     alone = measure(protocol, training, a=[], mabert=[])[2]
     assert alone["a"].anchor_ms is None, "MaBERT's own row is of the same turns"
@@ -182,13 +190,16 @@ def test_a_model_that_fails_in_one_group_has_no_number():
 
 @pytest.mark.parametrize("status", ["too slow", "out of memory"])
 def test_what_is_too_much_for_a_model_is_not_tried_again_at_longer_inputs(status):
-    failing = CellError(status, "one call took more than 5 s")
+    failing = CellError(status, "one call took more than 5 s", 5.0 if status == "too slow" else None)
+    whole = 1000 * 5 * 32 / 8 if status == "too slow" else None
     bench, workers, rows, _ = measure(Protocol(warm=1, least=1, most=1), a=[failing], b=[])
     assert (rows["a"].status, rows["a"].reason, rows["a"].median_ms) == (status, "one call took more than 5 s", None)
+    assert (rows["a"].at_least_ms, rows["b"].at_least_ms) == (whole, None)
     assert rows["b"].status == "measured"
     workers["a"].log.clear()
     longer = {row.model: row for row in bench.measure(cell(length=48), workers)}
     assert (longer["a"].status, longer["a"].reason) == (status, "one call took more than 5 s at 24 tokens")
+    assert longer["a"].at_least_ms == whole
     assert "a" not in workers["a"].log
     other = {row.model: row for row in bench.measure(cell(length=48, dtype="float32"), workers)}
     assert other["a"].status == "measured"
@@ -271,6 +282,44 @@ def test_a_training_step_learns_and_counts_every_row(name):
     assert TrainingStep(FAMILIES[name], cell("training", length=5000)).micro_batch == 1
 
 
+@pytest.mark.parametrize(("most", "tried"), [(8, [32, 16, 8, 8]), (32, [32, 32]), (0, [32, 16, 8, 4, 2, 1])])
+def test_on_a_gpu_a_micro_batch_is_halved_until_two_fit(monkeypatch, most, tried):
+    step, seen = TrainingStep(FAMILIES["mabert"], cell("training")), []
+    run = step._run
+
+    def limited():
+        seen.append(step.micro_batch)
+        assert len(step.ids) == step.micro_batch
+        if step.micro_batch > most:
+            raise RuntimeError("CUDA out of memory")
+        run()
+
+    monkeypatch.setattr(step, "_run", limited)
+    with pytest.raises(RuntimeError, match="out of memory") if not most else contextlib.nullcontext():
+        assert step._largest(24) == most
+    assert seen == tried
+    assert not most or all(weight.grad is None for weight in step.model.parameters())
+
+
+def test_on_a_gpu_the_peak_is_that_of_one_forward_after_another(monkeypatch):
+    forward, asked = Forward(FAMILIES["mabert"], cell("memory")), []
+    run = forward._run
+    monkeypatch.setattr(forward, "_run", lambda: asked.append("run") or run())
+    monkeypatch.setattr(forward, "device", "cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: asked.append("forget"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: asked.append("read") or 7)
+    assert forward.peak() == 7
+    assert asked == ["run", "forget", "run", "read"]
+
+
+def test_on_a_gpu_models_are_not_in_memory_together():
+    workers = {name: Scripted(name, [], []) for name in ("a", "mabert", "b")}
+    for measured in ("latency", "training"):
+        groups = Bench(Protocol()).groups(cell(measured, device="cuda"), workers)
+        assert [list(group) for group in groups] == [["a"], ["mabert"], ["b"]]
+
+
 def test_a_model_has_run_before_it_is_timed(monkeypatch):
     seen = []
     forward = MaBertModel.forward
@@ -325,10 +374,11 @@ def test_memory_counts_weights_and_what_the_kernels_take():
     assert scan < above < 3 * scan
 
 
-def test_a_mamba_layer_frees_what_the_scan_does_not_read():
+@pytest.mark.parametrize("pattern", ["M", "MMT"])
+def test_a_forward_holds_no_more_than_the_scan_reads_and_writes(pattern):
     torch.manual_seed(0)
     width, length = 256, 4096
-    config = MaBertConfig(hidden_size=width, num_attention_heads=4, intermediate_size=4 * width, layer_pattern="M")
+    config = MaBertConfig(hidden_size=width, num_attention_heads=4, intermediate_size=4 * width, layer_pattern=pattern)
     config.max_position_embeddings = length
     above = peak_at(MaBertModel(config).eval(), length)
     unit = width * 4 * length
@@ -384,20 +434,21 @@ def test_a_worker_measures_and_says_why_it_cannot():
     worker = Worker("bert")
     try:
         assert worker.parameters() == 109_483_778
-        assert worker.prepare(cell()) == Ready("sdpa", 1, 1)
+        assert worker.prepare(cell(), 60.0) == Ready("sdpa", 1, 1)
         assert 0 < worker.call(60.0) < 60
         held = worker.memory(60.0)
         assert held["peak"] > held["weights"] > 0
         process = worker._process
-        with pytest.raises(CellError, match="too slow: one call took more than 0 s"):
+        with pytest.raises(CellError, match="too slow: one call took more than 0 s") as slow:
             worker.call(0.0)
+        assert slow.value.seconds == 0
         assert not process.is_alive()
-        assert worker.prepare(cell("training")).micro_batch == 32, "a new process begins"
+        assert worker.prepare(cell("training"), 60.0).micro_batch == 32, "a new process begins"
         with pytest.raises(CellError, match="failed: AttributeError"):
             worker._ask("nothing_of_the_kind", limit=60.0)
         with pytest.raises(CellError, match="failed: AssertionError"):
             worker.call(60.0)
-        worker.prepare(cell())
+        worker.prepare(cell(), 60.0)
         worker._process.kill()
         with pytest.raises(CellError, match="out of memory: the process ended with exit code -9"):
             worker.call(60.0)

@@ -8,7 +8,7 @@ import torch
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import throughput
 from mabert.bench.tasks import Cell, Throughput
-from mabert.bench.throughput import SHARES, ManyTexts, collections
+from mabert.bench.throughput import SHARES, ManyTexts, best_of, collections, speed
 from mabert.bench.turns import Protocol
 from mabert.bench.worker import CellError
 
@@ -41,7 +41,7 @@ class Scripted:
     def cut(self, batch):
         self.batch = batch
 
-    def prepare(self, cell):
+    def prepare(self, cell, limit):
         self.log.append("anew")
 
     def call(self, limit):
@@ -55,8 +55,13 @@ def chosen(name, seconds, texts=20, budget=30.0, lengths=None):
     worker = Scripted(name, seconds)
     bench = ManyTexts(Protocol(budget=budget))
     asked = Cell("throughput", "best", "float32", 9, texts=lengths or (9,) * texts)
-    assert bench.warm(asked, worker) == []
-    assert worker.batch == bench.batches[name]
+    bench.warm(asked, worker)
+    assert worker.batch == best_of(bench.tried[name])
+    told = speed("texts", asked.texts, bench.tried[name], bench.blank(asked, name))
+    assert told.batch == worker.batch
+    tried = {int(batch): ms for batch, ms in told.tried_ms.items()}
+    assert tried == {batch: 1e3 * seconds[batch] for batch in tried}
+    assert set(tried) == {batch for batch in worker.log if batch != "anew" and seconds[batch] is not None}
     return worker.batch, worker.log
 
 

@@ -229,7 +229,7 @@ class Family:
         config = copy.deepcopy(model.config)
         for name, value in self.longer(config, length).items():
             setattr(config, name, value)
-        longer = type(model)(config).to(model.dtype)
+        longer = type(model)(config).to(model.device, model.dtype)
         weights = model.state_dict()
         for name, table in longer.state_dict().items():
             if name in weights and weights[name].shape != table.shape:

@@ -60,11 +60,11 @@ def limit_memory(allowed: int) -> None:
 
 
 def field_of(file: str, name: str) -> int:
-    """Bytes by a field of one of Linux's files about memory; 0 on other systems."""
+    """Bytes by a field of one of Linux's files about memory; 0 where there is no such file, or it lacks the field."""
     if not Path(file).is_file():
         return 0
     lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
-    return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
+    return next((int(words[1]) << 10 for words in lines if words[0] == f"{name}:"), 0)
 
 
 def trim() -> None:

@@ -72,7 +72,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
         ValueError: mamba.py is not installed, mabert's extra bench; says how.
     """
     _refuse_without_rival()
-    _refuse_unless_correct()
+    refuse_unless_correct()
     console = Console()
     rows: list[Row] = []
     agreement: dict[str, float] = {}
@@ -113,17 +113,22 @@ def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool, int]]:
     return scans + convolutions
 
 
-def _refuse_unless_correct() -> None:
+def refuse_unless_correct(device: str = "cpu") -> None:
+    """Holds both operators, forward and backward, against the reference in float64.
+
+    Raises:
+        RuntimeError: One is wrong on this machine.
+    """
     torch.manual_seed(0)
     for function, inputs in (
         (selective_scan, scan_inputs(70, torch.float32, channels=70)),
         (depthwise_conv1d, conv_inputs(70, torch.float32, channels=70)),
     ):
-        actual = _with_gradients(function, inputs)
+        actual = _with_gradients(function, {name: tensor.to(device) for name, tensor in inputs.items()})
         with use_backend("reference"):
             expected = _with_gradients(function, {name: tensor.double() for name, tensor in inputs.items()})
         for name, tensor in actual.items():
-            error = ((tensor - expected[name]).abs().max() / expected[name].abs().max()).item()
+            error = ((tensor.cpu() - expected[name]).abs().max() / expected[name].abs().max()).item()
             if not error < 1e-5:
                 raise RuntimeError(
                     f"{function.__name__}: {name} is off by {error:.1e} of its largest number; no timing"

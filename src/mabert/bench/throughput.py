@@ -6,7 +6,7 @@ they are drawn in; tokens of padding are not counted. MaBERT runs without paddin
 text nothing is padded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from mabert.bench.lengths import draw
 from mabert.bench.models import QUICK, Plan
 from mabert.bench.results import measured_on, write
 from mabert.bench.tasks import Cell
-from mabert.bench.turns import Bench, Protocol, Row, Sample
+from mabert.bench.turns import Bench, Protocol, Row
 from mabert.bench.worker import CellError, Worker
 from mabert.environment import fast_dtype
 
@@ -45,6 +45,7 @@ class Speed:
         texts: How many.
         tokens: Of all texts.
         batch: Texts of the best batch; None where none was found.
+        tried_ms: What all texts took in the one trial of each batch tried, by its size as JSON tells names.
         status: See `mabert.bench.turns.Row`, as the five that follow.
         reason: Likewise.
         setting: Likewise.
@@ -59,6 +60,7 @@ class Speed:
     texts: int
     tokens: int
     batch: int | None
+    tried_ms: dict[str, float]
     status: str
     reason: str | None
     setting: str | None
@@ -83,14 +85,14 @@ class ManyTexts(Bench):
     """Lets every model choose its batch before it is timed.
 
     Attributes:
-        batches: What they chose for the collection at hand, by name of the family.
+        tried: Seconds of each batch that they tried for the collection at hand, by name of the family.
     """
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol)
-        self.batches: dict[str, int] = {}
+        self.tried: dict[str, dict[int, float]] = {}
 
-    def warm(self, cell: Cell, worker: Worker) -> list[Sample]:
+    def warm(self, cell: Cell, worker: Worker) -> None:
         """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
 
         Each is called twice where that is affordable, since its first call warms it up; a model that was built anew
@@ -98,7 +100,7 @@ class ManyTexts(Bench):
         """
         family = FAMILIES[worker.name]
         sizes = sorted({min(4**power, len(cell.texts)) for power in range(8)})
-        seconds: dict[int, float] = {}
+        seconds = self.tried[worker.name] = {}
         anew = False
         for size in [1] if family.depends_on_batch(family.base_config(), cell.texts) else sizes:
             try:
@@ -109,14 +111,17 @@ class ManyTexts(Bench):
             except CellError as error:
                 if not seconds or error.status == "failed":
                     raise
-                worker.prepare(cell)
+                worker.prepare(cell, self.protocol.limit)
                 anew = True
                 break
-        self.batches[worker.name] = best = min(seconds, key=seconds.__getitem__)
-        worker.cut(best)
+        worker.cut(best_of(seconds))
         if anew:
             worker.call(self.protocol.limit)
-        return []
+
+
+def best_of(tried: Mapping[int, float]) -> int:
+    """The batch that took the least seconds."""
+    return min(tried, key=tried.__getitem__)
 
 
 def run(
@@ -171,9 +176,9 @@ def run(
         for kind, lengths in texts.items():
             bar.update(task, description=kind)
             cell = Cell("throughput", "best", dtype, max(lengths), device, quick, lengths)
-            bench.batches.clear()
+            bench.tried.clear()
             measured = bench.measure(cell, workers)
-            result["rows"] += [asdict(speed(kind, lengths, bench.batches.get(row.model), row)) for row in measured]
+            result["rows"] += [asdict(speed(kind, lengths, bench.tried.get(row.model, {}), row)) for row in measured]
             if output is not None:
                 write(result, output, name)
             bar.advance(task)
@@ -183,12 +188,14 @@ def run(
     return result
 
 
-def speed(name: str, lengths: Sequence[int], batch: int | None, row: Row) -> Speed:
+def speed(name: str, lengths: Sequence[int], tried: Mapping[int, float], row: Row) -> Speed:
     """One model's times as tokens a second."""
     tokens = sum(lengths)
     rate = None if row.median_ms is None else 1e3 * tokens / row.median_ms
     times = (row.median_ms, row.fastest_ms, row.slowest_ms)
-    return Speed(name, row.model, len(lengths), tokens, batch, row.status, row.reason, row.setting, *times, rate)
+    told = {str(batch): 1e3 * seconds for batch, seconds in tried.items()}
+    batch = best_of(tried) if row.status == "measured" else None
+    return Speed(name, row.model, len(lengths), tokens, batch, told, row.status, row.reason, row.setting, *times, rate)
 
 
 def show(console: Console, result: dict[str, Any]) -> None:

@@ -20,9 +20,9 @@ class Protocol:
     """How a cell is timed (Table A2, cut short where a machine is too slow for it).
 
     Attributes:
-        warm: Calls that are not counted; fewer after `warm_seconds`. A call longer than `budget` counts: it warmed
-            itself.
-        least: Samples of a model, whatever they cost.
+        warm: Calls that are not counted; fewer after `warm_seconds`, but one at least of however long a call.
+        least: Samples of a model, whatever they cost; of two models with fewer than four each nothing can be told to
+            differ beyond chance at 5 %.
         most: Samples that are never exceeded.
         warm_seconds: Seconds of warm-up at most.
         budget: Seconds of a model's samples, after which only `least` is still filled up.
@@ -33,7 +33,7 @@ class Protocol:
     """
 
     warm: int = 20
-    least: int = 3
+    least: int = 4
     most: int = 100
     warm_seconds: float = 2.0
     budget: float = 20.0
@@ -62,7 +62,10 @@ class Row:
         reason: Why there is no number, in a line.
         setting: The attention it ran with.
         median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
+        at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
+            each of the limit.
         anchor_ms: MaBERT's median in the turns that this row was timed in, where MaBERT's own row is of more turns.
+        anchor_samples: MaBERT's samples in those turns.
         peak_mib: MiB held at the height of a forward, weights included.
         weights_mib: MiB of the weights.
         resident_mib: MiB by which the process grew during that forward, as the system sees it; None where it does not
@@ -84,7 +87,9 @@ class Row:
     fastest_ms: float | None = None
     slowest_ms: float | None = None
     samples: int | None = None
+    at_least_ms: float | None = None
     anchor_ms: float | None = None
+    anchor_samples: int | None = None
     peak_mib: float | None = None
     weights_mib: float | None = None
     resident_mib: float | None = None
@@ -126,7 +131,7 @@ class Bench:
         row = self.blank(cell, worker.name)
         try:
             self.refuse(cell, worker.name)
-            ready = worker.prepare(cell)
+            ready = worker.prepare(cell, self.protocol.limit)
             held = worker.memory(2 * self.protocol.limit)  # two calls
             sizes = {f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()}
             row = replace(row, setting=ready.setting, **sizes)
@@ -147,7 +152,8 @@ class Bench:
             taken: dict[str, list[Sample]] = {}
             for name in ready:
                 try:
-                    taken[name] = self.warm(cell, group[name])
+                    self.warm(cell, group[name])
+                    taken[name] = []
                 except CellError as error:
                     rows[name] = self.without_number(cell, rows[name], error)
             self.take_turns(cell, group, taken, rows)
@@ -162,7 +168,7 @@ class Bench:
                 rows[name] = replace(row, **asdict(Spread.of(_steps(samples[name], calls[name]))))
             if row.status == "measured" and len(groups) > 1 and name != ANCHOR and anchors[name]:
                 beside = Spread.of(_steps(anchors[name], calls[ANCHOR]))
-                rows[name] = replace(rows[name], anchor_ms=beside.median_ms)
+                rows[name] = replace(rows[name], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
         return rows
 
     def groups(self, cell: Cell, workers: dict[str, Worker]) -> list[dict[str, Worker]]:
@@ -191,7 +197,7 @@ class Bench:
         for name, worker in workers.items():
             try:
                 self.refuse(cell, name)
-                ready[name] = it = worker.prepare(cell)
+                ready[name] = it = worker.prepare(cell, self.protocol.limit)
                 rows[name] = replace(rows[name], setting=it.setting, batch=it.batch, micro_batch=it.micro_batch)
             except CellError as error:
                 rows[name] = self.without_number(cell, rows[name], error)
@@ -205,17 +211,13 @@ class Bench:
                     del ready[name]
         return ready
 
-    def warm(self, cell: Cell, worker: Worker) -> list["Sample"]:
-        """Warm a model up; return the samples that were good enough to keep: a call so long that it warmed itself."""
-        protocol, spent = self.protocol, 0.0
-        for _ in range(protocol.warm):
-            sample = self.sample(worker)
-            spent += sample.call
-            if spent > protocol.budget:
-                return [sample]
-            if spent > protocol.warm_seconds:
+    def warm(self, cell: Cell, worker: Worker) -> None:
+        """Let a model run uncounted."""
+        spent = 0.0
+        for _ in range(self.protocol.warm):
+            spent += self.sample(worker).call
+            if spent > self.protocol.warm_seconds:
                 break
-        return []
 
     def sample(self, worker: Worker) -> "Sample":
         """One call, and what comes once beside all of them."""
@@ -255,10 +257,13 @@ class Bench:
 
     def without_number(self, cell: Cell, row: Row, error: CellError) -> Row:
         """The row of a model that gave none; longer inputs are not tried."""
+        # A refused row is of one call; what it is known to exceed is the whole of the shorter input already.
+        seconds = None if error.seconds is None else error.seconds * row.batch / row.micro_batch
         if error.status != "failed" and _kind(cell, row.model) not in self.given_up:
             reason = f"{error.reason} at {cell.length:,} tokens"
-            self.given_up[_kind(cell, row.model)] = CellError(error.status, reason)
-        return replace(row, status=error.status, reason=error.reason)
+            self.given_up[_kind(cell, row.model)] = CellError(error.status, reason, seconds)
+        at_least = None if seconds is None else 1000 * seconds
+        return replace(row, status=error.status, reason=error.reason, at_least_ms=at_least)
 
 
 def _steps(samples: list[Sample], calls: float) -> list[float]:

@@ -23,7 +23,7 @@ ALLOCATION = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens."""
 
 START = 300.0
-"""Seconds to start a process, or to build a model in it."""
+"""Seconds to start a process, or to build a model in it; its first call comes on top."""
 
 
 class CellError(Exception):
@@ -32,11 +32,12 @@ class CellError(Exception):
     Attributes:
         status: ``out of memory``, ``too slow`` or ``failed``.
         reason: One line.
+        seconds: What a call is known to take longer than; None where it was not a call that took too long.
     """
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
         super().__init__(f"{status}: {reason}")
-        self.status, self.reason = status, reason
+        self.status, self.reason, self.seconds = status, reason, seconds
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def prepare(self, cell: Cell) -> Ready:
-        """Build the model for a cell, in place of the one before."""
-        return self._ask("prepare", cell, limit=START)
+    def prepare(self, cell: Cell, limit: float) -> Ready:
+        """Build the model for a cell, in place of the one before, whose first call may take `limit` seconds."""
+        return self._ask("prepare", cell, limit=START + limit)
 
     def call(self, limit: float) -> float:
         """Run the cell's model once; return its seconds.
@@ -131,7 +132,8 @@ class Worker:
             pipe.send((question, arguments))
             if not pipe.poll(limit):
                 self.close()
-                raise CellError("too slow", f"one {question} took more than {limit:g} s")
+                seconds = limit if question == "call" else None
+                raise CellError("too slow", f"one {question} took more than {limit:g} s", seconds)
             status, answer = pipe.recv()
         except (EOFError, ConnectionError):
             raise self._ended() from None

@@ -1,7 +1,8 @@
 """`python -m mabert.bench.gpu`: every step that has no result of this commit and GPU in the folder yet.
 
-Runs from the sources (``PYTHONPATH=src``) with whatever versions are there. Each step is a process of its own with a
-time limit, so that one that fails or hangs costs neither the others nor what they left. What a step has measured stands
+Runs from the sources (``PYTHONPATH=src``) with whatever versions are there; ``MABERT_COMMIT`` tells the commit of a
+copy without its history. Each step is a process of its own with a time limit, so that one that fails or hangs costs
+neither the others nor what they left. Nothing is timed where the operators are wrong. What a step has measured stands
 in ``*.partial.json``, for the tests in their log, and the next run goes on from there.
 """
 
@@ -28,6 +29,7 @@ import torch
 
 import mabert
 from mabert.bench.gpu.pieces import GPU_LOST, Pieces
+from mabert.bench.operators import refuse_unless_correct
 from mabert.bench.results import measured_on, write
 from mabert.environment import installed
 from mabert.processes import end_with_parent
@@ -151,8 +153,11 @@ def rivals(profile: str, measure: str, pieces: Pieces) -> dict[str, Any]:
     lengths = LENGTHS[profile] if measure != "training" else TRAINED_LENGTHS[profile]
     options: dict[str, Any] = {"measures": (measure,), "profiles": (profile,), "lengths": lengths}
 
+    # The paper says bf16; its numbers of memory are those of weights in float32.
+    dtypes = ("bfloat16", "float32") if (profile, measure) == ("paper", "memory") else ("bfloat16",)
+
     def measured(model: str) -> dict[str, Any]:
-        return run(Plan(models=(model,), dtypes=("bfloat16",), device="cuda", protocol=protocol, **options))
+        return run(Plan(models=(model,), dtypes=dtypes, device="cuda", protocol=protocol, **options))
 
     return _of_all_seven(pieces, measured)
 
@@ -226,6 +231,8 @@ def main() -> int:
 
 
 def _run_here(step: str, output: Path) -> None:
+    if step not in ("tests", "sanitizer"):
+        refuse_unless_correct("cuda")
     pieces = Pieces(step, output, _measured_by())
     result = {"environment": measured_on(), "step": step, "sources": sources(), **STEPS[step](pieces)}
     failed = bool(pieces.errors or result.get("exit_code"))
