@@ -1,5 +1,6 @@
 """A ratio is the mean of rivals over one model, within the spread of their calls; it tells of rivals without number."""
 
+import math
 from itertools import permutations
 
 import pytest
@@ -87,3 +88,13 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
     assert ratio(table, 512, ["bert", "albert"]).value == pytest.approx(1.5)
     assert ratio(table, 512, ["mabert"], ours="bert").value == pytest.approx(1 / 3)
+
+
+def test_in_turns_of_their_own_mabert_has_no_more_calls_than_it_had_in_those(load):
+    def spread(**changes):
+        rows = [raw("training", "mabert", 512, 10.0, samples=18)]
+        rows.append(raw("training", "bert", 512, 90.0, samples=3, anchor_ms=20.0, **changes))
+        return ratio(table_of(load, rows), 512, ["bert"]).spread
+
+    assert spread(anchor_samples=4)[2:] == (3, 2 / math.comb(7, 3))
+    assert spread()[2:] == (3, 2 / math.comb(6, 3)), "a file that does not tell has three at least"

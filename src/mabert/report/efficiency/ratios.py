@@ -15,7 +15,8 @@ class Spread(NamedTuple):
     Attributes:
         low: The rivals' fastest calls over the slowest of the one.
         high: Their slowest over its fastest; infinite where a rival is only known to exceed a number.
-        calls: Fewest timed calls of any side; None for memory, which is the same each time.
+        calls: Fewest timed calls of any side, of MaBERT's in the turns of a rival that took turns with it alone; None
+            for memory, which is the same each time.
         chance: How likely both ends lie on one side of 1, whichever, where the two take equally long: of so many calls
             there are so many ways to say which are whose, and two of them have all of one side first. Two-sided, as the
             t test of scores is. The greatest of any rival; 0 for memory and for bounds.
@@ -46,12 +47,14 @@ class Ratio(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """What a number lies between."""
+    """What a number lies between; the timed calls behind it, and those of the one that it is held against where they
+    took turns by themselves."""
 
     low: float
     middle: float | None
     high: float
     calls: int | None
+    beside: int | None = None
 
 
 def ratio(rows: Rows, length: int, rivals: Sequence[str], ours: str = "mabert") -> Ratio | None:
@@ -88,12 +91,14 @@ def ratio(rows: Rows, length: int, rivals: Sequence[str], ours: str = "mabert") 
 
 
 def _spread(own: _Span, rivals: Sequence[_Span]) -> Spread:
-    counted = [span.calls for span in rivals if span.calls is not None]
+    pairs = [(span.calls, span.beside or own.calls) for span in rivals]
+    counted = [calls for pair in [*pairs, (own.calls,)] for calls in pair if calls is not None]
+    timed = [(calls, beside) for calls, beside in pairs if calls is not None and beside is not None]
     return Spread(
         fmean(span.low for span in rivals) / own.high,
         fmean(span.high for span in rivals) / own.low,
-        min(counted + ([] if own.calls is None else [own.calls]), default=None),
-        max((2 / math.comb(own.calls + calls, calls) for calls in counted if own.calls is not None), default=0.0),
+        min(counted, default=None),
+        max((2 / math.comb(beside + calls, calls) for calls, beside in timed), default=0.0),
     )
 
 
@@ -108,7 +113,7 @@ def _span(row: Row | None, beside: Row | None = None) -> _Span | None:
     if row is not None and row.value is not None:
         low, high = row.numbers.get("fastest_ms", row.value), row.numbers.get("slowest_ms", row.value)
         scale = factor(row, beside)
-        return _Span(scale * low, scale * row.value, scale * high, row.samples)
-    if row is not None and row.limit is not None and row.measure != "memory":
-        return _Span(1000 * row.limit, None, math.inf, None)
+        return _Span(scale * low, scale * row.value, scale * high, row.samples, row.anchor_samples if beside else None)
+    if row is not None and row.at_least is not None and row.measure != "memory":
+        return _Span(1000 * row.at_least, None, math.inf, None)
     return None

@@ -26,6 +26,9 @@ _RATIOS = (
     "A rival's number over MaBERT's: above 1, MaBERT needs less. Where a rival took turns with MaBERT alone, and the "
     "file has MaBERT's time in those turns, the ratio is to that."
 )
+_BEST_ON_A_GPU = (
+    "What serves a model best was measured on a processor. On a GPU it has the same settings, and none is compiled."
+)
 _GROWTH = (
     "Exponents of length fitted by least squares over the lengths of one run, 1 being linear; in brackets how many "
     "lengths were fitted, and which."
@@ -79,6 +82,8 @@ def _section(results: Results, condition: Condition, level: int) -> Iterator[Par
     profile, dtype = PROFILE_TITLES[condition.profile], DTYPES.get(condition.dtype, condition.dtype)
     on = f" on {condition.machine}" if condition.machine else ""
     yield Heading(level, f"{profile}, {dtype}, {condition.device}{on}")
+    if condition.profile == "best" and condition.device == "cuda":
+        yield Text(_BEST_ON_A_GPU)
     if results.has_numbers(condition):
         told = f"Peak memory, latency and training step over length, {', '.join(condition[:3])}{on}; the paper's dashed"
         yield Drawing(name_of(condition), scaling_chart(results, condition), told)

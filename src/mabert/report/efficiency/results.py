@@ -32,6 +32,7 @@ _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training"
 _BESIDE = ("anchor_ms",)
 _KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
 _NEEDED = (*_KNOWN, "dtype", "device", "length", "batch")
+_LEAST_ANCHORS = 3  # of files from before they were counted: what every protocol asked for
 _LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
 
 
@@ -92,6 +93,9 @@ class Row:
         numbers: By name as in the file, milliseconds and MiB; empty unless measured. ``anchor_ms`` is MaBERT's median
             in the turns of this row, where MaBERT's own row is of more turns.
         samples: Timed calls behind them; None for memory.
+        anchor_samples: Those behind ``anchor_ms``; None where that is not there.
+        at_least: Seconds that the whole is known to take longer than; None unless it was too slow in a call. A model
+            that was too slow to build, say, has none: that bounds no call.
         source: The file it stood in.
     """
 
@@ -106,21 +110,14 @@ class Row:
     setting: str | None
     numbers: Mapping[str, float]
     samples: int | None
+    anchor_samples: int | None
+    at_least: float | None
     source: Source
 
     @property
     def value(self) -> float | None:
         """The number of the paper's tables: median milliseconds, or peak MiB; None unless measured."""
         return self.numbers.get("peak_mib" if self.measure == "memory" else "median_ms")
-
-    @property
-    def limit(self) -> float | None:
-        """Seconds that a call is known to take longer than; None unless it was too slow and the reason tells them.
-
-        A model that was too slow to build, say, has none: that bounds no call.
-        """
-        told = _LIMIT.search(self.reason or "") if self.status == "too slow" else None
-        return float(told[1].replace(",", "")) if told else None
 
 
 @dataclass(frozen=True)
@@ -320,5 +317,18 @@ def _row(raw: Mapping[str, Any], source: Source) -> Row:
         setting=raw.get("setting"),
         numbers={name: raw[name] for name in (*names, *_BESIDE) if raw.get(name) is not None},
         samples=raw.get("samples"),
+        anchor_samples=raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None,
+        at_least=_at_least(raw),
         source=source,
     )
+
+
+def _at_least(raw: Mapping[str, Any]) -> float | None:
+    """Seconds that the whole takes at least; of files from before that was written, by the reason, which tells the
+    limit of a call, and the calls that the whole has."""
+    if raw["status"] != "too slow":
+        return None
+    if raw.get("at_least_ms") is not None:
+        return raw["at_least_ms"] / 1000
+    told = _LIMIT.search(raw.get("reason") or "")
+    return float(told[1].replace(",", "")) * raw["batch"] / raw.get("micro_batch", raw["batch"]) if told else None

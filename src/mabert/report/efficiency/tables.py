@@ -24,8 +24,8 @@ def number(value: float) -> str:
 
 def why(row: Row) -> str:
     """Why a row has no number."""
-    if row.limit is not None:
-        return f"{row.status} (> {row.limit:,g} s)"
+    if row.at_least is not None:
+        return f"{row.status} (> {row.at_least:,g} s)"
     return row.status if row.reason is None or row.status == "out of memory" else f"{row.status}: {row.reason}"
 
 
