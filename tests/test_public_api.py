@@ -22,6 +22,7 @@ PUBLIC = {
     "__version__",
     "depthwise_conv1d",
     "load",
+    "prepack",
     "selective_scan",
 }
 

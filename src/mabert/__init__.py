@@ -14,6 +14,7 @@ from mabert.model import (
     MaBertPreTrainedModel,
     register,
 )
+from mabert.model.prepack import prepack
 from mabert.ops import depthwise_conv1d, selective_scan
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "depthwise_conv1d",
     "load",
+    "prepack",
     "selective_scan",
 ]
 

@@ -17,6 +17,7 @@ from mabert.infer.fill import fill_mask
 from mabert.infer.load import device_named, load_for_use
 from mabert.infer.predict import predict
 from mabert.model.blocks import MambaBlock
+from mabert.model.prepack import PackedLinear, can_prepack
 from tests.infer.conftest import saved
 from tests.tolerances import TOLERANCES
 
@@ -64,6 +65,23 @@ def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
         np.testing.assert_array_equal(embed(folder, TEXTS), embed(masked_lm, TEXTS))
         with pytest.raises(ValueError, match=rf"was saved as {kind.__name__}; for MaBertForMaskedLM it lacks"):
             fill_mask(folder, MASKED)
+
+
+@pytest.mark.skipif(not can_prepack(torch.device("cpu"), torch.float32), reason="oneDNN's layouts are for x86")
+@pytest.mark.parametrize("precision", [None, "bf16"])
+def test_on_a_cpu_weights_are_prepacked_and_say_what_they_said(classifier, precision):
+    if precision and not can_prepack(torch.device("cpu"), torch.bfloat16):
+        pytest.skip("no instructions for bf16")
+    plain = load_for_use("classifier", classifier, precision=precision, device="cpu")
+    tokens = {"input_ids": torch.tensor(plain.encode(TEXTS[:1])[0]["input_ids"])[None]}
+    with torch.inference_mode(), plain.computing():
+        expected = plain.model(**tokens).logits.float().softmax(-1)[0].tolist()
+    model = mabert.load(classifier, precision=precision, device="cpu")
+    actual = list(model.predict(TEXTS[:1])[0]["probability"].values())
+    np.testing.assert_allclose(actual, expected, rtol=BF16 if precision else 1e-5)
+    layers = {type(module) for module in model._loaded["classifier"].model.modules()}
+    assert PackedLinear in layers
+    assert torch.nn.Linear not in layers
 
 
 def test_a_classifier_of_tokens_is_not_taken_for_one_of_texts(words, tmp_path):

@@ -12,7 +12,8 @@ class Deberta(Family):
 
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
     tokenizer = "deberta"
-    compiles = True  # its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise
+    # Its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise.
+    compiles = ("bfloat16", "float32")
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

@@ -19,7 +19,7 @@ class ModernBert(Family):
     tokenizer = "modernbert"
     head = "head"
     fast_attention = WINDOWED
-    compiles = True
+    compiles = ("bfloat16",)
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
         """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""

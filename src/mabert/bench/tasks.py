@@ -8,10 +8,10 @@ Sizes are those of the published base models with random weights; nothing is pad
   packed or compiled.
 - ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, for ModernBERT's local layers one
   that leaves out the scores outside the window, for Longformer no wider window than the input needs, GELU's tanh form
-  in one kernel where a model has that form, forwards of one text on a CPU through `torch.compile` for DeBERTa and
-  ModernBERT, who gain by it, logits at scored positions only, no dropout. Forwards of many texts are not compiled: each
-  shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings,
-  uncompiled.
+  in one kernel where a model has that form, in forwards on a CPU weights prepacked, or of one text `torch.compile` for
+  DeBERTa, and for ModernBERT in bf16, who gain more by that, logits at scored positions only, no dropout. Forwards of
+  many texts are not compiled: each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a
+  GPU it has the same settings, uncompiled.
 """
 
 import shutil
@@ -32,6 +32,7 @@ from mabert.infer.info import peak_bytes
 from mabert.memory import is_want_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
+from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.train.objective import at_scored_positions, mean_over_scored
 
 Profile = Literal["paper", "best"]
@@ -48,6 +49,9 @@ FIRST = 16
 
 COMPILED = ", compiled"
 """What a row's setting says of a model that went through `torch.compile`."""
+
+PREPACKED = ", prepacked"
+"""What it says of one whose weights lie as the processor's products read them."""
 
 SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}
 """Sizes that show in seconds whether everything runs."""
@@ -94,7 +98,7 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
 def is_compiled(family: Family, cell: "Cell") -> bool:
     """Whether a model goes through `torch.compile`: a forward at its best, where that was measured to help and can be
     had."""
-    wanted = family.compiles and cell.profile == "best" and cell.device == "cpu" and not cell.small
+    wanted = cell.dtype in family.compiles and cell.profile == "best" and cell.device == "cpu" and not cell.small
     return wanted and cell.measure in ("latency", "memory") and shutil.which("g++") is not None
 
 
@@ -137,6 +141,9 @@ class Forward:
         if is_compiled(family, cell):
             self.setting += COMPILED
             self.model = compiled(self.model)
+        elif cell.profile == "best" and can_prepack(self.model.device, self.model.dtype):
+            self.setting += PREPACKED
+            self.model = prepack(self.model)
         self.ids = token_ids(1, cell.length, cell.device)
         # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length,
         # and anew for tensors made in inference mode.
@@ -168,8 +175,9 @@ class Forward:
         return 0.0
 
     def weights(self) -> int:
-        """Bytes of all parameters."""
-        return sum(parameter.nbytes for parameter in self.model.parameters())
+        """Bytes of all parameters, prepacked ones too."""
+        packed = sum(module.nbytes for module in self.model.modules() if isinstance(module, PackedLinear))
+        return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
     def peak(self) -> int:
         """Bytes that torch holds at the height of a forward, weights included."""

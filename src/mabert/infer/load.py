@@ -15,6 +15,7 @@ from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
 from mabert.memory import is_want_of_memory
+from mabert.model.prepack import can_prepack, prepack
 from mabert.precision import resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -53,6 +54,13 @@ class Loaded(Generic[Model]):
         large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much).
         """
         return torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+
+    def prepacked(self) -> "Loaded[Model]":
+        """The same, prepacked where that can be (`mabert.prepack`); the model is not to be used otherwise any more."""
+        dtype = torch.bfloat16 if self.bf16 else self.model.dtype
+        if can_prepack(self.model.device, dtype):
+            prepack(self.model, dtype if self.bf16 else None)
+        return self
 
     def encode(
         self,

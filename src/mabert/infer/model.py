@@ -213,7 +213,7 @@ class TextModel:
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:
-            self._loaded[use] = load_for_use(use, self.path, precision=self._precision, device=self._device)
+            self._loaded[use] = load_for_use(use, self.path, precision=self._precision, device=self._device).prepacked()
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:

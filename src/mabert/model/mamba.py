@@ -1,8 +1,8 @@
 """The Mamba core of the sequential blocks: steps (i) to (iii) of the paper, Eqs. 4 to 9."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import is_tracing
+from mabert.model.prepack import PackedLinear
 from mabert.ops import depthwise_conv1d, selective_scan
 
 DIRECTIONS = {
@@ -152,6 +153,9 @@ class SelectiveCore(nn.Module):
 class MambaMixer(nn.Module):
     """SSM(Ĥ) of Eq. 2: input and gate split, one core or two, gated readout, output projection."""
 
+    PARTS: ClassVar[Mapping[str, int]] = {"in_proj": 2}
+    """What prepacking keeps in parts, of which one can go before the other."""
+
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
@@ -206,7 +210,7 @@ def sum_of(terms: list[Tensor]) -> Tensor:
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(dim=0)
 
 
-def in_halves(projection: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def in_halves(projection: nn.Linear | PackedLinear, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """A projection's result cut in two along its features, in inference as two tensors of which one can go before the
     other.
 
@@ -219,6 +223,9 @@ def in_halves(projection: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Both halves, (batch, time, M).
     """
+    if isinstance(projection, PackedLinear) and is_bare(projection):
+        first, second = projection.parts(hidden)
+        return first, second
     plain = type(projection) is nn.Linear and projection.bias is None and is_bare(projection)
     # Autocast keeps what it has cast of a whole weight, and would cast halves anew in each forward.
     cast = torch.is_autocast_enabled(hidden.device.type)

@@ -1,0 +1,178 @@
+"""A prepacked model says what it said before; it saves, copies and converts like any other, and refuses to train."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import mabert
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from mabert.model.mamba import in_halves
+from mabert.model.prepack import PackedLinear, can_prepack, prepack
+from tests.model.helpers import VOCAB, build, config
+
+CPU = torch.device("cpu")
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
+CLOSE = {
+    torch.float32: {"rtol": 2e-6, "atol": 2e-6},
+    torch.bfloat16: {"rtol": 2**-7, "atol": 2**-8},
+}  # one unit in the last place
+
+pytestmark = pytest.mark.skipif(not DTYPES, reason="oneDNN's layouts are for x86 processors")
+
+
+def layers(width=24, out=40, bias=True, dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Linear(width, out, bias=bias).to(dtype)
+
+
+def batch():
+    tokens = torch.randint(1, VOCAB, (3, 20), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(20) < torch.tensor([20, 7, 1]).unsqueeze(1)).long()
+    return tokens, mask
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (1, 300)])
+def test_a_layer_multiplies_as_it_did(shape, dtype, bias):
+    linear = layers(bias=bias, dtype=dtype)
+    hidden = torch.randn(*shape, 24).to(dtype)
+    apart = torch.randn(24, *shape).to(dtype).movedim(0, -1)
+    with torch.no_grad():
+        for given in (hidden, apart):
+            for parts in (1, 2):
+                torch.testing.assert_close(PackedLinear(linear, dtype, parts)(given), linear(given), **CLOSE[dtype])
+
+
+def test_no_rows_give_no_rows():
+    packed = PackedLinear(layers(), parts=2)
+    assert packed(torch.zeros(1, 0, 24)).shape == (1, 0, 40)
+    assert [part.shape for part in packed.parts(torch.zeros(0, 24))] == [(0, 20), (0, 20)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_layout_gives_the_weight_back_to_the_bit(dtype):
+    linear = layers(width=23, out=37, dtype=dtype)
+    packed = PackedLinear(linear)
+    assert torch.equal(packed.weight, linear.weight)
+    assert packed.nbytes == linear.weight.nbytes + linear.bias.nbytes
+    assert {name: tuple(held.shape) for name, held in packed.state_dict().items()} == {
+        "weight": (37, 23),
+        "bias": (37,),
+    }
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.no_grad()
+def test_a_model_says_what_it_said_padded_or_not(dtype, direction):
+    model = build(MaBertModel, config(ssm_direction=direction), dtype=dtype)
+    tokens, mask = batch()
+    expected = model(tokens, mask).last_hidden_state
+    assert prepack(model) is model
+    assert not any(type(module) is nn.Linear for module in model.modules())
+    torch.testing.assert_close(model(tokens, mask).last_hidden_state, expected, **CLOSE[dtype])
+    alone = model(tokens[1:2, :7]).last_hidden_state
+    torch.testing.assert_close(model(tokens, mask).last_hidden_state[1:2, :7], alone, **CLOSE[dtype])
+    none = model(tokens, torch.zeros_like(mask)).last_hidden_state
+    assert not none.any()
+
+
+@pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="no instructions for bf16")
+@torch.no_grad()
+def test_autocast_finds_its_weights_cast():
+    model = build(MaBertForSequenceClassification, config(num_labels=3), dtype=torch.float32)
+    tokens, mask = batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(tokens, mask).logits
+        prepack(model, torch.bfloat16)
+        actual = model(tokens, mask).logits
+    assert {module.dtype for module in model.modules() if isinstance(module, PackedLinear)} == {torch.bfloat16}
+    torch.testing.assert_close(actual, expected, **CLOSE[torch.bfloat16])
+    with pytest.raises(RuntimeError, match=r"input is of torch.float32; the model was prepacked for torch.bfloat16"):
+        model(tokens, mask)
+
+
+@torch.no_grad()
+def test_both_halves_of_a_projection_come_apart():
+    model = prepack(build(MaBertModel, config(layer_pattern="M"), dtype=torch.float32))
+    projection = model.layers[0].mixer.in_proj
+    hidden = torch.randn(1, 5, 8)
+    first, second = in_halves(projection, hidden)
+    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
+    torch.testing.assert_close(torch.cat([first, second], dim=-1), projection(hidden))
+
+
+def test_layers_that_others_look_into_stay_as_they_are():
+    model = build(MaBertForMaskedLM, config(), dtype=torch.float32)
+    seen = []
+    model.mabert.layers[0].feed_forward.up.register_forward_hook(lambda *_: seen.append(1))
+    prepack(model)
+    tied = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    assert tied == ["mabert.layers.0.feed_forward.up", "decoder"]
+    assert model.decoder.weight is model.get_input_embeddings().weight
+    with torch.no_grad():
+        model(batch()[0])
+    assert seen
+
+
+def test_a_layer_in_two_places_is_packed_once():
+    shared = layers(24, 24)
+    model = prepack(nn.ModuleDict({"one": shared, "other": shared, "third": nn.Sequential(shared)}))
+    assert model["one"] is model["other"] is model["third"][0]
+    assert isinstance(model["one"], PackedLinear)
+
+
+@torch.no_grad()
+def test_what_is_saved_is_the_ordinary_model(tmp_path):
+    model = build(MaBertForMaskedLM, config(), dtype=torch.float32)
+    before = {name: held.clone() for name, held in model.state_dict().items()}
+    prepack(model).save_pretrained(tmp_path)
+    again = MaBertForMaskedLM.from_pretrained(tmp_path)
+    assert again.state_dict().keys() == before.keys()
+    for name, held in again.state_dict().items():
+        assert torch.equal(held, before[name]), name
+
+
+@torch.no_grad()
+def test_it_is_copied_pickled_and_converted():
+    model = prepack(build(MaBertModel, config(), dtype=torch.float32))
+    tokens, mask = batch()
+    expected = model(tokens, mask).last_hidden_state
+    file = io.BytesIO()
+    pickle.dump(model, file)
+    file.seek(0)
+    for again in (copy.deepcopy(model), pickle.load(file), model.to("cpu")):
+        assert torch.equal(again(tokens, mask).last_hidden_state, expected)
+    if torch.bfloat16 in DTYPES:
+        short = build(MaBertModel, config(), dtype=torch.float32).to(torch.bfloat16)(tokens, mask).last_hidden_state
+        actual = copy.deepcopy(model).to(torch.bfloat16)(tokens, mask).last_hidden_state
+        torch.testing.assert_close(actual, short, **CLOSE[torch.bfloat16])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_torch_without_onednn_prepacks_nothing(monkeypatch, dtype):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not can_prepack(CPU, dtype)
+
+
+def test_what_it_cannot_do_gets_one_line():
+    model = prepack(build(MaBertModel, config(), dtype=torch.float32))
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    wanted = torch.randn(1, 4, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="has no gradients; load the model again to train it"):
+        model(inputs_embeds=wanted)
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"is in no graph of torch.compile or torch.export"):
+        torch.compile(model, backend="eager", fullgraph=True)(batch()[0])
+    with pytest.raises(RuntimeError, match=r"cannot be moved to cpu in torch.float64; load it again"):
+        model.to(torch.float64)
+    with pytest.raises(RuntimeError, match=r"cannot be moved to meta"):
+        model.to("meta")
+    with pytest.raises(ValueError, match=r"instructions for; \w+ is on cpu, in torch.float64"):
+        mabert.prepack(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="is on meta"):
+        mabert.prepack(nn.Sequential(nn.Linear(2, 2, device="meta")))
