@@ -1,5 +1,6 @@
 """Attention for inference: against the float64 reference and SDPA, and what it does not depend on, to the last bit."""
 
+import importlib
 import itertools
 from typing import Any
 
@@ -10,14 +11,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from mabert.ops import softmax_attention, use_backend
+from mabert.ops import backends, softmax_attention, use_backend
 from tests.ops.cases import masks, offsets
 from tests.tolerances import assert_close
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PASSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # every example has the same instructions
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=PASSED)
 DTYPES = (torch.float32, torch.bfloat16)
 TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300)
 Call = tuple[dict[str, Tensor], int, dict[str, Any]]
+
+
+@pytest.fixture(params=["vectors", "tiles"], autouse=True)
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels for bfloat16, where the processor has AMX."""
+    of_cpu = importlib.import_module("mabert.ops.cpu.attention")  # by attribute it is the function
+    if request.param == "tiles" and not of_cpu.may_use_amx():
+        pytest.skip("needs a processor with AMX")
+    monkeypatch.setattr(of_cpu, "may_use_amx", lambda: request.param == "tiles")
 
 
 @st.composite
@@ -98,9 +109,10 @@ def test_packed_sequences_are_those_of_rows_of_their_own(dtype: torch.dtype) -> 
         assert torch.equal(packed[:, start:end], alone)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_number_of_threads_changes_no_bit(threads: int) -> None:
-    inputs = plain(batch=1, time=700)
+def test_the_number_of_threads_changes_no_bit(threads: int, dtype: torch.dtype) -> None:
+    inputs = plain(batch=1, time=700, dtype=dtype)
     expected = attend(inputs, 2, {})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -110,31 +122,34 @@ def test_the_number_of_threads_changes_no_bit(threads: int) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_nan_and_infinity_travel_where_the_reference_lets_them(name: str, value: float) -> None:
-    inputs = plain(batch=1, time=40, heads=1)
+def test_nan_and_infinity_travel_where_the_reference_lets_them(name: str, value: float, dtype: torch.dtype) -> None:
+    inputs = plain(batch=1, time=40, heads=1, dtype=dtype)
     inputs[name] = inputs[name].clone()
     inputs[name][0, 17, 5] = value
     expected = attend({key: tensor.double() for key, tensor in inputs.items()}, 1, {}, "reference")
     assert torch.equal(attend(inputs, 1, {}).isfinite(), expected.isfinite())
 
 
-def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
-    inputs = plain(time=300)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-3), (torch.bfloat16, 2**-6)])
+def test_scores_far_apart_neither_overflow_nor_vanish(dtype: torch.dtype, bound: float) -> None:
+    inputs = plain(time=300, dtype=dtype)
     inputs["query"] = 300 * inputs["query"]
     expected = attend({name: tensor.double() for name, tensor in inputs.items()}, 2, {}, "reference")
     actual = attend(inputs, 2, {})
     assert actual.isfinite().all()
     # Scores of some thousands carry their own rounding, which softmax turns into a share of the weights.
-    assert (actual - expected).abs().max() < 2e-3
+    assert (actual - expected).abs().max() < bound
 
 
-def test_a_sequence_without_keys_gives_zeros() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sequence_without_keys_gives_zeros(dtype: torch.dtype) -> None:
     mask = torch.ones(2, 130, dtype=torch.bool)
     mask[1] = False
     for backend in ("cpu", "reference"):
-        out = attend(plain(), 2, {"mask": mask}, backend)
+        out = attend(plain(dtype=dtype), 2, {"mask": mask}, backend)
         assert out[1].eq(0).all()
         assert out[0].ne(0).any()
 
@@ -160,3 +175,31 @@ def test_what_it_cannot_do_it_says() -> None:
 def test_opcheck() -> None:
     arguments = (*plain(time=20).values(), 2, 0.1, torch.rand(2, 20) < 0.5, None, "cpu")
     torch.library.opcheck(torch.ops.mabert.softmax_attention.default, arguments)
+
+
+@pytest.mark.parametrize(
+    ("names", "dtype", "tokens", "pays"),
+    [
+        ((), torch.bfloat16, 4096, False),
+        (("avx512_bf16",), torch.bfloat16, 8, True),
+        (("avx512_bf16",), torch.float32, 8, True),
+        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1024, True),
+        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1023, False),
+        (("avx512_bf16", "amx_bf16"), torch.float32, 4096, False),
+    ],
+)
+def test_it_is_asked_for_where_it_was_measured_to_pay(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], dtype: torch.dtype, tokens: int, pays: bool
+) -> None:
+    monkeypatch.setattr(backends, "_instructions", lambda: frozenset(names))
+    amx = importlib.import_module("mabert.ops.cpu.amx")
+    monkeypatch.setattr(amx, "may_use_amx", lambda: True)
+    hidden = torch.empty(1, tokens, 64, dtype=dtype)
+    assert backends.attention_pays(hidden) is pays
+    with use_backend("reference"):
+        assert not backends.attention_pays(hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        as_bf16 = backends.attention_pays(hidden.float())
+        assert as_bf16 is backends.attention_pays(hidden.bfloat16())
+    monkeypatch.setattr(amx, "may_use_amx", lambda: False)  # as a system may say that has the instructions
+    assert backends.attention_pays(hidden) is (pays and "amx_bf16" not in names)

@@ -138,20 +138,34 @@ def interprets_triton() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+AMX_PAYS_FROM = 1024
+"""Tokens of a batch from which our attention is faster on a processor with AMX than torch's own."""
+
+
 def attention_pays(tensor: torch.Tensor) -> bool:
     """Tell whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
 
     It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
-    rate of float32 (measured: `docs/performance.md`). Elsewhere nothing was measured and the answer is no.
+    rate of float32. It is with AMX in bfloat16 for `AMX_PAYS_FROM` tokens and more (measured: `docs/performance.md`).
+    Elsewhere nothing was measured and the answer is no.
+
+    Args:
+        tensor: ``(batch, time, width)``; under autocast its dtype stands for the products', as there.
     """
-    served = not _what_is_missing("cpu", [tensor]) and requested_backend() in (AUTO, "cpu")
-    return served and _has_bf16_without_amx()
+    if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
+        return False
+    instructions = _instructions()
+    if "amx_bf16" not in instructions:
+        return "avx512_bf16" in instructions
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
+    if dtype != torch.bfloat16 or tensor.shape[0] * tensor.shape[1] < AMX_PAYS_FROM:
+        return False
+    from mabert.ops.cpu.amx import may_use_amx
+
+    return may_use_amx()
 
 
-@functools.cache
-def _has_bf16_without_amx() -> bool:
-    instructions = bf16_instructions()
-    return "avx512_bf16" in instructions and "amx_bf16" not in instructions
+_instructions = functools.cache(bf16_instructions)
 
 
 @functools.cache

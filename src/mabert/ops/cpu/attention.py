@@ -13,13 +13,15 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
+from mabert.ops.cpu import attention_amx
+from mabert.ops.cpu.amx import may_use_amx
 from mabert.ops.cpu.blocks import clear
 from mabert.ops.cpu.functions import LOG2_E, exp2
 from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, is_valid
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, find_valid
 from mabert.ops.cpu.simd import (
     LANES,
     at_least,
@@ -49,17 +51,6 @@ _VECTOR = 4 * LANES
 _PANEL = 4 * TILE_COLUMNS
 _QUERY, _KEY, _VALUE, _MASK, _OUT = range(5)
 _LOWEST = float32(-np.inf)
-
-
-@njit
-def _find_keys(mask: Any, row: int, start: int, end: int, keys: Any) -> int:
-    """List the steps that may be looked at; return how many there are."""
-    count = 0
-    for t in range(start, end):
-        if is_valid(mask, row, t):
-            keys[count] = t
-            count += 1
-    return count
 
 
 @njit
@@ -200,7 +191,7 @@ def _attention_job(
         piece = pieces[p]
         if piece[PIECE_ROW] != row or piece[PIECE_START] != start:
             row, start = piece[PIECE_ROW], piece[PIECE_START]
-            count = _find_keys(tensors[_MASK], row, start, piece[PIECE_END], keys)
+            count = find_valid(tensors[_MASK], row, start, piece[PIECE_END], keys)
             depth = -(-count // per_word)
             _pack_keys(tensors[_KEY], row, offset, keys, count, words, packed_keys)
             _pack_values(tensors[_VALUE], row, offset, keys, count, size, depth, packed_values)
@@ -270,6 +261,7 @@ def attention(
     rows, time, width = query.shape
     size = width // heads
     out = fresh(query.shape, query.dtype)
+    amx = query.dtype == torch.bfloat16 and may_use_amx()
     cuts = -(-_JOBS_PER_THREAD * torch.get_num_threads() // max(1, rows * heads))
     steps = max(1, -(-time // (cuts * QUERIES))) * QUERIES
     pieces, groups = plan_pieces(cu_seqlens, rows, time, steps)
@@ -278,10 +270,11 @@ def attention(
     panels = -(-longest // TILE_COLUMNS)
     words = size * query.element_size() // 4
     per_row = 4 * words + 8 * KEYS + 4 * size + _VECTOR + 4
+    scratch = QUERIES * per_row + 2 * panels * TILE_COLUMNS * 4 * words
     run(
-        _kernel,
+        attention_amx.kernel if amx else _kernel,
         (len(groups) - 1) * heads,
-        QUERIES * per_row + 2 * panels * TILE_COLUMNS * 4 * words,
+        attention_amx.scratch_bytes(longest, size) if amx else scratch,
         describe(*alive, out),
         pieces,
         groups,

@@ -52,6 +52,17 @@ def is_valid(mask: Any, row: int, step: int) -> bool:
 
 
 @njit
+def find_valid(mask: Any, row: int, start: int, end: int, found: Any) -> int:
+    """List the steps that count; return how many there are."""
+    count = 0
+    for t in range(start, end):
+        if is_valid(mask, row, t):
+            found[count] = t
+            count += 1
+    return count
+
+
+@njit
 def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
     """Read ``count`` channels from ``first`` on at one step into float32 at ``target``."""
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]

@@ -31,6 +31,9 @@ def _target_features() -> str:
 HAS_BF16 = "+avx512bf16" in _target_features().split(",")
 """Whether the kernels may work on bfloat16 itself (AVX-512 BF16)."""
 
+HAS_AMX = "+amx-bf16" in _target_features().split(",")
+"""Whether they may work on tiles of bfloat16 (AMX), where the system lets the process; see `may_use_amx`."""
+
 _FLOAT = ir.FloatType()
 _INT16 = ir.IntType(16)
 _INT32 = ir.IntType(32)
@@ -151,6 +154,75 @@ def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
         return types.void(types.int64, numba_type), emit
 
     return store_
+
+
+@intrinsic
+def interleave(typingctx: Any, first: Any, second: Any, target: Any) -> Any:
+    """Write ``2 * LANES`` halves at two addresses as words: of the first the lower half, of the second the upper."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(_INT16, 2 * LANES)
+        halves = [builder.load(_pointer(builder, address, kind), align=2) for address in args[:2]]
+        for part in range(2):
+            lanes = [part * LANES + i // 2 + 2 * LANES * (i % 2) for i in range(2 * LANES)]
+            words = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
+            place = builder.add(args[2], ir.Constant(ir.IntType(64), part * 4 * LANES))
+            builder.store(words, _pointer(builder, place, kind), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), emit
+
+
+@intrinsic
+def transpose(typingctx: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+    """Turn a square of ``LANES`` by ``LANES`` words; the distances of rows are in bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, source_row, target, target_row = args
+
+        def row(base: Any, distance: Any, number: int) -> Any:
+            place = builder.add(base, builder.mul(distance, ir.Constant(ir.IntType(64), number)))
+            return _pointer(builder, place, _INTS)
+
+        rows = [builder.load(row(source, source_row, number), align=2) for number in range(LANES)]
+        apart = LANES // 2
+        while apart:  # squares of this side beside the diagonal change places, in all squares of twice the side
+            upper = [i if not i & apart else i - apart + LANES for i in range(LANES)]
+            lower = [i + apart if not i & apart else i + LANES for i in range(LANES)]
+            for i in range(LANES):
+                if not i & apart:
+                    pair = rows[i], rows[i + apart]
+                    rows[i], rows[i + apart] = (
+                        builder.shuffle_vector(*pair, ir.Constant(_INTS, lanes)) for lanes in (upper, lower)
+                    )
+            apart //= 2
+        for number, words in enumerate(rows):
+            builder.store(words, row(target, target_row, number), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), emit
+
+
+@intrinsic
+def store_pairs(typingctx: Any, address: Any, low: Any, high: Any) -> Any:
+    """Write two vectors as bfloat16, lane beside lane: of each word of 32 bits ``low`` is the lower half.
+
+    Only where the processor has AVX-512 BF16.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, low, high = args
+        halves = ir.VectorType(_INT16, 2 * LANES)
+        kind = ir.FunctionType(ir.VectorType(BFloatType(), 2 * LANES), [_VECTOR, _VECTOR])
+        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        both = builder.bitcast(builder.call(function, [high, low]), halves)
+        lanes = [i // 2 + LANES * (i % 2) for i in range(2 * LANES)]
+        pairs = builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
+        builder.store(pairs, _pointer(builder, address, halves), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, vector, vector), emit
 
 
 load = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=False))

@@ -1,0 +1,129 @@
+"""Tiles of bfloat16 on Intel's matrix unit (AMX), which the system hands to a process that asks."""
+
+import ctypes
+import functools
+import sys
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mabert.ops.cpu.simd import HAS_AMX, LANES
+from mabert.ops.cpu.tile import TILE_COLUMNS
+
+AMX_ROWS = 32
+"""Rows of a tile of the result: two of the processor's own, above two more."""
+
+AMX_DEPTH = 16
+"""Words along the depth in one of the processor's tiles; a multiple of it is what such a product walks."""
+
+_ARCH_PRCTL = 158
+_ARCH_REQ_XCOMP_PERM = 0x1023
+_TILE_DATA = 18
+
+_ADDRESS = ir.IntType(64)
+_BYTE = ir.IntType(8)
+_SIDE = 16
+"""Rows of one of AMX's tiles, 64 bytes each."""
+
+
+@functools.cache
+def may_use_amx() -> bool:
+    """Ask Linux for AMX's registers, for all threads from now on; tell whether the kernels may use them.
+
+    A process that touches them unasked is ended by the system (Linux, Documentation/arch/x86/xstate.rst).
+    """
+    if not HAS_AMX or sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0
+
+
+def _shapes() -> bytearray:
+    """The 64 bytes of a tile configuration: palette 1, all eight tiles of full size."""
+    shapes = bytearray(64)
+    shapes[0] = 1
+    for tile in range(8):
+        shapes[16 + 2 * tile] = 4 * _SIDE
+        shapes[48 + tile] = _SIDE
+    return shapes
+
+
+def _call(builder: Any, name: str, *args: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [arg.type for arg in args])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), args)
+
+
+@intrinsic
+def begin_tiles(typingctx: Any) -> Any:
+    """Shape this thread's tiles, before its first `tile_product_amx`; only where `may_use_amx` says so."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        shapes = cgutils.global_constant(builder, "amx_shapes", cgutils.make_bytearray(_shapes()))
+        _call(builder, "ldtilecfg", builder.bitcast(shapes, ir.PointerType()))
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
+def end_tiles(typingctx: Any) -> Any:
+    """Give the tiles back, so that the system need not save them with the thread."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
+def tile_product_amx(
+    typingctx: Any, left: Any, left_step: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
+) -> Any:
+    """As `tile_product_bf16`, of ``AMX_ROWS`` rows, for a depth that is a multiple of ``AMX_DEPTH``.
+
+    On the left stand so many words of all rows, row by row, and ``left_step`` bytes on the next so many: rows of a
+    tile that are one cache line each, with none between, are what the processor reads fastest.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        left, left_step, panel, depth, result, result_row, keep = args
+        sides = [(row, column) for row in range(2) for column in range(2)]
+
+        def tile(number: int) -> Any:
+            return ir.Constant(_BYTE, number)
+
+        def access(name: str, number: int, address: Any, stride: Any) -> None:
+            _call(builder, name, tile(number), builder.inttoptr(address, ir.PointerType()), stride)
+
+        def shifted(base: Any, stride: Any, rows: int, more: int) -> Any:
+            below = builder.mul(stride, ir.Constant(_ADDRESS, rows))
+            return builder.add(base, builder.add(below, ir.Constant(_ADDRESS, more)))
+
+        places = [shifted(result, result_row, _SIDE * row, 4 * LANES * column) for row, column in sides]
+        left_row, panel_row = (ir.Constant(_ADDRESS, 4 * words) for words in (AMX_DEPTH, TILE_COLUMNS))
+        with builder.if_else(builder.icmp_signed("!=", keep, ir.Constant(keep.type, 0))) as (then, otherwise):
+            with then:
+                for number, place in enumerate(places):
+                    access("tileloadd64", number, place, result_row)
+            with otherwise:
+                for number in range(4):
+                    _call(builder, "tilezero", tile(number))
+        blocks = builder.udiv(depth, ir.Constant(_ADDRESS, AMX_DEPTH))
+        with cgutils.for_range(builder, blocks, intp=_ADDRESS) as loop:
+            along = builder.mul(loop.index, left_step)
+            down = builder.mul(loop.index, ir.Constant(_ADDRESS, 4 * TILE_COLUMNS * AMX_DEPTH))
+            for side in range(2):
+                of_left = shifted(builder.add(left, along), left_row, _SIDE * side, 0)
+                access("tileloadd64", 4 + side, of_left, left_row)
+                of_panel = shifted(builder.add(panel, down), panel_row, 0, 4 * LANES * side)
+                access("tileloadd64", 6 + side, of_panel, panel_row)
+            for number, (row, column) in enumerate(sides):
+                _call(builder, "tdpbf16ps", tile(number), tile(4 + row), tile(6 + column))
+        for number, place in enumerate(places):
+            access("tilestored64", number, place, result_row)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6, types.boolean), emit
