@@ -17,35 +17,35 @@ BLOCK_BYTES = 4 * BLOCK
 VECTOR_BYTES = 4 * LANES
 
 
-@njit
+@njit(forceinline=True)
 def clear(target: int, size: int) -> None:
     """Fill ``size`` bytes, a multiple of a vector's, with zeros."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, splat(float32(0.0)))
 
 
-@njit
+@njit(forceinline=True)
 def copy(source: int, target: int, size: int) -> None:
     """Copy ``size`` bytes, a multiple of a vector's."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(source + i))
 
 
-@njit
+@njit(forceinline=True)
 def add(source: int, target: int, size: int) -> None:
     """Add ``size`` bytes of numbers, a multiple of a vector's, to those at ``target``."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(target + i) + load(source + i))
 
 
-@njit
+@njit(forceinline=True)
 def multiply(source: int, target: int, size: int) -> None:
     """Multiply those at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(target + i) * load(source + i))
 
 
-@njit
+@njit(forceinline=True)
 def fetch_padded(tensor: Any, row: int, step: int, first: int, count: int, width: int, target: int) -> None:
     """Read ``count`` channels of one step, with zeros up to ``width``, so that sums over all are sums of channels."""
     if count < width:
@@ -53,19 +53,19 @@ def fetch_padded(tensor: Any, row: int, step: int, first: int, count: int, width
     fetch(tensor, row, step, first, count, target)
 
 
-@njit
+@njit(forceinline=True)
 def step_at(i: int, start: int, end: int, reverse: bool) -> int:
     """Return the time of the i-th step of a sequence, in the order of the scan."""
     return end - 1 - i if reverse else start + i
 
 
-@njit
+@njit(forceinline=True)
 def within(c: int, n: int, N: int) -> int:
     """Return the byte offset of channel c, state n inside a block laid out as vector, state, lane."""
     return 4 * (((c // LANES) * N + n) * LANES + c % LANES)
 
 
-@njit
+@njit(forceinline=True)
 def fetch_decays(tensor: Any, first: int, count: int, N: int, target: int) -> None:
     """Read A for one block, times log2(e), so that exp(ΔA) is a power of two."""
     for c in range(count):

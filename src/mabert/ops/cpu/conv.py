@@ -76,6 +76,22 @@ def _window(rows: int, taps: int, width: int, bias: Any) -> Any:
 
 
 @njit
+def _convolve(steps: int, rows: int, taps: int, width: int, bias: Any, silu: bool, y: int) -> None:
+    """Convolve one vector of channels at neighbouring steps. Mamba's four taps stay in registers."""
+    first, second = load(taps), load(taps + (width > 1) * BLOCK_BYTES)
+    third, fourth = load(taps + (width > 2) * 2 * BLOCK_BYTES), load(taps + (width > 3) * 3 * BLOCK_BYTES)
+    for k in range(0, steps * BLOCK_BYTES, BLOCK_BYTES):
+        if width == 4:
+            y_k = bias + first * load(rows + k) + second * load(rows + k + BLOCK_BYTES)
+            y_k = y_k + third * load(rows + k + 2 * BLOCK_BYTES) + fourth * load(rows + k + 3 * BLOCK_BYTES)
+        else:
+            y_k = _window(rows + k, taps, width, bias)
+        if silu:
+            y_k = y_k * sigmoid(y_k)
+        store(y + k, y_k)
+
+
+@njit
 def _conv_forward_job(
     job: int,
     scratch: int,
@@ -95,7 +111,7 @@ def _conv_forward_job(
     last_block = min(first_block + stripe, blocks)
     rows = scratch
     y = rows + (TILE + width - 1) * BLOCK_BYTES
-    zeros = y + BLOCK_BYTES
+    zeros = y + TILE * BLOCK_BYTES
     bias = zeros + BLOCK_BYTES
     taps = bias + stripe * BLOCK_BYTES
     clear(zeros, (1 + stripe) * BLOCK_BYTES)
@@ -118,18 +134,12 @@ def _conv_forward_job(
                 _fetch_steps(tensors, _U, piece, begin - before, stop - before + width - 1, first, count, rows, ahead)
                 for t in range(begin, stop):
                     reserve(tensors[_Y], row, t, first, count)
+                for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
+                    bias_v = load(bias + i * BLOCK_BYTES + v)
+                    _convolve(stop - begin, rows + v, taps + i * width * BLOCK_BYTES + v, width, bias_v, silu, y + v)
                 for t in range(begin, stop):
-                    if not is_valid(tensors[_MASK], row, t):
-                        emit(zeros, count, tensors[_Y], row, t, first)
-                        continue
-                    for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
-                        bias_v = load(bias + i * BLOCK_BYTES + v)
-                        at = rows + (t - begin) * BLOCK_BYTES + v
-                        y_v = _window(at, taps + i * width * BLOCK_BYTES + v, width, bias_v)
-                        if silu:
-                            y_v = y_v * sigmoid(y_v)
-                        store(y + v, y_v)
-                    emit(y, count, tensors[_Y], row, t, first)
+                    valid = is_valid(tensors[_MASK], row, t)
+                    emit(y + (t - begin) * BLOCK_BYTES if valid else zeros, count, tensors[_Y], row, t, first)
 
 
 @njit
@@ -272,7 +282,7 @@ def conv_forward(
     run(
         _forward_kernel,
         (len(groups) - 1) * -(-blocks // stripe),
-        (TILE + width + 1 + stripe * (width + 1)) * BLOCK_BYTES,
+        (2 * TILE + width + stripe * (width + 1)) * BLOCK_BYTES,
         describe(*alive, y),
         pieces,
         groups,

@@ -2,6 +2,9 @@
 
 All addresses and strides are in bytes. A tensor is described by one row of an int64 array: `ADDRESS` (0 where the
 tensor is absent), `BF16` (0 or 1), `ROW` and `STEP` (distance of two batch rows and of two time steps).
+
+What is called for every step is inlined, here and in `blocks`: an array is seven arguments of a call, and calls made a
+convolution of 4,096 steps take 5.2 instead of 3.9 ms.
 """
 
 from typing import Any
@@ -45,13 +48,13 @@ def _row_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
     return tensor.data_ptr(), int(tensor.dtype == torch.bfloat16), row * size, step * size
 
 
-@njit
+@njit(forceinline=True)
 def is_valid(mask: Any, row: int, step: int) -> bool:
     """Tell whether a step counts; all do where there is no mask."""
     return mask[ADDRESS] == 0 or load_byte(mask[ADDRESS] + row * mask[ROW] + step * mask[STEP]) != 0
 
 
-@njit
+@njit(forceinline=True)
 def find_valid(mask: Any, row: int, start: int, end: int, found: Any) -> int:
     """List the steps that count; return how many there are."""
     count = 0
@@ -62,7 +65,7 @@ def find_valid(mask: Any, row: int, start: int, end: int, found: Any) -> int:
     return count
 
 
-@njit
+@njit(forceinline=True)
 def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
     """Read ``count`` channels from ``first`` on at one step into float32 at ``target``."""
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
@@ -81,7 +84,7 @@ def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int)
             store_one(target + 4 * c, load_one(source + 4 * c))
 
 
-@njit
+@njit(forceinline=True)
 def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) -> None:
     """Write ``count`` float32 numbers at ``source`` to the channels from ``first`` on at one step."""
     target = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
@@ -100,7 +103,7 @@ def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) 
             store_one(target + 4 * c, load_one(source + 4 * c))
 
 
-@njit
+@njit(forceinline=True)
 def announce(tensor: Any, row: int, step: int, first: int, count: int) -> None:
     """Have the channels that a later `fetch` will read brought to the second-level cache."""
     size = 4 - 2 * tensor[BF16]
@@ -109,7 +112,7 @@ def announce(tensor: Any, row: int, step: int, first: int, count: int) -> None:
         prefetch(source + i)
 
 
-@njit
+@njit(forceinline=True)
 def reserve(tensor: Any, row: int, step: int, first: int, count: int) -> None:
     """Have the cache lines that a later `emit` will write taken over from memory or another core."""
     size = 4 - 2 * tensor[BF16]

@@ -42,7 +42,7 @@ def _advance(steps: int, N: int, A: int, delta: int, x: int, B: int, C: int, y: 
             store(y + at, y_k)
 
 
-@njit
+@njit(forceinline=True)
 def _prepare(step: int, softplus_delta: bool, delta: int, x: int, y: int, D: int, bias: int) -> None:
     """Turn one step's raw delta (in ``delta``) and u (in ``x``) into Δ, Δu and, in ``y``, Du."""
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
@@ -56,7 +56,7 @@ def _prepare(step: int, softplus_delta: bool, delta: int, x: int, y: int, D: int
         store(y + at, load(D + v) * u)
 
 
-@njit
+@njit(forceinline=True)
 def _gate(z: int, y: int) -> None:
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
         z_v = load(z + v)
