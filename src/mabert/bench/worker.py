@@ -28,7 +28,8 @@ ALLOCATION = {
 }
 """What lets the C library ask for huge pages and keep what was freed, as our kernels do by themselves. The matrices of
 scores that a rival makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for
-1,024 tokens. Without the second BERT took 7 % longer for 4,096 tokens in bf16 on a processor with AMX, MaBERT 3 to 6 %."""
+1,024 tokens. Without the second BERT took 7 % longer for 4,096 tokens in bf16 on a processor with AMX, MaBERT 3 to
+6 %."""
 
 START = 300.0
 """Seconds to start a process, or to build a model in it; its first call comes on top."""
