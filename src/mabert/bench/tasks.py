@@ -137,7 +137,7 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.setting = self._attention()
+        self.setting = self._attention(sum(cell.texts) or cell.length)
         if is_compiled(family, cell):
             self.setting += COMPILED
             self.model = compiled(self.model)
@@ -154,10 +154,11 @@ class Forward:
         synchronise(cell.device)
 
     @torch.inference_mode()
-    def _attention(self) -> str:
-        """The attention that runs: MaBERT's own kernel may stand in for SDPA."""
-        config, weights = self.model.config, next(self.model.parameters())
-        own = isinstance(config, MaBertConfig) and can_fuse(config, weights, training=False, output_attentions=False)
+    def _attention(self, tokens: int) -> str:
+        """The attention that runs in batches of so many tokens: MaBERT's own kernel may stand in for SDPA."""
+        config = self.model.config
+        hidden = torch.empty(1, tokens, config.hidden_size, dtype=self.model.dtype, device=self.model.device)
+        own = isinstance(config, MaBertConfig) and can_fuse(config, hidden, training=False, output_attentions=False)
         return "mabert::softmax_attention" if own else str(config._attn_implementation)
 
     def __call__(self) -> float:
