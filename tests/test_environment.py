@@ -13,7 +13,7 @@ from mabert.environment import commit, environment, fast_dtype, instructions
     [
         ({"avx2": True}, "float32", "KIND"),
         ({"avx512_bf16": True}, "bfloat16", "KIND BF16"),
-        ({"amx_bf16": True, "avx512_bf16": False}, "bfloat16", "KIND BF16"),
+        ({"amx_bf16": True, "avx512_bf16": False}, "bfloat16", "KIND BF16 AMX"),
         ({"bf16": True}, "bfloat16", "KIND BF16"),
         ({}, "float32", "KIND"),
     ],

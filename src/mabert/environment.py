@@ -64,8 +64,9 @@ def bf16_instructions() -> frozenset[str]:
 
 
 def instructions() -> str:
-    """The processor's kind of vector instructions, as torch uses them: ``AVX2``, ``AVX512``, ``AVX512 BF16``."""
-    return torch.backends.cpu.get_cpu_capability() + " BF16" * (fast_dtype("cpu") == "bfloat16")
+    """The processor's kind of instructions, as torch uses them: ``AVX2``, ``AVX512``, ``AVX512 BF16 AMX``."""
+    short = bf16_instructions()
+    return torch.backends.cpu.get_cpu_capability() + " BF16" * bool(short) + " AMX" * ("amx_bf16" in short)
 
 
 def installed(package: str) -> str | None:
