@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -377,3 +378,28 @@ def test_autocast_casts_a_projection_once_for_all_its_forwards():
         assert torch.equal(one, other)
     cast = [event.input_shapes[0] for event in profile.events() if event.name == "aten::_to_copy"]
     assert cast == [[1, 3, 4]], "the input alone"
+
+
+def test_what_the_norm_puts_out_is_gone_when_the_second_layer_runs():
+    model = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32).eval()
+    kept, alive = [], []
+
+    def watch(block):
+        block.feed_forward_norm.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output)))
+        block.feed_forward.down.register_forward_pre_hook(lambda module, args: alive.append(kept[-1]() is not None))
+
+    for block in model.layers:
+        watch(block)
+    with torch.no_grad():
+        plain = model(batch()).last_hidden_state
+    assert alive == [False, False]
+    alive.clear()
+    seen = []
+    for block in model.layers:
+        block.feed_forward.register_forward_hook(
+            lambda module, args, output: seen.append((args[0].shape, output.shape))
+        )
+    with torch.no_grad():
+        assert torch.equal(model(batch()).last_hidden_state, plain)
+    assert alive == [True, True], "who watches the network sees what goes in and what comes out"
+    assert [tuple(shape[-1] for shape in shapes) for shapes in seen] == [(model.config.hidden_size,) * 2] * 2

@@ -34,11 +34,15 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(batch, time, D) to (batch, time, D)."""
+        return self.down(self.expand(hidden))
+
+    def expand(self, hidden: Tensor) -> Tensor:
+        """What the second layer reads, (batch, time, D) to (batch, time, intermediate size)."""
         inner = self.up(hidden)
         if self.gated:
             gate, inner = inner.chunk(2, dim=-1)
-            return self.down(self.activation(gate) * inner)
-        return self.down(self.activate(inner))
+            return self.activation(gate) * inner
+        return self.activate(inner)
 
     def activate(self, inner: Tensor) -> Tensor:
         """The activation; in inference in the place of what it is given, the largest tensor of a block."""
@@ -57,6 +61,17 @@ class ResidualBlock(GradientCheckpointingLayer):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def feed(self, hidden: Tensor) -> Tensor:
+        """H + FFN(LN(H)), (batch, time, D) to the same.
+
+        In two calls where nobody watches, so that what the norm puts out is gone when the second layer, whose product
+        may take memory of its own, runs.
+        """
+        network, normed = self.feed_forward, self.feed_forward_norm
+        if type(network) is FeedForward and is_bare(network):
+            return hidden + self.dropout(network.down(network.expand(normed(hidden))))
+        return hidden + self.dropout(network(normed(hidden)))
 
 
 class TransformerBlock(ResidualBlock):
@@ -78,7 +93,7 @@ class TransformerBlock(ResidualBlock):
             H^{L+1} (batch, time, D).
         """
         hidden = hidden + self.dropout(self.attention(self.mixer_norm(hidden), **kwargs)[0])
-        return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+        return self.feed(hidden)
 
 
 class MambaBlock(ResidualBlock):
@@ -103,7 +118,7 @@ class MambaBlock(ResidualBlock):
         paths = self.mixer.split(mask.before_core(self.mixer_norm(hidden)), mask)
         hidden = hidden + self.dropout(self.mixer(*paths, mask, output_attentions)[0])
         del paths
-        return mask.after_block(hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))))
+        return mask.after_block(self.feed(hidden))
 
 
 BLOCKS: dict[str, type[ResidualBlock]] = {"M": MambaBlock, "T": TransformerBlock}
