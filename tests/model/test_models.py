@@ -160,7 +160,7 @@ def test_fused_attention_says_what_sdpa_says(position, dtype, autocast, monkeypa
 
     monkeypatch.setattr(attention_module, "softmax_attention", spy)
     for pays in (True, False):
-        monkeypatch.setattr(attention_module, "attention_pays", lambda tensor, pays=pays: pays)
+        monkeypatch.setattr(attention_module, "attention_pays", lambda *_, pays=pays: pays)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs.append(model(batch(), mask).last_hidden_state)
     assert fused == [0, 0]
@@ -169,21 +169,21 @@ def test_fused_attention_says_what_sdpa_says(position, dtype, autocast, monkeypa
 
 
 def test_attention_is_fused_in_inference_only(monkeypatch):
-    monkeypatch.setattr(attention_module, "attention_pays", lambda tensor: True)
+    monkeypatch.setattr(attention_module, "attention_pays", lambda *_: True)
     settings = config(hidden_size=64, num_attention_heads=2, attention_probs_dropout_prob=0.1)
     hidden = torch.zeros(1, 3, 64)
     usual = {"training": False, "output_attentions": False}
-    assert not attention_module.can_fuse(settings, hidden, **usual)
+    assert not attention_module.can_fuse(settings, hidden, 1, **usual)
     with torch.no_grad():
         settings._attn_implementation = "sdpa"
-        assert attention_module.can_fuse(settings, hidden, **usual)
-        assert not attention_module.can_fuse(settings, hidden, **usual | {"training": True})
-        assert not attention_module.can_fuse(settings, hidden, **usual | {"output_attentions": True})
+        assert attention_module.can_fuse(settings, hidden, 1, **usual)
+        assert not attention_module.can_fuse(settings, hidden, 1, **usual | {"training": True})
+        assert not attention_module.can_fuse(settings, hidden, 1, **usual | {"output_attentions": True})
         settings._attn_implementation = "eager"
-        assert not attention_module.can_fuse(settings, hidden, **usual)
+        assert not attention_module.can_fuse(settings, hidden, 1, **usual)
         settings = config(hidden_size=8, num_attention_heads=2)
         settings._attn_implementation = "sdpa"
-        assert not attention_module.can_fuse(settings, hidden[..., :8], **usual)
+        assert not attention_module.can_fuse(settings, hidden[..., :8], 1, **usual)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -178,28 +178,29 @@ def test_opcheck() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "dtype", "tokens", "pays"),
+    ("names", "dtype", "tokens", "sequences", "pays"),
     [
-        ((), torch.bfloat16, 4096, False),
-        (("avx512_bf16",), torch.bfloat16, 8, True),
-        (("avx512_bf16",), torch.float32, 8, True),
-        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1024, True),
-        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1023, False),
-        (("avx512_bf16", "amx_bf16"), torch.float32, 4096, False),
+        ((), torch.bfloat16, 4096, 1, False),
+        (("avx512_bf16",), torch.bfloat16, 8, 1, True),
+        (("avx512_bf16",), torch.float32, 8, 1, True),
+        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1024, 1, True),
+        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 1023, 1, False),
+        (("avx512_bf16", "amx_bf16"), torch.bfloat16, 100, 2, True),
+        (("avx512_bf16", "amx_bf16"), torch.float32, 4096, 2, False),
     ],
 )
 def test_it_is_asked_for_where_it_was_measured_to_pay(
-    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], dtype: torch.dtype, tokens: int, pays: bool
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], dtype: torch.dtype, tokens: int, sequences: int, pays: bool
 ) -> None:
     monkeypatch.setattr(backends, "_instructions", lambda: frozenset(names))
     amx = importlib.import_module("mabert.ops.cpu.amx")
     monkeypatch.setattr(amx, "may_use_amx", lambda: True)
     hidden = torch.empty(1, tokens, 64, dtype=dtype)
-    assert backends.attention_pays(hidden) is pays
+    assert backends.attention_pays(hidden, sequences) is pays
     with use_backend("reference"):
-        assert not backends.attention_pays(hidden)
+        assert not backends.attention_pays(hidden, sequences)
     with torch.autocast("cpu", torch.bfloat16):
-        as_bf16 = backends.attention_pays(hidden.float())
-        assert as_bf16 is backends.attention_pays(hidden.bfloat16())
+        as_bf16 = backends.attention_pays(hidden.float(), sequences)
+        assert as_bf16 is backends.attention_pays(hidden.bfloat16(), sequences)
     monkeypatch.setattr(amx, "may_use_amx", lambda: False)  # as a system may say that has the instructions
-    assert backends.attention_pays(hidden) is (pays and "amx_bf16" not in names)
+    assert backends.attention_pays(hidden, sequences) is (pays and "amx_bf16" not in names)

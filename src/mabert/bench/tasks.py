@@ -137,7 +137,7 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.setting = self._attention(sum(cell.texts) or cell.length)
+        self.setting = self._attention(len(cell.texts) or 1, cell.length)
         if is_compiled(family, cell):
             self.setting += COMPILED
             self.model = compiled(self.model)
@@ -154,11 +154,12 @@ class Forward:
         synchronise(cell.device)
 
     @torch.inference_mode()
-    def _attention(self, tokens: int) -> str:
-        """The attention that runs in batches of so many tokens: MaBERT's own kernel may stand in for SDPA."""
+    def _attention(self, texts: int, length: int) -> str:
+        """The attention that runs for so many texts: MaBERT's own kernel may stand in for SDPA."""
         config = self.model.config
-        hidden = torch.empty(1, tokens, config.hidden_size, dtype=self.model.dtype, device=self.model.device)
-        own = isinstance(config, MaBertConfig) and can_fuse(config, hidden, training=False, output_attentions=False)
+        hidden = torch.empty(1, length, config.hidden_size, dtype=self.model.dtype, device=self.model.device)
+        usual = {"training": False, "output_attentions": False}
+        own = isinstance(config, MaBertConfig) and can_fuse(config, hidden, texts, **usual)
         return "mabert::softmax_attention" if own else str(config._attn_implementation)
 
     def __call__(self) -> float:

@@ -55,19 +55,20 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
-def can_fuse(config: MaBertConfig, hidden: Tensor, *, training: bool, output_attentions: bool) -> bool:
+def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:
     """Whether `mabert.ops.softmax_attention` may and should stand in for SDPA: in inference, where it is faster.
 
     Args:
         config: The model's.
         hidden: What the layers are given.
+        sequences: How many there are in it, in rows of their own or packed.
         training: Whether dropout is on.
         output_attentions: Whether the weights are wanted.
     """
     wanted = config._attn_implementation == "sdpa" and not output_attentions and not torch.is_grad_enabled()
     dropout = training and config.attention_probs_dropout_prob > 0
     fits = config.head_size % HEAD_SIZE_STEP == 0
-    return wanted and fits and not dropout and not is_tracing() and attention_pays(hidden)
+    return wanted and fits and not dropout and not is_tracing() and attention_pays(hidden, sequences)
 
 
 def attend_packed(

@@ -178,7 +178,9 @@ class MaBertModel(MaBertPreTrainedModel):
         """
         hidden, position_ids = self.embeddings(*inputs), inputs[2]
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
-        if can_fuse(self.config, hidden, training=self.training, output_attentions=kwargs["output_attentions"]):
+        sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
+        asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
+        if can_fuse(self.config, hidden, sequences, **asked):
             attention["fused"] = mask
         elif mask.packing is not None:
             attention["packing"] = mask.packing

@@ -139,18 +139,19 @@ def interprets_triton() -> bool:
 
 
 AMX_PAYS_FROM = 1024
-"""Tokens of a batch from which our attention is faster on a processor with AMX than torch's own."""
+"""Tokens of a single text from which our attention is faster on a processor with AMX than torch's own."""
 
 
-def attention_pays(tensor: torch.Tensor) -> bool:
+def attention_pays(tensor: torch.Tensor, sequences: int) -> bool:
     """Tell whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
 
     It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
-    rate of float32. It is with AMX in bfloat16 for `AMX_PAYS_FROM` tokens and more (measured: `docs/performance.md`).
-    Elsewhere nothing was measured and the answer is no.
+    rate of float32. It is with AMX in bfloat16 for several sequences, or one of `AMX_PAYS_FROM` tokens and more
+    (measured: `docs/performance.md`). Elsewhere nothing was measured and the answer is no.
 
     Args:
         tensor: ``(batch, time, width)``; under autocast its dtype stands for the products', as there.
+        sequences: How many there are, in rows of their own or packed.
     """
     if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
         return False
@@ -158,7 +159,7 @@ def attention_pays(tensor: torch.Tensor) -> bool:
     if "amx_bf16" not in instructions:
         return "avx512_bf16" in instructions
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
-    if dtype != torch.bfloat16 or tensor.shape[0] * tensor.shape[1] < AMX_PAYS_FROM:
+    if dtype != torch.bfloat16 or (sequences == 1 and tensor.shape[1] < AMX_PAYS_FROM):
         return False
     from mabert.ops.cpu.amx import may_use_amx
 
