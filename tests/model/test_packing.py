@@ -432,7 +432,7 @@ def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
 )
 def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, lengths, holes, random, dtype):
     # In bfloat16 nothing moved at all on a processor with AVX-512 BF16; one rounding of it is allowed. Elsewhere torch
-    # rounds by the shape of the batch: over 300 such models 2.3 roundings at most were measured with AVX2 alone, 1.9
+    # rounds by the shape of the batch: over 300 such models 2.3 roundings at most were measured with AVX2 alone, 2.2
     # with AMX (padding.md).
     roundings = 1 if bf16_instructions() == {"avx512_bf16"} else 3
     bound = {torch.float32: 2e-6, torch.bfloat16: roundings * 2**-8}[dtype]
