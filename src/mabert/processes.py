@@ -22,8 +22,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG, in `prctl.h`."""
 
-_LARGEST_KEPT = 1 << 30
-"""Bytes of the largest block that is kept when it is freed."""
+LARGEST_KEPT = (1 << 30, 32 << 20)
+"""Bytes of the largest block that is kept when it is freed; the second where glibc takes no more (before 2.36, say)."""
 
 
 def context(*modules: str, **environment: str) -> Any:
@@ -115,6 +115,8 @@ def keep_freed_memory() -> None:
     if sys.platform != "linux" or told or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version"):
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+    if not (hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version")):
+        return
+    # The second alone would have every block mapped anew: where one threshold is set, the other moves no more.
+    if any(library.mallopt(_MMAP_THRESHOLD, size) for size in LARGEST_KEPT):
         library.mallopt(_TRIM_THRESHOLD, -1)  # never

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import memory, models, parts, tasks
+from mabert.bench import worker as worker_module
 from mabert.bench.models import Plan
 from mabert.bench.rounds import interleave
 from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
@@ -333,7 +334,7 @@ def test_a_model_has_run_before_it_is_timed(monkeypatch):
 
     monkeypatch.setattr(MaBertModel, "forward", watched)
     Forward(FAMILIES["mabert"], cell(length=64))
-    assert seen == [(1, tasks.FIRST)], "kernels are compiled where they were not yet"
+    assert seen == [(2, tasks.FIRST)], "kernels are compiled where they were not yet"
     seen.clear()
     step = TrainingStep(FAMILIES["mabert"], cell("training", length=64))
     assert seen == [(step.micro_batch, tasks.FIRST)]
@@ -438,6 +439,14 @@ def test_the_working_memory_of_threads_is_counted(monkeypatch):
     if not kept:
         pytest.skip("this processor has no attention kernel of ours")
     assert counted - without > 0.9 * max(kept) > 8192 * 64 * 2, "the packed keys and values of a row"
+
+
+@pytest.mark.parametrize(
+    ("library", "size"), [(("glibc", "2.36"), 1 << 30), (("glibc", "2.9"), 32 << 20), (("", ""), 32 << 20)]
+)
+def test_an_older_c_library_is_asked_for_what_it_takes(monkeypatch, library, size):
+    monkeypatch.setattr(worker_module.platform, "libc_ver", lambda: library)
+    assert worker_module.kept() == size
 
 
 def test_a_worker_measures_and_says_why_it_cannot():

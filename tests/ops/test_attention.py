@@ -35,7 +35,7 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def calls(draw: Any) -> Call:
     """Inputs by name, heads, and options; one head of 32 channels to three of 96, in any layout."""
     batch, time = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from(TIMES))
-    heads, size = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((32, 64, 96)))
+    heads, size = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((32, 64, 96, 256)))
     options: dict[str, Any] = {"scale": draw(st.sampled_from((None, 0.03, 0.3)))}
     if draw(st.booleans()):
         batch = 1
@@ -126,11 +126,31 @@ def test_the_number_of_threads_changes_no_bit(threads: int, dtype: torch.dtype) 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 def test_nan_and_infinity_travel_where_the_reference_lets_them(name: str, value: float, dtype: torch.dtype) -> None:
-    inputs = plain(batch=1, time=40, heads=1, dtype=dtype)
+    inputs = plain(batch=1, time=600, heads=1, dtype=dtype)
     inputs[name] = inputs[name].clone()
     inputs[name][0, 17, 5] = value
     expected = attend({key: tensor.double() for key, tensor in inputs.items()}, 1, {}, "reference")
     assert torch.equal(attend(inputs, 1, {}).isfinite(), expected.isfinite())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_infinitely_far_leave_the_weight_to_those_after_them(dtype: torch.dtype) -> None:
+    inputs = plain(batch=1, time=600, heads=1, dtype=dtype)
+    inputs["key"], inputs["query"] = inputs["key"].clone(), inputs["query"].clone()
+    inputs["key"][0, :520, 5] = float("inf")
+    inputs["query"][..., 5] = -1.0
+    expected = attend({key: tensor.double() for key, tensor in inputs.items()}, 1, {}, "reference")
+    assert expected.isfinite().all()
+    assert_close("softmax_attention", "output", attend(inputs, 1, {}), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_are_none_too_large_where_scores_lose_their_digits(dtype: torch.dtype) -> None:
+    inputs = {name: torch.full((1, 200, 64), 3e4, dtype=dtype) for name in ("query", "key")}
+    inputs["value"] = plain(batch=1, time=200, heads=1, dtype=dtype)["value"]
+    out = attend(inputs, 1, {})
+    lowest, highest = inputs["value"].amin(1), inputs["value"].amax(1)
+    assert ((out >= lowest) & (out <= highest)).all() or not out.isfinite().any()
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-3), (torch.bfloat16, 2**-6)])

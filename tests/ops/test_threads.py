@@ -221,7 +221,7 @@ def _everything_or_attention(name: str) -> list[torch.Tensor]:
     if name in CASES:
         return _everything(CASES[name])
     values = torch.randn(3, 2, 130, 128, generator=torch.Generator().manual_seed(0))
-    return [softmax_attention(*values, 2)]
+    return [softmax_attention(*values.to(dtype), 2) for dtype in (torch.float32, torch.bfloat16)]
 
 
 @pytest.mark.parametrize("name", [*CASES, "attention"])

@@ -148,7 +148,7 @@ class Forward:
         # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length,
         # and anew for tensors made in inference mode.
         whole = cell.device == "cuda" or is_compiled(family, cell)
-        first = self.ids if whole else token_ids(1, FIRST, cell.device)
+        first = self.ids if whole else token_ids(2, FIRST, cell.device)  # several, which every kernel serves
         with torch.inference_mode():
             self.model(input_ids=first)
         synchronise(cell.device)

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import platform
 import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,14 +17,22 @@ from mabert.baselines.registry import FAMILIES
 from mabert.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
 from mabert.memory import is_want_of_memory
-from mabert.processes import context
+from mabert.processes import LARGEST_KEPT, context
 
-KEPT = 1 << 30
-"""Bytes that the C library keeps of what was freed, and the least that it gets from the system by itself."""
+GLIBC = (2, 36)
+"""The oldest glibc seen to keep blocks of any size; an older one may refuse more than 32 MiB, unsaid."""
+
+
+def kept() -> int:
+    """Bytes that the C library is to keep of what was freed, and the least that it is to get from the system alone."""
+    name, version = platform.libc_ver()
+    recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= GLIBC
+    return LARGEST_KEPT[0] if recent else LARGEST_KEPT[1]
+
 
 ALLOCATION = {
     "GLIBC_TUNABLES": ":".join(
-        ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={KEPT}", f"glibc.malloc.trim_threshold={KEPT}")
+        ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={kept()}", f"glibc.malloc.trim_threshold={kept()}")
     )
 }
 """What lets the C library ask for huge pages and keep what was freed, as our kernels do by themselves. The matrices of

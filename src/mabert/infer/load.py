@@ -51,9 +51,10 @@ class Loaded(Generic[Model]):
         bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
         the precision that it was measured in: by default that is `auto` there and the one of the weights here, so that
         scores differ by rounding, and labels where two are about as likely. Weights cast to bf16 would be half as
-        large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much).
+        large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much). The precision is
+        the model's own, whatever autocast the caller is in.
         """
-        return torch.autocast(self.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16)
 
     def prepacked(self) -> "Loaded[Model]":
         """The same, prepacked where that can be (`mabert.prepack`); the model is not to be used otherwise any more."""

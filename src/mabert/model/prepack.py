@@ -4,6 +4,7 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from mabert.model.packing import is_tracing
 Model = TypeVar("Model", bound=nn.Module)
 
 HALF = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-"""Operators that say whether this processor's instructions serve a short float; a torch without oneDNN has none."""
+"""Operators that say whether oneDNN multiplies a short float on this processor; a torch without oneDNN has none."""
 
 
 class PackedLinear(nn.Module):
@@ -109,8 +110,8 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
 
     Linear layers become `PackedLinear`, in place, and hold no second copy of their weights. As they were stay those
     whose weight is another module's as well (a decoder's, tied to embeddings), those with hooks, and layers of any
-    other class. `save_pretrained` writes the ordinary layout. A module whose class has `PARTS`, layer names to numbers,
-    gets `parts` of those layers.
+    other class. `save_pretrained` writes the ordinary layout, in the dtype packed for. A module whose class has
+    `PARTS`, layer names to numbers, gets `parts` of those layers.
 
     Args:
         model: Any module on a CPU, of any family.
@@ -125,20 +126,22 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
     """
     uses = Counter(id(held) for module in model.modules() for held in module._parameters.values() if held is not None)
     places = [
-        (module, name, child)
+        (module, name)
         for module in model.modules()
         for name, child in module._modules.items()
         if type(child) is nn.Linear and is_bare(child) and uses[id(child.weight)] == 1
     ]
-    for _, name, child in places:
-        device, wanted = child.weight.device, dtype or child.weight.dtype
+    for module, name in places:
+        weight = getattr(module, name).weight
+        device, wanted = weight.device, dtype or weight.dtype
         if not can_prepack(device, wanted):
             raise ValueError(
                 f"prepacking is for products that this computer's CPU has instructions for; {name} is on {device}, in "
                 f"{wanted}"
             )
-    packed: dict[nn.Linear, PackedLinear] = {}
-    for module, name, child in places:
+    packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # what is packed goes at once
+    for module, name in places:
+        child = getattr(module, name)
         if child not in packed:
             packed[child] = PackedLinear(child, dtype, getattr(module, "PARTS", {}).get(name, 1))
         setattr(module, name, packed[child])

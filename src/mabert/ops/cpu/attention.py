@@ -51,6 +51,7 @@ _VECTOR = 4 * LANES
 _PANEL = 4 * TILE_COLUMNS
 _QUERY, _KEY, _VALUE, _MASK, _OUT = range(5)
 _LOWEST = float32(-np.inf)
+_LEAST = float32(np.finfo(np.float32).min)  # infinite scores leave no NaN behind when it is what they are compared to
 
 
 @njit
@@ -200,7 +201,7 @@ def _attention_job(
             tiles = -(-rows // TILE_ROWS)
             _pack_queries(tensors[_QUERY], row, offset, first, rows, tiles * TILE_ROWS, words, query)
             for r in range(tiles * TILE_ROWS):
-                store_one(peaks + 4 * r, _LOWEST)
+                store_one(peaks + 4 * r, _LEAST)
             clear(sums, tiles * TILE_ROWS * _VECTOR)
             clear(out, tiles * TILE_ROWS * 4 * size)
             for key in range(0, count, KEYS):

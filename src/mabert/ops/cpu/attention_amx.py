@@ -41,6 +41,7 @@ _VECTOR = 4 * LANES
 _ROW = 4 * QUERIES
 _LINE = 4 * AMX_DEPTH
 _LOWEST = float32(-np.inf)
+_LEAST = float32(np.finfo(np.float32).min)  # infinite scores leave no NaN behind when it is what they are compared to
 _QUERY, _KEY, _VALUE, _MASK, _OUT = range(5)
 
 
@@ -63,7 +64,7 @@ def _pack_keys(tensor: Any, row: int, offset: int, found: Any, count: int, padde
 def _pack_values(
     tensor: Any, row: int, offset: int, found: Any, count: int, padded: int, size: int, pairs: int, target: int
 ) -> None:
-    """Turn values into blocks of ``KEYS`` columns with a row for each channel, with zeros up to whole tiles."""
+    """Turn values into blocks of a tile's keys with a row for each channel, with zeros up to whole tiles."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     nothing = pairs + LANES * 4 * size
     clear(nothing, 2 * size)
@@ -197,7 +198,7 @@ def _attention_job(
                 _pack_queries(tensors[_QUERY], row, first, rows, offset, size, lines, panel)
                 clear(panel + size // 2 * _ROW, (size + 1) * _ROW)
                 for v in range(0, _ROW, _VECTOR):
-                    store(panel + (size + size // 2 + 1) * _ROW + v, splat(_LOWEST))
+                    store(panel + (size + size // 2 + 1) * _ROW + v, splat(_LEAST))
             for key in range(0, count, KEYS):
                 taken = min(KEYS, count - key)
                 for i in range(used):
@@ -235,5 +236,5 @@ kernel = Kernel(_attention_amx)
 
 def scratch_bytes(longest: int, size: int) -> int:
     """Bytes that a thread works in, for sequences of at most so many steps and heads of so many channels."""
-    buffers = (KEYS + KEYS // 2) * _ROW + QUERIES * 4 * size + PANELS * _panel_bytes(size)
+    buffers = (KEYS + KEYS // 2) * _ROW + QUERIES * 4 * size + PANELS * _panel_bytes.py_func(size)
     return buffers + 2 * -(-longest // KEYS) * KEYS * 2 * size

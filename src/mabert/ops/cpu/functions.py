@@ -33,8 +33,9 @@ def exp2(x: Any) -> Any:
 
 @njit
 def exp2_short(x: Any) -> Any:
-    """2**x to 1.02e-4, a twentieth of what rounding to bfloat16 then does, for x up to 127; otherwise as `exp2`."""
-    x = at_least(x, splat(float32(-127.0)))
+    """2**x to 1.02e-4, a twentieth of what rounding to bfloat16 then does, for x of at most 0, to which more is cut;
+    otherwise as `exp2`."""
+    x = at_most(at_least(x, splat(float32(-127.0))), splat(float32(0.0)))
     shifted = x + splat(float32(_ROUND))
     r = x - (shifted - splat(float32(_ROUND)))
     p = splat(float32(0.05500893)) * r + splat(float32(0.24221096))

@@ -31,7 +31,7 @@ def _target_features() -> str:
 HAS_BF16 = "+avx512bf16" in _target_features().split(",")
 """Whether the kernels may work on bfloat16 itself (AVX-512 BF16)."""
 
-HAS_AMX = "+amx-bf16" in _target_features().split(",")
+HAS_AMX = {"+amx-tile", "+amx-bf16", "+avx512bf16"} <= set(_target_features().split(","))
 """Whether they may work on tiles of bfloat16 (AMX), where the system lets the process; see `may_use_amx`."""
 
 _FLOAT = ir.FloatType()
