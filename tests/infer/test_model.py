@@ -84,6 +84,13 @@ def test_on_a_cpu_weights_are_prepacked_and_say_what_they_said(classifier, preci
     assert torch.nn.Linear not in layers
 
 
+def test_the_precision_is_the_models_whatever_autocast_the_caller_is_in(classifier):
+    model = mabert.load(classifier, device="cpu")
+    alone = model.embed(TEXTS)
+    with torch.autocast("cpu", torch.bfloat16):
+        np.testing.assert_array_equal(model.embed(TEXTS), alone)
+
+
 def test_a_classifier_of_tokens_is_not_taken_for_one_of_texts(words, tmp_path):
     saved(MaBertForTokenClassification, tmp_path, words, num_labels=3, pooling="mean")
     message = r"was saved as MaBertForTokenClassification, which has another head than MaBertForSequenceClassification"
