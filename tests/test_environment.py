@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from mabert.environment import commit, environment, fast_dtype, instructions
+from mabert.environment import commit, environment, fast_dtype, instructions, processor
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,28 @@ def test_where_torch_does_not_tell_the_system_does(monkeypatch, tmp_path, told, 
     monkeypatch.setattr("mabert.environment.CPUINFO", file)
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert fast_dtype("cpu") == dtype
+
+
+X86 = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (X86 + "\nprocessor\t: 1\ncpu family\t: 25\n", "AMD EPYC, family 26 model 2"),
+        ("processor\t: 0\nmodel name\t: ARMv8 Processor rev 1 (v8l)\n", "ARMv8 Processor rev 1 (v8l)"),
+        ("processor\t: 0\nBogoMIPS\t: 243\n", "aarch64"),
+        (None, "aarch64"),
+    ],
+)
+def test_a_processor_is_told_from_others_of_its_name(monkeypatch, tmp_path, told, name):
+    file = tmp_path / "cpuinfo"
+    if told is not None:
+        file.write_text(told)
+    monkeypatch.setattr("mabert.environment.CPUINFO", file)
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processor() == environment()["processor"] == name
 
 
 @pytest.mark.parametrize(("supported", "dtype"), [(True, "bfloat16"), (False, "float32")])

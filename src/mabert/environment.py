@@ -13,6 +13,9 @@ import torch
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux tells of the processor."""
 
+NUMBERS = {"cpu family": "family", "model": "model"}
+"""What it has numbers for on x86, and how a result says it."""
+
 
 def environment() -> dict[str, Any]:
     """Machine, versions and commit, as every result records them."""
@@ -78,12 +81,19 @@ def installed(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, where the system tells it, with its family and model where it has numbers for these.
+
+    A virtual machine's processor may have no name but its maker's, which stands for generations of unlike speed.
+    """
+    told: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in CPUINFO.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            field, _, value = line.partition(":")
+            told.setdefault(field.strip(), value.strip())
+    if "model name" not in told:
+        return platform.processor() or platform.machine()
+    numbers = " ".join(f"{word} {told[field]}" for field, word in NUMBERS.items() if field in told)
+    return f"{told['model name']}, {numbers}" if numbers else told["model name"]
 
 
 def memory() -> float | None:

@@ -476,6 +476,39 @@ def test_a_worker_measures_and_says_why_it_cannot():
         worker.close()
 
 
+def test_a_worker_that_is_asked_nothing_more_leaves_by_itself():
+    worker = Worker("bert")
+    assert worker.variables()
+    process = worker._process
+    worker.close()
+    assert process.exitcode == 0
+    assert worker._process is None
+    worker.close()
+
+
+def test_a_worker_that_hears_nothing_is_ended(monkeypatch):
+    monkeypatch.setattr(worker_module, "ENDING", 0.1)
+    worker = Worker("bert")
+    assert worker.variables()
+    process = worker._process
+    os.kill(process.pid, signal.SIGSTOP)
+    worker.close()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word(capfd):
+    worker = Worker("bert")
+    assert worker.variables()
+    process, pipe = worker._process, worker._pipe
+    os.kill(process.pid, signal.SIGSTOP)
+    pipe.send(("variables", ()))
+    pipe.close()
+    os.kill(process.pid, signal.SIGCONT)
+    process.join(60)
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_a_process_is_bounded_in_its_memory():
     program = (
         "import torch; from mabert.bench import memory, worker; memory.limit_memory(0)\n"

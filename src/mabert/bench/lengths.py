@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
 from mabert.baselines.windows import WINDOWED
-from mabert.bench.parts import PARTS, REST, profiled
+from mabert.bench.parts import PRODUCTS, REST, profiled
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.tasks import DTYPES
@@ -66,7 +66,7 @@ RIVALS = ("bert", "modernbert")
 CONTROLLED = ("unpadded", "even")
 """Sides whose parts are set beside each other."""
 
-SAME = PARTS["aten::linear"]
+SAME = PRODUCTS
 """The part that is the same work by the token on both of these."""
 
 SHORT = {SAME: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}

@@ -24,9 +24,11 @@ from mabert.bench.tasks import DTYPES, Cell, Forward
 from mabert.model import MaBertConfig
 
 LENGTHS = (512, 4096)
+PRODUCTS = "matrix products"
 REST = "everything else"
 PARTS = {
-    "aten::linear": "matrix products",
+    "aten::linear": PRODUCTS,
+    "mkldnn::_linear_pointwise": PRODUCTS,  # of prepacked weights
     "aten::scaled_dot_product_attention": "attention",
     "mabert::softmax_attention": "attention",
     "mabert::selective_scan": "scan",
@@ -57,7 +59,7 @@ def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: fl
     mamba, attention = config.layer_pattern.count("M"), config.layer_pattern.count("T")
     weights = 2 * layers * width * inner + 4 * attention * width * width
     weights += mamba * (3 * width * channels + channels * (rank + 2 * state) + rank * channels)
-    operations = {"matrix products": 2 * length * weights, "attention": 4 * attention * length * length * width}
+    operations = {PRODUCTS: 2 * length * weights, "attention": 4 * attention * length * length * width}
     numbers = {
         "scan": mamba * length * (4 * channels + 2 * state),
         "convolution": mamba * 2 * length * channels,

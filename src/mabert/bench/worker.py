@@ -44,6 +44,10 @@ START = 300.0
 """Seconds to start a process, or to build a model in it; its first call comes on top."""
 
 
+ENDING = 10.0
+"""Seconds that a process which is asked nothing more may take to end."""
+
+
 class CellError(Exception):
     """A cell without a number.
 
@@ -128,7 +132,14 @@ class Worker:
                 self._ask("release", limit=START)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process: one that waits for a question leaves by itself, with what it holds given back."""
+        if self._process is not None:
+            if self._pipe is not None:
+                self._pipe.close()
+            self._process.join(ENDING)
+        self._kill()
+
+    def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -149,7 +160,7 @@ class Worker:
         try:
             pipe.send((question, arguments))
             if not pipe.poll(limit):
-                self.close()
+                self._kill()
                 seconds = limit if question == "call" else None
                 raise CellError("too slow", f"one {question} took more than {limit:g} s", seconds)
             status, answer = pipe.recv()
@@ -162,7 +173,7 @@ class Worker:
     def _ended(self) -> CellError:
         self._process.join()
         code = self._process.exitcode
-        self.close()
+        self._kill()
         # Killing is the system's own answer to a process that takes too much.
         return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
 
@@ -178,17 +189,22 @@ def serve(pipe: Connection, name: str) -> None:
             question, arguments = pipe.recv()
         except EOFError:
             return
+        lost = False
         try:
-            pipe.send(("ok", getattr(answers, question)(*arguments)))
+            answer = ("ok", getattr(answers, question)(*arguments))
         except Exception as error:
             answer = (status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
-            if is_of_gpu(error) or gpu_is_lost():
-                # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
-                pipe.send(answer)
-                return
-            with contextlib.suppress(Exception):
-                answers.release()
+            # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
+            lost = is_of_gpu(error) or gpu_is_lost()
+            if not lost:
+                with contextlib.suppress(Exception):
+                    answers.release()
+        try:
             pipe.send(answer)
+        except ConnectionError:  # whoever asked has ended
+            return
+        if lost:
+            return
 
 
 def status_of(error: Exception) -> str:
