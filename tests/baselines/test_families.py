@@ -1,10 +1,12 @@
 """Every family through the same door: sizes, positions, heads, padding, saving and loading."""
 
 import copy
+import math
 
 import pytest
 import torch
 import transformers
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForMaskedLM
 
 import mabert
@@ -358,3 +360,73 @@ def test_longformer_refuses_a_tokenizer_whose_padding_would_take_thousands_of_po
     ids = FAMILIES["longformer"].special_ids(50283, 1, 2)
     with pytest.raises(ValueError, match=r"pad_token_id is 50283; Longformer's table .* among its first 100 tokens"):
         FAMILIES["longformer"].config_of(dict(SIZES), vocab_size=50400, **ids)
+
+
+BLOCKS = {"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 64, "initializer_range": 0.3}
+
+
+def both_ways(use="encoder", training=False, **sizes):
+    """A BigBird as transformers has it and one whose sparse attention is `blockwise`, of the same weights."""
+    models = []
+    for hastened in (False, True):
+        torch.manual_seed(0)
+        config = small_config("bigbird", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes)
+        models.append(build(use, config, hastened=hastened).double().train(training))
+    return models
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("length", [32, 61, 64])
+@pytest.mark.parametrize("pads", [(0, 0), (5, 0), (0, 9), (17, 2)])
+def test_bigbirds_blocks_are_its_sparse_attention(length, pads, training):
+    plain, hastened = both_ways(training=training, **BLOCKS)
+    ids, mask = tokens(2, length), torch.ones(2, length, dtype=torch.long)
+    before, behind = pads
+    mask[0, :before] = mask[0, length - behind :] = 0
+    found = []
+    for model in (plain, hastened):
+        hidden = model(ids, mask).last_hidden_state
+        (hidden * mask.unsqueeze(-1)).sin().sum().backward()
+        found.append([hidden * mask.unsqueeze(-1), *(weight.grad for weight in model.parameters() if weight.ndim)])
+    assert hastened.attention_type == "block_sparse"
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("length", [1024, 1088])
+def test_bigbirds_random_blocks_are_transformers_own(length, training):
+    sizes = {"block_size": 64, "num_random_blocks": 3, "max_position_embeddings": 2048, "initializer_range": 0.3}
+    plain, hastened = both_ways(training=training, **sizes)
+    with torch.no_grad():
+        ids = tokens(1, length)
+        expected = plain(ids).last_hidden_state
+        torch.testing.assert_close(hastened(ids).last_hidden_state, expected, rtol=1e-9, atol=1e-11)
+        if training:
+            moved = plain.eval()(ids).last_hidden_state
+            assert not torch.allclose(moved, expected, atol=1e-3), "or random blocks decide nothing"
+
+
+def test_bigbirds_weights_are_there_when_asked_for():
+    plain, hastened = both_ways(**BLOCKS)
+    ids = tokens(1, 64)
+    with torch.no_grad():
+        hidden = hastened(ids).last_hidden_state
+        with_weights = hastened(ids, output_attentions=True)
+        expected = plain(ids, output_attentions=True)
+        assert hastened(ids, output_attentions=None).attentions is None
+        assert torch.equal(hastened(ids).last_hidden_state, hidden)
+    for ours, theirs in zip(with_weights.attentions, expected.attentions, strict=True):
+        assert torch.equal(ours, theirs)
+    torch.testing.assert_close(with_weights.last_hidden_state, hidden, rtol=1e-9, atol=1e-11)
+
+
+def test_bigbirds_blocks_keep_no_matrix_of_time_by_time():
+    _, hastened = both_ways(**{**BLOCKS, "max_position_embeddings": 1024})
+    ids = tokens(1, 1000)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler, torch.no_grad():
+        hastened(ids)
+    largest = max((math.prod(shape) for event in profiler.events() for shape in event.input_shapes), default=0)
+    assert 0 < largest < 1000 * 1000

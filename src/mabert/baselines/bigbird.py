@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mabert.baselines.blocks import blockwise_for
 from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
@@ -43,6 +44,11 @@ class BigBird(Family):
             model.base_model.register_forward_pre_hook(choose_attention, with_kwargs=True)
         return model
 
+    def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
+        if model.config.attention_type == "block_sparse":
+            model.base_model.register_forward_pre_hook(choose_blocks, with_kwargs=True)
+        return model
+
 
 def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Sets the attention that the input's length calls for, by transformers' own rule."""
@@ -53,6 +59,22 @@ def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[s
         attention: Any = layer.attention.self
         if SPARSE not in vars(attention):
             setattr(attention, SPARSE, outside_autocast(getattr(attention, SPARSE)))
+
+
+def choose_blocks(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Has the sparse layers attend by `blockwise`, unless somebody wants the weights, which that does not have."""
+    config: Any = model.config
+    if input_length(arguments, named) <= fully(config):
+        return
+    wanted = named.get("output_attentions") or config.output_attentions
+    for layer in model.encoder.layer:  # type: ignore[union-attr]
+        attention: Any = layer.attention.self
+        as_it_was = getattr(attention, SPARSE)
+        own = isinstance(as_it_was, functools.partial)
+        if wanted and own:
+            setattr(attention, SPARSE, as_it_was.keywords["otherwise"])
+        elif not wanted and not own:
+            setattr(attention, SPARSE, functools.partial(blockwise_for, attention, otherwise=as_it_was))
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
