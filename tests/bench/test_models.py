@@ -61,6 +61,8 @@ class Scripted:
         answer = self.answers.pop(0) if self.answers else 1.0
         if isinstance(answer, CellError):
             raise answer
+        if answer > limit:
+            raise CellError("too slow", f"one call took more than {limit:g} s", limit)
         return answer
 
     def rest(self):
@@ -207,6 +209,23 @@ def test_what_is_too_much_for_a_model_is_not_tried_again_at_longer_inputs(status
     assert "a" not in workers["a"].log
     other = {row.model: row for row in bench.measure(cell(length=48, dtype="float32"), workers)}
     assert other["a"].status == "measured"
+
+
+def test_a_first_call_may_take_longer_and_bounds_nothing_by_that():
+    protocol = Protocol(warm=5, least=2, most=2, warm_seconds=1.0, limit=20.0)
+    *_, rows, log = measure(protocol, a=[29, 19, 18], b=[29, 21], c=[31], d=[19, 15, 21])
+    assert {name: row.status for name, row in rows.items()} == {"a": "measured"} | dict.fromkeys("bcd", "too slow")
+    assert log.count("c") == 1
+    bounds = {name: row.at_least_ms for name, row in rows.items()}
+    assert bounds == {"a": None, "b": 4 * 20_000, "c": 4 * 20_000, "d": 4 * 15_000}, "d's sample was faster"
+
+
+def test_what_a_model_given_up_in_one_group_exceeds_is_reckoned_once():
+    protocol, training = Protocol(warm=0, least=1, most=1, limit=5.0), cell("training", small=False)
+    bench, workers, rows, _ = measure(protocol, training, a=[], mabert=[6], b=[], c=[])
+    assert (rows["mabert"].at_least_ms, rows["mabert"].reason) == (4 * 5000, "one call took more than 5 s")
+    longer = {row.model: row for row in bench.measure(replace(training, length=48), workers)}
+    assert (longer["mabert"].at_least_ms, longer["mabert"].reason[-12:]) == (4 * 5000, "at 24 tokens")
 
 
 def test_a_failure_of_another_kind_is_tried_again():
@@ -396,7 +415,8 @@ def test_a_forward_holds_no_more_than_the_scan_reads_and_writes(pattern):
 
 
 def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
-    whole = cell(small=False)
+    whole = cell(small=False, length=1024)
+    assert not any(tasks.is_compiled(FAMILIES[name], replace(whole, length=1023)) for name in NAMES)
     for dtype, names in (("bfloat16", ["deberta", "modernbert"]), ("float32", ["deberta"])):
         asked = replace(whole, dtype=dtype)
         assert [name for name in NAMES if tasks.is_compiled(FAMILIES[name], asked)] == names

@@ -146,6 +146,13 @@ def test_an_answer_at_padding_is_not_scored():
     torch.testing.assert_close(loss, expected)
     wide = model(TOKENS, MASK, start_positions=start.unsqueeze(1), end_positions=end.unsqueeze(1)).loss
     assert torch.equal(wide, loss)
+    for nowhere in (-1, TOKENS.shape[1], 10**6):
+        elsewhere = torch.tensor([nowhere, 1])
+        assert torch.equal(model(TOKENS, MASK, start_positions=elsewhere, end_positions=end).loss, loss)
+        alone = model(TOKENS[1:], start_positions=elsewhere[:1], end_positions=end[1:]).loss
+        out = model(TOKENS[1:])
+        assert out.start_logits.isfinite().all()
+        assert alone.isnan(), "the mean over no start"
 
 
 def test_the_mean_of_many_tokens_does_not_overflow():

@@ -65,6 +65,34 @@ def test_a_text_is_the_same_alone_and_under_any_padding_even_inside_it(fields, m
 
 
 @pytest.mark.parametrize("kind", HEADS)
+def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_inside_them(kind):
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]])
+    tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
+    model = build(kind, config(ssm_direction="bidirectional", ssm_conv_mode="centered"))
+
+    def answers(run):
+        """What the head says, a list of rows: of question answering the starts of all texts, then the ends."""
+        out = model(*run)
+        parts = [out.start_logits, out.end_logits] if "start_logits" in out else [out.logits]
+        return [list(part) for part in parts]
+
+    def gradients(rows):
+        model.zero_grad()
+        sum((1 + place) * row.sin().sum() for place, row in enumerate(rows)).backward()
+        return [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
+
+    with use_backend("reference"):
+        together = answers((tokens, mask))
+        alone = [answers((text[row.bool()].unsqueeze(0),)) for text, row in zip(tokens, mask, strict=True)]
+    if kind is not MaBertForSequenceClassification:  # which has one answer a text
+        together = [[row[keep.bool()] for row, keep in zip(part, mask, strict=True)] for part in together]
+    packed = [row for part in together for row in part]
+    single = [row for parts in zip(*alone, strict=True) for (row,) in parts]
+    same(packed, single)
+    same(gradients(packed), gradients(single))
+
+
+@pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("training", [False, True])
 def test_unpadded_and_masked_execution_give_the_same_outputs_and_gradients(kind, training):
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
@@ -222,6 +250,18 @@ def offsets(*numbers):
         ({"cu_seqlens": offsets(0, 3, 6)}, "cu_seqlens is given; boundaries of packed sequences go by cu_seq_lens_q"),
         ({"max_seqlen": 3}, "max_seqlen is given"),
         ({"cumulative_seqlens_q": offsets(0, 3, 6)}, "cumulative_seqlens_q is given"),
+        *(({name: torch.tensor([3, 3])}, f"{name} is given") for name in ("seqlens", "cuseqlens", "document_ids")),
+        ({"sequence_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])}, "sequence_ids is given"),
+        (
+            {"attention_mask": torch.tensor([[1, 1, 1, 2, 2, 2]])},
+            "attention_mask has a 2 in it; it must be 1 at tokens",
+        ),
+        ({"attention_mask": torch.tensor([[0, 0, 0, 0, 0, -torch.inf]])}, "attention_mask has a -inf in it"),
+        (
+            {"cu_seq_lens_q": offsets(0, 3, 6), "position_ids": torch.tensor([[0]])},
+            r"position_ids has shape \(1, 1\); it must be \(batch or 1, time\) = \(1, 6\)",
+        ),
+        ({"position_ids": torch.arange(6)}, r"position_ids has shape \(6,\)"),
     ],
 )
 def test_wrong_or_missing_boundaries_are_errors(given_with, message):

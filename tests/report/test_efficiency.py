@@ -214,6 +214,7 @@ def test_stretches_in_words():
     assert stretches(flat, dict.fromkeys(flat, 1.0)) == "not within the measured lengths (100-1,600)"
     assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 1.0}) == "only up to about 200"
     assert stretches(flat, {100: 1.0, 400: 4.0, 1600: 1.0}) == "from about 200 to 800"
+    assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 4.0}) == "up to about 200, from about 800 on"
     assert stretches(flat, {}) is None
 
 

@@ -13,7 +13,7 @@ class Deberta(Family):
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
     tokenizer = "deberta"
     # Its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise.
-    compiles = ("bfloat16", "float32")
+    compiles: ClassVar = {"bfloat16": 1024, "float32": 1024}
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

@@ -86,8 +86,8 @@ class Family:
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
-        compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster than prepacked weights do, at 512 or
-            2,048 tokens and by more than it loses at the other.
+        compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster than prepacked weights do, each with
+            the tokens of the shortest input of which that was seen.
     """
 
     name: ClassVar[str]
@@ -99,7 +99,7 @@ class Family:
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = "sdpa"
-    compiles: ClassVar[tuple[str, ...]] = ()
+    compiles: ClassVar[Mapping[str, int]] = {}
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""

@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al., 2024)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -19,7 +19,7 @@ class ModernBert(Family):
     tokenizer = "modernbert"
     head = "head"
     fast_attention = WINDOWED
-    compiles = ("bfloat16",)
+    compiles: ClassVar = {"bfloat16": 1024}
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
         """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""

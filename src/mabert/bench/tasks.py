@@ -8,12 +8,14 @@ Sizes are those of the published base models with random weights; nothing is pad
   packed or compiled.
 - ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, for ModernBERT's local layers one
   that leaves out the scores outside the window, for Longformer no wider window than the input needs, GELU's tanh form
-  in one kernel where a model has that form, in forwards on a CPU weights prepacked, or of one text `torch.compile` for
-  DeBERTa, and for ModernBERT in bf16, who gain more by that, logits at scored positions only, no dropout. Forwards of
-  many texts are not compiled: each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a
-  GPU it has the same settings, uncompiled.
+  in one kernel where a model has that form, for BigBird none that nobody reads, in forwards on a CPU weights prepacked,
+  or of one text of 1,024 tokens and more `torch.compile` for DeBERTa, and for ModernBERT in bf16, who gain more by
+  that, logits at scored positions only, no dropout. Forwards of many texts are not compiled: where lengths differ each
+  shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings,
+  uncompiled.
 """
 
+import math
 import shutil
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -98,7 +100,8 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
 def is_compiled(family: Family, cell: "Cell") -> bool:
     """Whether a model goes through `torch.compile`: a forward at its best, where that was measured to help and can be
     had."""
-    wanted = cell.dtype in family.compiles and cell.profile == "best" and cell.device == "cpu" and not cell.small
+    gains = cell.length >= family.compiles.get(cell.dtype, math.inf)
+    wanted = gains and cell.profile == "best" and cell.device == "cpu" and not cell.small
     return wanted and cell.measure in ("latency", "memory") and shutil.which("g++") is not None
 
 

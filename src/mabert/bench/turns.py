@@ -1,5 +1,6 @@
 """How models are measured beside one another: in turns, each in its process, one too slow or too large left out."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from mabert.bench.worker import CellError, Ready, Worker
 
 LONGEST = 1_000_000
 """Seconds that a wait may be told to last."""
+
+FIRST = 1.5
+"""How many times as long as any other a model's first call may take: it touches its memory for the first time."""
 
 ANCHOR = "mabert"
 """The model that all others are compared with."""
@@ -26,7 +30,8 @@ class Protocol:
         most: Samples that are never exceeded.
         warm_seconds: Seconds of warm-up at most.
         budget: Seconds of a model's samples, after which only `least` is still filled up.
-        limit: Seconds of one call, after which the model is too slow for this length, and for longer ones.
+        limit: Seconds of one call, after which the model is too slow for this length, and for longer ones; a first one
+            may take `FIRST` times as long.
 
     Raises:
         ValueError: A budget or limit is not above 0, or longer than anybody waits.
@@ -63,7 +68,7 @@ class Row:
         setting: The attention it ran with.
         median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
         at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
-            each of the limit.
+            each of the limit, or of its fastest sample where that was faster.
         anchor_ms: MaBERT's median in the turns that this row was timed in, where MaBERT's own row is of more turns.
         anchor_samples: MaBERT's samples in those turns.
         peak_mib: MiB held at the height of a forward, weights included.
@@ -200,7 +205,8 @@ class Bench:
                 ready[name] = it = worker.prepare(cell, self.protocol.limit)
                 rows[name] = replace(rows[name], setting=it.setting, batch=it.batch, micro_batch=it.micro_batch)
             except CellError as error:
-                rows[name] = self.without_number(cell, rows[name], error)
+                if rows[name].status == "measured":  # or it was given up at this very length, in another group
+                    rows[name] = self.without_number(cell, rows[name], error)
         if cell.device == "cpu":
             allowed = free_memory()
             for name in list(ready):
@@ -214,14 +220,14 @@ class Bench:
     def warm(self, cell: Cell, worker: Worker) -> None:
         """Let a model run uncounted."""
         spent = 0.0
-        for _ in range(self.protocol.warm):
-            spent += self.sample(worker).call
+        for call in range(self.protocol.warm):
+            spent += self.sample(worker, 1 if call else FIRST).call
             if spent > self.protocol.warm_seconds:
                 break
 
-    def sample(self, worker: Worker) -> "Sample":
-        """One call, and what comes once beside all of them."""
-        return Sample(worker.call(self.protocol.limit), worker.rest())
+    def sample(self, worker: Worker, times: float = 1) -> "Sample":
+        """One call within some times the limit, and what comes once beside all of them."""
+        return Sample(worker.call(times * self.protocol.limit), worker.rest())
 
     def take_turns(
         self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list["Sample"]], rows: dict[str, Row]
@@ -236,7 +242,7 @@ class Bench:
             try:
                 samples[name].append(self.sample(workers[name]))
             except CellError as error:
-                rows[name] = self.without_number(cell, rows[name], error)
+                rows[name] = self.without_number(cell, rows[name], error, samples[name])
                 del samples[name]
 
     def part(self, taken: list["Sample"]) -> float:
@@ -255,10 +261,13 @@ class Bench:
         if error is not None:
             raise error
 
-    def without_number(self, cell: Cell, row: Row, error: CellError) -> Row:
-        """The row of a model that gave none; longer inputs are not tried."""
-        # A refused row is of one call; what it is known to exceed is the whole of the shorter input already.
-        seconds = None if error.seconds is None else error.seconds * row.batch / row.micro_batch
+    def without_number(self, cell: Cell, row: Row, error: CellError, taken: Sequence["Sample"] = ()) -> Row:
+        """The row of a model that gave none, after the samples that it had given; longer inputs are not tried."""
+        seconds = error.seconds
+        if seconds is not None and _kind(cell, row.model) not in self.given_up:
+            # Of one call; a row that is refused for a shorter input is known to exceed the whole of that already.
+            least = min(seconds, self.protocol.limit, *(sample.call for sample in taken))
+            seconds = least * row.batch / row.micro_batch
         if error.status != "failed" and _kind(cell, row.model) not in self.given_up:
             reason = f"{error.reason} at {cell.length:,} tokens"
             self.given_up[_kind(cell, row.model)] = CellError(error.status, reason, seconds)

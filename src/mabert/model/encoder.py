@@ -109,7 +109,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Args:
             input_ids: int64 (batch, time).
-            attention_mask: (batch, time), nonzero at tokens, zero at padding; default, all tokens.
+            attention_mask: (batch, time), 1 at tokens, 0 at padding; default, all tokens.
             token_type_ids: int64 (batch, time), segments; default, 0.
             position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its sequence.
             inputs_embeds: (batch, time, D), in place of `input_ids`.
@@ -124,8 +124,9 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or not as a batch, an id is
-                outside its table, the input is longer than the table of positions, the mask has another shape, or the
-                boundaries of a packed row are missing, do not cover it, or stand beside a mask.
+                outside its table, the input is longer than the table of positions, mask or positions have another
+                shape, the mask other numbers, or the boundaries of a packed row are missing, do not cover it, or stand
+                beside a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -135,6 +136,10 @@ class MaBertModel(MaBertPreTrainedModel):
             name, needed = ("input_ids", "") if inputs_embeds is None else ("inputs_embeds", ", D")
             raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be (batch, time{needed})")
         shape = given.shape[:2]
+        if position_ids is not None and position_ids.shape not in (shape, (1, shape[1])):
+            raise ValueError(
+                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch or 1, time) = {tuple(shape)}"
+            )
         regime = self.config.padding_safe_masking
         asked = kwargs.get("output_attentions")
         kwargs["output_attentions"] = bool(self.config.output_attentions if asked is None else asked)

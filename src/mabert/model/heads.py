@@ -262,7 +262,8 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            targets = (at_tokens(positions, valid) for positions in (start_positions, end_positions))
+            end = logits.shape[1]
+            targets = (at_tokens(positions, valid, end) for positions in (start_positions, end_positions))
             loss = self.loss_function(start_logits, end_logits, *targets, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
@@ -340,13 +341,14 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         )
 
 
-def at_tokens(positions: Tensor, valid: Tensor | None) -> Tensor:
-    """Positions (batch,) of which those at padding are moved behind the row's end, where none is scored."""
-    if valid is None or valid.shape[1] == 0:
-        return positions
-    end, positions = valid.shape[1], positions.reshape(-1).to(valid.device)
-    padded = ~valid.gather(1, positions.clamp(0, end - 1).unsqueeze(1)).squeeze(1)
-    return positions.masked_fill(padded, end)
+def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
+    """Positions (batch,) of which those outside the row or at padding are moved to its end, where none is scored."""
+    positions = positions.reshape(-1)
+    unscored = (positions < 0) | (positions >= end)
+    if valid is not None and end:
+        positions, unscored = positions.to(valid.device), unscored.to(valid.device)
+        unscored |= ~valid.gather(1, positions.clamp(0, end - 1).unsqueeze(1)).squeeze(1)
+    return positions.masked_fill(unscored, end)
 
 
 def rows_of_choices(tensor: Tensor | None) -> Any:

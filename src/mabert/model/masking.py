@@ -44,14 +44,15 @@ class PaddingMask:
         """Checks a caller's mask once.
 
         Args:
-            attention_mask: (batch, time), nonzero at tokens; None for no padding.
+            attention_mask: (batch, time), 1 or True at tokens, 0 or False at padding; None for no padding.
             given: The input it belongs to, (batch, time, ...).
             regime: The masks that are on.
             packing: The sequences of a packed row, or None.
 
         Raises:
-            ValueError: If the mask has another shape. (The Mamba layers need to know which *positions* are padding,
-                so a 4-D attention mask cannot serve.)
+            ValueError: If the mask has another shape (the Mamba layers need to know which *positions* are padding, so a
+                4-D attention mask cannot serve), or other numbers: those of an additive mask, or of the sequences in a
+                row.
         """
         shape = given.shape[:2]
         if attention_mask is not None and attention_mask.shape != shape:
@@ -59,8 +60,16 @@ class PaddingMask:
                 f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, time) = {tuple(shape)}"
             )
         valid = tokens_of(attention_mask, given.device)
-        if valid is not None and not is_tracing() and bool(valid.all()):
-            valid = None
+        if attention_mask is not None and valid is not None and not is_tracing():
+            known = valid == attention_mask.to(given.device)
+            everywhere, binary = torch.stack((valid.all(), known.all())).tolist()
+            if not binary:
+                other = attention_mask[~known.to(attention_mask.device)][0].item()
+                raise ValueError(
+                    f"attention_mask has a {other:g} in it; it must be 1 at tokens and 0 at padding (texts packed into "
+                    "one row are told apart by cu_seq_lens_q or seq_idx, without a mask)"
+                )
+            valid = None if everywhere else valid
         return cls(valid, regime, packing)
 
     def to(self, device: torch.device | str, **options: Any) -> "PaddingMask":

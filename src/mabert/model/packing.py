@@ -24,8 +24,9 @@ def is_tracing() -> bool:
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 """What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
 
-_LIKE_BOUNDARIES = ("cu_seq", "cumulative_seq", "seq_", "max_length", "max_seq")
-"""How the names begin by which others say the same; a forward takes any name, and would not look at these."""
+_LIKE_BOUNDARIES = ("cuseq", "cumulativeseq", "seq", "maxlen", "maxseq", "document", "docid")
+"""How the names begin, without underscores, by which others say the same; a forward takes any name, and would not look
+at these."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,11 @@ class Packing:
         shape = input.shape[:2]
         named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
         for name in given:
-            if name.startswith(_LIKE_BOUNDARIES) and name not in BOUNDARIES and given[name] is not None:
+            if (
+                name.replace("_", "").startswith(_LIKE_BOUNDARIES)
+                and name not in BOUNDARIES
+                and given[name] is not None
+            ):
                 raise ValueError(f"{name} is given; boundaries of packed sequences go by {', '.join(BOUNDARIES)}")
         if is_tracing():
             if named:

@@ -104,12 +104,13 @@ def stretches(ours: Curve, rival: Curve) -> str | None:
     if not found:
         shared = sorted(ours.keys() & rival.keys())
         return f"not within the measured lengths ({shared[0]:,}-{shared[-1]:,})"
-    return ", ".join(_stretch(first, last) for first, last in found)
+    only = "only " * (len(found) == 1)
+    return ", ".join(_stretch(first, last, only) for first, last in found)
 
 
-def _stretch(first: float | None, last: float | None) -> str:
+def _stretch(first: float | None, last: float | None, only: str) -> str:
     if first is None:
-        return "from the shortest length on" if last is None else f"only up to about {last:,.0f}"
+        return "from the shortest length on" if last is None else f"{only}up to about {last:,.0f}"
     return f"from about {first:,.0f} on" if last is None else f"from about {first:,.0f} to {last:,.0f}"
 
 
