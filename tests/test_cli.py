@@ -303,6 +303,9 @@ def test_version(capsys):
         (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
         (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements, not for `bench report`"),
+        (["bench", "models", "--quick", "--recipe", "mini"], "recipe is not looked at with --quick"),
+        (["bench", "parts", "--recipe", "mini"], "recipe is for `bench models`, not for `bench parts`"),
+        (["bench", "models", "--recipe", "nano"], "no recipe 'nano'"),
         (["bench", "models", "--quick", "--limit", "5"], "limit is not looked at with --quick"),
         (["bench", "models", "--limit", "inf"], "limit is inf; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
@@ -352,8 +355,9 @@ def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypat
     asked = []
     monkeypatch.setattr(models, "run", lambda plan, quick, output: asked.append((plan, quick, output)))
     options = ["--models", "bert", "--measure", "latency", "--lengths", "128", "--budget", "8", "--limit", "90"]
+    options += ["--recipe", "mini"]
     assert run(capsys, "bench", "models", *options, "-o", tmp_path)[0] == 0
     ((plan, quick, output),) = asked
-    assert (plan.models, plan.measures, plan.lengths) == (["bert"], ["latency"], [128])
+    assert (plan.models, plan.measures, plan.lengths, plan.recipe) == (["bert"], ["latency"], [128], "mini")
     assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
     assert (quick, output) == (False, tmp_path)

@@ -6,18 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import memory, models, parts, tasks
+from mabert.bench import memory, models, tasks
 from mabert.bench import worker as worker_module
 from mabert.bench.models import Plan
 from mabert.bench.rounds import interleave
@@ -555,6 +552,31 @@ def test_errors_are_told_apart():
     assert status_of(ValueError("odd")) == "failed"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_models_of_a_recipes_sizes_run_at_any_length(name):
+    family, small = FAMILIES[name], replace(cell(length=600), small=False, recipe="mini")
+    config = tasks.configured(family, small)
+    assert (config.hidden_size, config.intermediate_size % 288) == (192, 192 if name != "modernbert" else 0)
+    assert config.vocab_size == family.base_config().vocab_size
+    assert Forward(family, small)() > 0
+
+
+def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monkeypatch):
+    from mabert.report.efficiency.results import load_results
+
+    monkeypatch.setattr(models, "QUICK", replace(models.QUICK, limit=60.0))
+    plan = Plan(models=("bert", "mabert"), measures=("latency",), lengths=(16,), recipe="demo", protocol=models.QUICK)
+    result = models.run(plan, output=tmp_path)
+    assert {row["status"] for row in result["rows"]} == {"measured"}
+    assert result["recipe"] == "demo"
+    assert result["parameters"]["bert"] < 10_000_000
+    (path,) = tmp_path.glob("*-models.json")
+    with pytest.raises(ValueError, match="kind"):
+        load_results([path])
+    with pytest.raises(FileNotFoundError, match="no recipe 'nano'"):
+        Plan(recipe="nano")
+
+
 def test_a_run_writes_what_the_report_reads(tmp_path):
     from mabert.report.efficiency.results import load_results
     from tests.report.rows import efficiency_report
@@ -572,36 +594,3 @@ def test_a_run_writes_what_the_report_reads(tmp_path):
     results = load_results([path])
     assert len(results.rows) == len(result["rows"])
     assert "BERT" in efficiency_report(results)
-
-
-def test_floors_count_the_products_of_the_model():
-    config = MaBertConfig(**SMALL, ssm_dt_rank=4)
-    model = MaBertModel(config).eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.zeros(1, 50, dtype=torch.long))
-    least = parts.floors(config, 50, 4, matrix=1e3, copy=1e3)
-    assert least["matrix products"] == counter.get_total_flops() - attention_flops(counter)
-    assert least["attention"] == 4 * 50 * 50 * 64
-    assert least["activation"] == 3 * 2 * 50 * 96 * 4
-
-
-def attention_flops(counter):
-    return sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "attention" in str(name))
-
-
-def test_every_part_of_a_forward_is_found():
-    measured = parts.measure(600, "float32", rounds=1, small=True)
-    assert set(measured) == {"whole", *parts.PARTS.values(), parts.REST}
-    assert min(measured.values()) > 0
-
-
-def test_a_part_is_the_sum_of_its_calls_and_what_they_called_is_not_counted_again(monkeypatch):
-    calls = {"aten::linear": 2000.0, "aten::addmm": 1900.0, "aten::gelu_": 500.0}
-    events = [SimpleNamespace(name=name, cpu_time_total=spent) for name, spent in calls.items()] * 2
-    profiler = SimpleNamespace(events=lambda: events)
-    monkeypatch.setattr(parts, "profile", lambda **options: contextlib.nullcontext(profiler))
-    monkeypatch.setattr(parts, "Forward", lambda family, cell: lambda: time.sleep(0.02))
-    measured = parts.measure(40, "float32", rounds=1)
-    assert measured["matrix products"] == 4.0
-    assert measured["activation"] == 1.0
-    assert measured[parts.REST] >= 20 - 5

@@ -56,6 +56,20 @@ def test_a_measured_table_has_the_papers_order_and_its_lowest_numbers_in_bold(lo
     assert cells(table, "MaBERT")[0][3:5] == ["**13.91**", "**34.70**"]
 
 
+def test_a_model_that_ran_otherwise_at_other_lengths_is_told_with_them(load):
+    compiled = {"setting": "eager, compiled"}
+    rows = [raw("latency", "deberta", 128, 1.0, setting="eager, prepacked"), raw("latency", "bert", 128, 1.0)]
+    rows += [raw("latency", "deberta", length, 1.0, **compiled) for length in (1024, 2048, 4096)]
+    rows += [raw("latency", "bigbird", 128, **SLOW, setting=None)]
+    results = load(rows)
+    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
+    assert [cells(table, name)[0][-1] for name in ("DeBERTa", "BERT", "BigBird")] == [
+        "eager, prepacked (128); eager, compiled (1,024 to 4,096)",
+        "sdpa",
+        MISSING,
+    ]
+
+
 def test_the_batch_is_that_of_the_numbers(load):
     slow = raw("training", "bert", 512, batch=1, **SLOW)
     assert batch_of(load([raw("training", "bert", 128, 1.0), slow]).table(CPU, "training")) == "32"

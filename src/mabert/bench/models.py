@@ -22,11 +22,15 @@ from mabert.bench.tasks import DTYPES, Cell
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import Worker
 from mabert.environment import fast_dtype
+from mabert.train.recipe import load_recipe
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
 MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "best")
+
+OF_RECIPE = "efficiency at a recipe's sizes"
+"""The kind of results that are not of base size."""
 
 
 QUICK = Protocol(warm=0, least=1, most=1)
@@ -45,6 +49,11 @@ class Plan:
         device: ``cpu`` or ``cuda``.
         protocol: How.
         small: Whether models are small, to see that everything runs.
+        recipe: The recipe (a name or a file) whose model's sizes are taken; none for base size.
+
+    Raises:
+        FileNotFoundError: There is no such recipe.
+        ValueError: Something asked for is not there to be measured, or the recipe is none.
     """
 
     models: Sequence[str] = tuple(FAMILIES)
@@ -55,6 +64,7 @@ class Plan:
     device: str = "cpu"
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         for name in self.models:
@@ -70,6 +80,8 @@ class Plan:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', and torch sees no GPU")
+        if self.recipe:
+            load_recipe(self.recipe)
         if not self.dtypes:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
@@ -77,7 +89,8 @@ class Plan:
         """The cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for length in sorted(self.lengths):
-                yield Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+                cell = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+                yield replace(cell, recipe=self.recipe)
 
     def quick(self) -> "Plan":
         """The same with small models at the two shortest lengths, one call each."""
@@ -94,13 +107,15 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
         name: The end of its name.
 
     Returns:
-        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``, ``variables``
-        of the models' processes, and ``rows``.
+        ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
+        ``variables`` of the models' processes, and ``rows``. What is of a recipe's sizes is of another kind than what
+        is set beside the paper's tables.
     """
     plan = plan.quick() if quick else plan
     console = Console()
     result: dict[str, Any] = {
-        "kind": "efficiency",
+        "kind": OF_RECIPE if plan.recipe else "efficiency",
+        "recipe": plan.recipe,
         "environment": measured_on(),
         "quick": quick,
         "protocol": asdict(plan.protocol),
@@ -115,7 +130,7 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str =
         workers = {model: stack.enter_context(closing(Worker(model))) for model in plan.models}
         bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, transient=True))
         result["variables"] = next(iter(workers.values())).variables()
-        result["parameters"] = {model: bench.parameters(worker) for model, worker in workers.items()}
+        result["parameters"] = {model: worker.parameters(plan.recipe) for model, worker in workers.items()}
         task = bar.add_task("models", total=len(cells))
         for cell in cells:
             bar.update(task, description=f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens")

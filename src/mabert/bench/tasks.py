@@ -1,6 +1,7 @@
 """What the paper's efficiency tables measure, for any family of encoders: one forward, or one training step.
 
-Sizes are those of the published base models with random weights; nothing is padded. Two profiles:
+Sizes are those of the published base models, or of a recipe's model, with random weights; nothing is padded. Two
+profiles:
 
 - ``paper``: as Table A2 has it, "math/mem-efficient": attention by SDPA without its flash kernels. A CPU has no
   memory-efficient kernel, so every model with SDPA keeps a matrix of scores there, in float32, as the paper's MaBERT
@@ -36,6 +37,7 @@ from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.train.objective import at_scored_positions, mean_over_scored
+from mabert.train.recipe import load_recipe
 
 Profile = Literal["paper", "best"]
 
@@ -74,14 +76,18 @@ AttentionMaskInterface.register(WITHOUT_FLASH, sdpa_mask)
 
 
 def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig:
-    """The published base model's configuration, for inputs of a cell's length, in its profile.
+    """The configuration of the published base model, or of a recipe's sizes, for inputs of a cell's length, in its
+    profile.
 
     The attention that it will run with stands in ``_attn_implementation``; families without SDPA have their own.
     """
     length, profile = cell.length, cell.profile
-    config = family.base_config(**changes)
     if cell.small:
         config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))
+    elif cell.recipe:
+        config = family.config_of({**sizes_of(cell.recipe, family), **changes})
+    else:
+        config = family.base_config(**changes)
     limit = family.longest(config) or config.max_position_embeddings
     if length > limit:
         for name, value in family.longer(config, length).items():
@@ -95,6 +101,12 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
     if hasattr(config, "unpad"):
         config.unpad = "auto" if profile == "best" else "never"
     return config
+
+
+def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
+    """The fields of a recipe's model that a family understands; the vocabulary is that of its published model."""
+    known = family.known_fields()
+    return {name: value for name, value in load_recipe(recipe).model.items() if name in known}
 
 
 def is_compiled(family: Family, cell: "Cell") -> bool:
@@ -326,6 +338,7 @@ class Cell:
         device: ``cpu`` or ``cuda``.
         small: Whether the model is of `SMALL` sizes instead of base size.
         texts: Tokens of each text, for ``throughput``.
+        recipe: The recipe whose model's sizes are taken; none for base size.
     """
 
     measure: Literal["latency", "memory", "training", "throughput"]
@@ -335,6 +348,7 @@ class Cell:
     device: str = "cpu"
     small: bool = False
     texts: tuple[int, ...] = ()
+    recipe: str = ""
 
     def make(self, family: Family) -> Forward | TrainingStep:
         """The model, ready to run."""

@@ -117,7 +117,6 @@ class Bench:
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
         self.given_up: dict[tuple[str, ...], CellError] = {}
-        self._parameters: dict[str, int] = {}
 
     def measure(self, cell: Cell, workers: dict[str, Worker]) -> list[Row]:
         """All models in one cell."""
@@ -189,12 +188,6 @@ class Bench:
             return [workers]
         rivals = [name for name in workers if name != ANCHOR] or [ANCHOR]
         return [{name: workers[name] for name in workers if name in (ANCHOR, rival)} for rival in rivals]
-
-    def parameters(self, worker: Worker) -> int:
-        """Parameters of a worker's model, asked once."""
-        if worker.name not in self._parameters:
-            self._parameters[worker.name] = worker.parameters()
-        return self._parameters[worker.name]
 
     def prepared(self, cell: Cell, workers: dict[str, Worker], rows: dict[str, Row]) -> dict[str, Ready]:
         """Build all models, then bound all to the same memory: what is left when each holds its weights."""

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
-from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep
+from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep, sizes_of
 from mabert.memory import is_want_of_memory
 from mabert.processes import LARGEST_KEPT, context
 
@@ -117,9 +117,9 @@ class Worker:
         None where the system does not tell."""
         return self._ask("memory", limit=limit)
 
-    def parameters(self) -> int:
-        """Parameters of the published model as a classifier of two labels."""
-        return self._ask("parameters", limit=START)
+    def parameters(self, recipe: str = "") -> int:
+        """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
+        return self._ask("parameters", recipe, limit=START)
 
     def variables(self) -> dict[str, str | None]:
         """The environment variables of `ALLOCATION` as its process has them."""
@@ -270,11 +270,12 @@ class Answers:
     def variables(self) -> dict[str, str | None]:
         return {name: os.environ.get(name) for name in ALLOCATION}
 
-    def parameters(self) -> int:
+    def parameters(self, recipe: str) -> int:
         from mabert.baselines.load import build
 
+        config = self.family.config_of(sizes_of(recipe, self.family)) if recipe else self.family.base_config()
         with torch.device("meta"):
-            return build("classifier", self.family.base_config()).num_parameters()
+            return build("classifier", config).num_parameters()
 
     def release(self) -> None:
         self.task = None

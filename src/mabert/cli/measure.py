@@ -36,9 +36,10 @@ def add_bench(commands: Any) -> None:
     )
     added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
     rivals = added.add_argument_group(
-        "models; throughput takes all but measure, profile, lengths; lengths takes models, dtype, budget"
+        "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
     )
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
+    rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
     fast = "[bfloat16 where there are instructions for it]"
@@ -90,6 +91,7 @@ def check_bench(options: argparse.Namespace) -> None:
     takers = {
         "files": ("report",),
         "models": ("models", "throughput", "lengths"),
+        "recipe": ("models",),
         "measure": ("models",),
         "profile": ("models",),
         "dtype": ("models", "throughput", "lengths"),
@@ -103,6 +105,8 @@ def check_bench(options: argparse.Namespace) -> None:
     for name, commands in takers.items():
         if getattr(options, name) not in (None, []) and options.what not in commands:
             raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
+    if options.quick and options.recipe is not None:
+        raise ValueError("recipe is not looked at with --quick, which has small models of its own")
     if options.quick and options.what == "report":
         raise ValueError("quick is for measurements, not for `bench report`")
     for name in ("limit", "budget", "times"):
@@ -122,6 +126,7 @@ def plan_of(options: argparse.Namespace) -> Any:
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
+        "recipe": options.recipe,
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
         "protocol": Protocol(**protocol_of(options)),
     }

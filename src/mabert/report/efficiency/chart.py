@@ -12,6 +12,9 @@ from mabert.report.efficiency.results import MEASURES, NAMES, STATUSES, Conditio
 from mabert.report.efficiency.tables import DTYPES, PAPER, TITLES, UNITS, batch_of, lengths_of
 from mabert.report.figures import DASHED, INK, LOOKS, plain, svg
 
+PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
+"""What its memory says, see `mabert.report.paper.MEMORY`, though its other numbers are of bf16."""
+
 LEGEND_COLUMNS = {1: 2, 2: 3, 3: 5}
 SIZES = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}
 """Of the legend and, in inches, of the figure, by the number of panels."""
@@ -45,7 +48,8 @@ def scaling_figure(results: Results, condition: Condition) -> Figure:
         for model in NAMES:
             _paper_line(axes, model, PAPER[measure].rows.get(model, {}))
             _line(axes, model, rows.get(model, {}))
-        axes.set_title(f"{TITLES[measure]}, batch {batch_of(rows)}", color=INK, fontsize="medium")
+        remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
+        axes.set_title(f"{TITLES[measure]}, batch {batch_of(rows)}{remark}", color=INK, fontsize="medium")
         axes.set_ylabel(UNITS[measure])
         _scales(axes, sorted({*lengths_of(rows), *PAPER[measure].columns}))
     shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]

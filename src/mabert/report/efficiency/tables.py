@@ -90,11 +90,23 @@ def measured_grid(results: Results, rows: Rows, measure: str, name: str) -> Grid
     for model, cells in rows.items():
         counts = _counts(results, model, cells) if beside else []
         values = [_cell(cells.get(length), lowest[length]) for length in lengths]
-        settings = dict.fromkeys(row.setting for row in cells.values() if row.setting)
-        body.append((Cell(NAMES[model]), *counts, *values, Cell(", ".join(settings)) if settings else missing()))
+        setting = _settings(cells)
+        body.append((Cell(NAMES[model]), *counts, *values, Cell(setting) if setting else missing()))
     head = ("model", *beside, *as_heads(lengths), "ran with")
     title = f"{TITLES[measure]} ({UNITS[measure]}), batch {batch_of(rows)}"
     return Grid(name, title, head, tuple(body), (*runs_told(rows), *steps_told(rows)))
+
+
+def _settings(cells: Mapping[int, Row]) -> str:
+    """What a model ran with; where that changed with the length, which lengths ran with what."""
+    lengths: dict[str, list[int]] = {}
+    for length, row in sorted(cells.items()):
+        if row.setting:
+            lengths.setdefault(row.setting, []).append(length)
+    if len(lengths) < 2:
+        return "".join(lengths)
+    spans = {setting: " to ".join(as_heads(sorted({of_it[0], of_it[-1]}))) for setting, of_it in lengths.items()}
+    return "; ".join(f"{setting} ({span})" for setting, span in spans.items())
 
 
 def paper_grid(measure: str, name: str) -> Grid:
