@@ -413,7 +413,8 @@ def test_a_forward_holds_no_more_than_the_scan_reads_and_writes(pattern):
 
 def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
     whole = cell(small=False, length=1024)
-    assert not any(tasks.is_compiled(FAMILIES[name], replace(whole, length=1023)) for name in NAMES)
+    short = [name for name in NAMES if tasks.is_compiled(FAMILIES[name], replace(whole, length=1023))]
+    assert short == ["modernbert"]
     for dtype, names in (("bfloat16", ["deberta", "modernbert"]), ("float32", ["deberta"])):
         asked = replace(whole, dtype=dtype)
         assert [name for name in NAMES if tasks.is_compiled(FAMILIES[name], asked)] == names

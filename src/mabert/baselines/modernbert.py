@@ -19,7 +19,7 @@ class ModernBert(Family):
     tokenizer = "modernbert"
     head = "head"
     fast_attention = WINDOWED
-    compiles: ClassVar = {"bfloat16": 1024}
+    compiles: ClassVar = {"bfloat16": 1}
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
         """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""
