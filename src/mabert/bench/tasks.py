@@ -8,11 +8,12 @@ profiles:
   did by its memory and the paper's BERT did not. Logits at every position, dropout 0.1 everywhere (Table A1), nothing
   packed or compiled.
 - ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, for ModernBERT's local layers one
-  that leaves out the scores outside the window, for Longformer no wider window than the input needs, GELU's tanh form
-  in one kernel where a model has that form, for BigBird none that nobody reads, in forwards on a CPU weights prepacked,
-  or of one text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who gain more by that, logits at scored positions only, no dropout. Forwards of many texts are not compiled: where lengths differ each
-  shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings,
-  uncompiled.
+  that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no weights, for Longformer no
+  wider window than the input needs, GELU's tanh form in one kernel where a model has that form. In forwards on a CPU
+  weights prepacked, or of one text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who
+  gain more by that. Logits at scored positions only, no dropout. Forwards of many texts are not compiled: where lengths
+  differ each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same
+  settings, uncompiled.
 """
 
 import math
