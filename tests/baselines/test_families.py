@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForMaskedLM
 
 import mabert
-from mabert.baselines.bigbird import outside_autocast
+from mabert.baselines.bigbird import SPARSE, outside_autocast
 from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
 from mabert.baselines.windows import WINDOWED, windowed_attention
 from mabert.model.embeddings import stretch
+from mabert.model.prepack import prepack
 from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 
@@ -345,13 +347,20 @@ def test_a_model_is_opened_and_lengthened_with_the_head_it_has(kind, tmp_path):
     assert type(family_of(model.config).extend(loaded, 90)).__name__ == kind
 
 
-def test_bigbirds_sparse_attention_trains_under_autocast():
-    model = small("bigbird", block_size=4, num_random_blocks=1, max_position_embeddings=64)
+@pytest.mark.parametrize("hastened", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_bigbirds_sparse_attention_trains_under_autocast(hastened, checkpointing):
+    config = small_config("bigbird", block_size=4, num_random_blocks=1, max_position_embeddings=64)
+    model = build("masked_lm", config, hastened=hastened).train()
     ids = tokens(1, 64)
     plain = model(input_ids=ids, labels=ids).loss
+    if checkpointing:
+        model.activation_checkpointing_enable()
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(input_ids=ids, labels=ids).loss
-    loss.backward()
+        loss.backward()
+        weights = model.eval()(input_ids=ids, output_attentions=True).attentions
+    assert len(weights) == 3
     assert model.base_model.attention_type == "block_sparse"
     assert loss.item() == pytest.approx(plain.item(), rel=2e-2)
 
@@ -421,6 +430,24 @@ def test_bigbirds_weights_are_there_when_asked_for():
     for ours, theirs in zip(with_weights.attentions, expected.attentions, strict=True):
         assert torch.equal(ours, theirs)
     torch.testing.assert_close(with_weights.last_hidden_state, hidden, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), prepack])
+@pytest.mark.parametrize("use", [0, 1], ids=["plain", "hastened"])
+def test_a_bigbird_that_has_run_can_be_copied_kept_and_prepacked(use, how):
+    model = both_ways(**BLOCKS)[use].float()
+    ids = tokens(1, 64)
+    with torch.no_grad():
+        hidden = model(ids).last_hidden_state
+        other = how(model)
+        model.train()
+        other.eval()
+        torch.testing.assert_close(other(ids).last_hidden_state, hidden, rtol=1e-4, atol=1e-5)
+        with_weights = other(ids, output_attentions=True).last_hidden_state
+        torch.testing.assert_close(with_weights, hidden, rtol=1e-4, atol=1e-5)
+        if other is not model:
+            layers = zip(other.encoder.layer, model.encoder.layer, strict=True)
+            assert all(getattr(a.attention.self, SPARSE).attention is a.attention.self for a, _ in layers)
 
 
 def test_bigbirds_blocks_keep_no_matrix_of_time_by_time():

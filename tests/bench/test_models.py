@@ -217,6 +217,12 @@ def test_a_first_call_may_take_longer_and_bounds_nothing_by_that():
     assert bounds == {"a": None, "b": 4 * 20_000, "c": 4 * 20_000, "d": 4 * 15_000}, "d's sample was faster"
 
 
+def test_samples_of_an_earlier_group_bound_what_fails_in_the_next():
+    protocol, training = Protocol(warm=0, least=1, most=1, limit=5.0), cell("training", small=False)
+    *_, rows, _ = measure(protocol, training, a=[], mabert=[2, 9], b=[])
+    assert (rows["mabert"].status, rows["mabert"].at_least_ms) == ("too slow", 4 * 2000)
+
+
 def test_what_a_model_given_up_in_one_group_exceeds_is_reckoned_once():
     protocol, training = Protocol(warm=0, least=1, most=1, limit=5.0), cell("training", small=False)
     bench, workers, rows, _ = measure(protocol, training, a=[], mabert=[6], b=[], c=[])
@@ -555,7 +561,7 @@ def test_errors_are_told_apart():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models_of_a_recipes_sizes_run_at_any_length(name):
-    family, small = FAMILIES[name], replace(cell(length=600), small=False, recipe="mini")
+    family, small = FAMILIES[name], replace(cell(length=600, dtype="float32"), small=False, recipe="mini")
     config = tasks.configured(family, small)
     assert (config.hidden_size, config.intermediate_size % 288) == (192, 192 if name != "modernbert" else 0)
     assert config.vocab_size == family.base_config().vocab_size
@@ -565,7 +571,6 @@ def test_models_of_a_recipes_sizes_run_at_any_length(name):
 def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monkeypatch):
     from mabert.report.efficiency.results import load_results
 
-    monkeypatch.setattr(models, "QUICK", replace(models.QUICK, limit=60.0))
     plan = Plan(models=("bert", "mabert"), measures=("latency",), lengths=(16,), recipe="demo", protocol=models.QUICK)
     result = models.run(plan, output=tmp_path)
     assert {row["status"] for row in result["rows"]} == {"measured"}
@@ -576,6 +581,9 @@ def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monke
         load_results([path])
     with pytest.raises(FileNotFoundError, match="no recipe 'nano'"):
         Plan(recipe="nano")
+    monkeypatch.setattr(models, "load_recipe", lambda _: SimpleNamespace(start_from="runs/mini"))
+    with pytest.raises(ValueError, match=r"recipe is 'further', whose sizes are those of its start_from"):
+        Plan(recipe="further")
 
 
 def test_a_run_writes_what_the_report_reads(tmp_path):

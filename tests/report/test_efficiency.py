@@ -60,13 +60,15 @@ def test_a_model_that_ran_otherwise_at_other_lengths_is_told_with_them(load):
     compiled = {"setting": "eager, compiled"}
     rows = [raw("latency", "deberta", 128, 1.0, setting="eager, prepacked"), raw("latency", "bert", 128, 1.0)]
     rows += [raw("latency", "deberta", length, 1.0, **compiled) for length in (1024, 2048, 4096)]
-    rows += [raw("latency", "bigbird", 128, **SLOW, setting=None)]
+    rows += [raw("latency", "bigbird", 128, **{**SLOW, "setting": None})]
+    rows += [raw("latency", "albert", length, 1.0, setting="ab"[length == 512]) for length in (128, 512, 1024)]
     results = load(rows)
     table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
-    assert [cells(table, name)[0][-1] for name in ("DeBERTa", "BERT", "BigBird")] == [
+    assert [cells(table, name)[0][-1] for name in ("DeBERTa", "BERT", "BigBird", "ALBERT")] == [
         "eager, prepacked (128); eager, compiled (1,024 to 4,096)",
         "sdpa",
         MISSING,
+        "a (128); b (512); a (1,024)",
     ]
 
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.blocks import blockwise_for
+from mabert.baselines.blocks import blockwise
 from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
 SPARSE = "bigbird_block_sparse_attention"
+BLOCKWISE = "sdpa_blockwise"
+"""Names of the sparse attention: of transformers' method, and of ours."""
 
 
 class BigBird(Family):
@@ -44,6 +46,9 @@ class BigBird(Family):
             model.base_model.register_forward_pre_hook(choose_attention, with_kwargs=True)
         return model
 
+    def hastened_attention(self, config: PreTrainedConfig, length: int) -> str | None:
+        return BLOCKWISE if config.attention_type == "block_sparse" and length > fully(config) else None
+
     def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
         if model.config.attention_type == "block_sparse":
             model.base_model.register_forward_pre_hook(choose_blocks, with_kwargs=True)
@@ -58,27 +63,40 @@ def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[s
     for layer in model.encoder.layer if length > fully(config) else ():  # type: ignore[union-attr]
         attention: Any = layer.attention.self
         if SPARSE not in vars(attention):
-            setattr(attention, SPARSE, outside_autocast(getattr(attention, SPARSE)))
+            setattr(attention, SPARSE, Sparse(attention))
 
 
 def choose_blocks(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Has the sparse layers attend by `blockwise`, unless somebody wants the weights, which that does not have."""
     config: Any = model.config
-    if input_length(arguments, named) <= fully(config):
-        return
-    wanted = named.get("output_attentions") or config.output_attentions
-    for layer in model.encoder.layer:  # type: ignore[union-attr]
-        attention: Any = layer.attention.self
-        as_it_was = getattr(attention, SPARSE)
-        own = isinstance(as_it_was, functools.partial)
-        if wanted and own:
-            setattr(attention, SPARSE, as_it_was.keywords["otherwise"])
-        elif not wanted and not own:
-            setattr(attention, SPARSE, functools.partial(blockwise_for, attention, otherwise=as_it_was))
+    if input_length(arguments, named) > fully(config):
+        wanted = bool(named.get("output_attentions") or config.output_attentions)
+        for layer in model.encoder.layer:  # type: ignore[union-attr]
+            getattr(layer.attention.self, SPARSE).keeps_weights = wanted
+
+
+class Sparse:
+    """What stands in a layer for transformers' method of the same name, whose arguments it takes.
+
+    Attributes:
+        attention: The layer. Its method is looked up when it is called, so that copies call their own.
+        keeps_weights: Whether it is transformers' own computation, which lays all weights out, or `blockwise`.
+    """
+
+    def __init__(self, attention: Any) -> None:
+        self.attention = attention
+        self.keeps_weights = True
+
+    def __call__(self, *tensors: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
+        """Attention of query, key and value under masks; the weights where they are kept."""
+        if self.keeps_weights:
+            return outside_autocast(getattr(type(self.attention), SPARSE))(self.attention, *tensors, **named)
+        query, key, value, _, from_mask, to_mask = tensors[:6]
+        return blockwise(self.attention, query, key, value, from_mask, to_mask), None
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a function of query, key, value and masks all of them in the dtype of autocast, where that is on.
+    """Gives a function of a layer, query, key, value and masks all of these in the dtype of autocast, where that is on.
 
     transformers gathers the attention's weights in a tensor of the result's dtype, which the masks, of the embeddings'
     dtype, make another one than theirs: it stops with an error there.
@@ -86,7 +104,7 @@ def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*tensors: Any, **named: Any) -> Any:
-        device = tensors[0].device.type
+        device = next(given.device.type for given in tensors if isinstance(given, Tensor))
         if not torch.is_autocast_enabled(device):
             return function(*tensors, **named)
         dtype = torch.get_autocast_dtype(device)

@@ -18,22 +18,6 @@ ONE_PLAN = (1024, 3072, 4096)
 """Lengths whose random blocks are drawn among the first 1,024 tokens, as the published models were trained."""
 
 
-def blockwise_for(
-    attention: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    band_mask: Tensor,
-    from_mask: Tensor,
-    to_mask: Tensor,
-    *others: Any,
-    otherwise: Any,
-    **named: Any,
-) -> tuple[Tensor, None]:
-    """`blockwise`, to the arguments of the method that it stands in for, which is `otherwise`."""
-    return blockwise(attention, query, key, value, from_mask, to_mask), None
-
-
 def blockwise(attention: Any, query: Tensor, key: Tensor, value: Tensor, from_mask: Tensor, to_mask: Tensor) -> Tensor:
     """What `BigBirdBlockSparseAttention` computes.
 

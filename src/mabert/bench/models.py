@@ -80,8 +80,10 @@ class Plan:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', and torch sees no GPU")
-        if self.recipe:
-            load_recipe(self.recipe)
+        if self.recipe and load_recipe(self.recipe).start_from is not None:
+            raise ValueError(
+                f"recipe is {self.recipe!r}, whose sizes are those of its start_from; name one with a model"
+            )
         if not self.dtypes:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 

@@ -153,6 +153,8 @@ class Forward:
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.setting = self._attention(len(cell.texts) or 1, cell.length)
+        if cell.profile == "best":
+            self.setting = family.hastened_attention(config, cell.length) or self.setting
         if is_compiled(family, cell):
             self.setting += COMPILED
             self.model = compiled(self.model)
@@ -257,7 +259,9 @@ class TrainingStep:
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
-        self.setting, self.device, self.sparse = config._attn_implementation, cell.device, cell.profile == "best"
+        self.device, self.sparse = cell.device, cell.profile == "best"
+        own = family.hastened_attention(config, cell.length) if cell.profile == "best" else None
+        self.setting = own or config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
         self.head = getattr(self.model, family.head)

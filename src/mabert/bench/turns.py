@@ -12,7 +12,7 @@ from mabert.bench.worker import CellError, Ready, Worker
 LONGEST = 1_000_000
 """Seconds that a wait may be told to last."""
 
-FIRST = 1.5
+FIRST_CALL = 1.5
 """How many times as long as any other a model's first call may take: it touches its memory for the first time."""
 
 ANCHOR = "mabert"
@@ -31,7 +31,7 @@ class Protocol:
         warm_seconds: Seconds of warm-up at most.
         budget: Seconds of a model's samples, after which only `least` is still filled up.
         limit: Seconds of one call, after which the model is too slow for this length, and for longer ones; a first one
-            may take `FIRST` times as long.
+            may take `FIRST_CALL` times as long.
 
     Raises:
         ValueError: A budget or limit is not above 0, or longer than anybody waits.
@@ -160,7 +160,7 @@ class Bench:
                     taken[name] = []
                 except CellError as error:
                     rows[name] = self.without_number(cell, rows[name], error)
-            self.take_turns(cell, group, taken, rows)
+            self.take_turns(cell, group, taken, rows, samples)
             for name, more in taken.items():
                 samples[name] += more
                 calls[name] = ready[name].calls
@@ -214,7 +214,7 @@ class Bench:
         """Let a model run uncounted."""
         spent = 0.0
         for call in range(self.protocol.warm):
-            spent += self.sample(worker, 1 if call else FIRST).call
+            spent += self.sample(worker, 1 if call else FIRST_CALL).call
             if spent > self.protocol.warm_seconds:
                 break
 
@@ -223,9 +223,14 @@ class Bench:
         return Sample(worker.call(times * self.protocol.limit), worker.rest())
 
     def take_turns(
-        self, cell: Cell, workers: dict[str, Worker], samples: dict[str, list["Sample"]], rows: dict[str, Row]
+        self,
+        cell: Cell,
+        workers: dict[str, Worker],
+        samples: dict[str, list["Sample"]],
+        rows: dict[str, Row],
+        before: dict[str, list["Sample"]],
     ) -> None:
-        """Fill up the samples; a model that fails on the way loses its own.
+        """Fill up the samples; a model that fails on the way loses its own, also those of turns before.
 
         The next call is always that of the model whose next sample stands first when each model's are spread evenly
         over the whole, so that an hour in which the machine was slower is in the samples of all, few or many.
@@ -235,7 +240,7 @@ class Bench:
             try:
                 samples[name].append(self.sample(workers[name]))
             except CellError as error:
-                rows[name] = self.without_number(cell, rows[name], error, samples[name])
+                rows[name] = self.without_number(cell, rows[name], error, [*before[name], *samples[name]])
                 del samples[name]
 
     def part(self, taken: list["Sample"]) -> float:

@@ -187,7 +187,7 @@ def serve(pipe: Connection, name: str) -> None:
     while True:
         try:
             question, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):  # the latter where an answer was never read
             return
         lost = False
         try:

@@ -61,7 +61,7 @@ class PaddingMask:
             )
         valid = tokens_of(attention_mask, given.device)
         if attention_mask is not None and valid is not None and not is_tracing():
-            known = valid == attention_mask.to(given.device)
+            known = ~valid | (attention_mask.to(given.device) == 1)
             everywhere, binary = torch.stack((valid.all(), known.all())).tolist()
             if not binary:
                 other = attention_mask[~known.to(attention_mask.device)][0].item()

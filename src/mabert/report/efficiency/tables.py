@@ -1,5 +1,6 @@
 """The paper's three efficiency tables, ours and its own."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -98,15 +99,14 @@ def measured_grid(results: Results, rows: Rows, measure: str, name: str) -> Grid
 
 
 def _settings(cells: Mapping[int, Row]) -> str:
-    """What a model ran with; where that changed with the length, which lengths ran with what."""
-    lengths: dict[str, list[int]] = {}
-    for length, row in sorted(cells.items()):
-        if row.setting:
-            lengths.setdefault(row.setting, []).append(length)
-    if len(lengths) < 2:
-        return "".join(lengths)
-    spans = {setting: " to ".join(as_heads(sorted({of_it[0], of_it[-1]}))) for setting, of_it in lengths.items()}
-    return "; ".join(f"{setting} ({span})" for setting, span in spans.items())
+    """What a model ran with; where that changed with the length, from which to which it ran with what."""
+    told = [(row.setting, length) for length, row in sorted(cells.items()) if row.setting]
+    groups = itertools.groupby(told, lambda each: each[0])
+    runs = [(setting, [length for _, length in group]) for setting, group in groups]
+    if len(runs) < 2:
+        return "".join(setting for setting, _ in runs)
+    spans = [(setting, " to ".join(as_heads(sorted({lengths[0], lengths[-1]})))) for setting, lengths in runs]
+    return "; ".join(f"{setting} ({span})" for setting, span in spans)
 
 
 def paper_grid(measure: str, name: str) -> Grid:
