@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.blocks import blockwise
+from mabert.baselines.blocks import blockwise, random_blocks
 from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
@@ -81,18 +81,24 @@ class Sparse:
     Attributes:
         attention: The layer. Its method is looked up when it is called, so that copies call their own.
         keeps_weights: Whether it is transformers' own computation, which lays all weights out, or `blockwise`.
+        drawn: What `random_blocks` gave, by length and whether in training: the same each time, and slow to draw.
     """
 
     def __init__(self, attention: Any) -> None:
         self.attention = attention
         self.keeps_weights = True
+        self.drawn: dict[tuple[int, bool], Tensor] = {}
 
     def __call__(self, *tensors: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
         """Attention of query, key and value under masks; the weights where they are kept."""
         if self.keeps_weights:
             return outside_autocast(getattr(type(self.attention), SPARSE))(self.attention, *tensors, **named)
         query, key, value, _, from_mask, to_mask = tensors[:6]
-        return blockwise(self.attention, query, key, value, from_mask, to_mask), None
+        heads, time = query.shape[1:3]
+        case = (time, self.attention.training)
+        if case not in self.drawn:
+            self.drawn[case] = random_blocks(self.attention, heads, time)
+        return blockwise(query, key, value, from_mask, to_mask, self.drawn[case].to(query.device)), None
 
 
 def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,26 +18,24 @@ ONE_PLAN = (1024, 3072, 4096)
 """Lengths whose random blocks are drawn among the first 1,024 tokens, as the published models were trained."""
 
 
-def blockwise(attention: Any, query: Tensor, key: Tensor, value: Tensor, from_mask: Tensor, to_mask: Tensor) -> Tensor:
+def blockwise(query: Tensor, key: Tensor, value: Tensor, from_mask: Tensor, to_mask: Tensor, drawn: Tensor) -> Tensor:
     """What `BigBirdBlockSparseAttention` computes.
 
     The first and the last block see all keys. Any other sees the first, the last, itself, its two neighbours and some
     at random, each as often as it is named; but the second's left neighbour is the first, and likewise at the end.
 
     Args:
-        attention: The layer: its sizes, and what draws its random blocks.
-        query: (batch, heads, time, head_size), time a multiple of the layer's `block_size`, of 7 blocks at least.
+        query: (batch, heads, time, head_size), of 7 whole blocks of time at least.
         key: Likewise.
         value: Likewise.
         from_mask: (batch, 1, time, 1), 0 at padding, whose result is zero.
         to_mask: (batch, 1, 1, time), 0 at padding.
+        drawn: The blocks of keys at random, (heads, blocks - 2, some), see `random_blocks`.
 
     Returns:
         (batch, time, heads, head_size).
     """
-    heads, time = query.shape[1:3]
-    last = time // attention.block_size - 1
-    drawn = random_blocks(attention, heads, time).to(query.device)
+    last = drawn.shape[1] + 1
     bias = None if bool(to_mask.all()) else ((1.0 - to_mask) * PENALTY).to(query.dtype)
     blocked = [x.unflatten(2, (last + 1, -1)) for x in (query, key, value)]
     beside_ends = torch.tensor([[0, 1, 2, last], [0, last - 2, last - 1, last]], device=query.device)
@@ -85,26 +83,37 @@ def _seeing(blocked: list[Tensor], rows: Any, near: Tensor, drawn: Tensor, bias:
 def random_blocks(attention: Any, heads: int, time: int) -> Tensor:
     """The blocks of keys at random, (heads, blocks - 2, random blocks), drawn as transformers draws them.
 
-    In training they are those of the layer's seed; in evaluation each is the first block, once more.
+    In training they are those of the layer's seed; in evaluation each is the first block, once more. NumPy's own
+    generator, which transformers seeds for it, is left as it was.
+
+    Args:
+        attention: The layer, a `BigBirdBlockSparseAttention`.
+        heads: Its heads.
+        time: Tokens, a multiple of its `block_size`.
     """
-    size, number = attention.block_size, attention.num_random_blocks
-    if attention.training:
+    before = np.random.get_state()
+    try:
         np.random.seed(attention.seed)
+        return torch.from_numpy(np.stack(_plans(attention, heads, time)).astype(np.int64))
+    finally:
+        np.random.set_state(before)
+
+
+def _plans(attention: Any, heads: int, time: int) -> Any:
+    """One (blocks - 2, random blocks) a head."""
+    size, number = attention.block_size, attention.num_random_blocks
     if time in ONE_PLAN:
-        most = attention.max_seqlen
-        plans = [
-            attention._bigbird_block_rand_mask(most, most, size, size, number, last_idx=1024) for _ in range(heads)
-        ]
-        drawn = [plan[: time // size - 2] for plan in plans]
-    else:
-        ends, numbers = attention._get_rand_attn_plan(time, size, number)
-        drawn = attention._bigbird_block_rand_mask_with_head(
-            from_seq_length=time,
-            to_seq_length=time,
-            from_block_size=size,
-            to_block_size=size,
-            num_heads=heads,
-            plan_from_length=ends,
-            plan_num_rand_blocks=numbers,
-        )
-    return torch.from_numpy(np.stack(drawn).astype(np.int64))
+        longest = (attention.max_seqlen,) * 2
+        among = {"last_idx": ONE_PLAN[0]}
+        drawn = [attention._bigbird_block_rand_mask(*longest, size, size, number, **among) for _ in range(heads)]
+        return [plan[: time // size - 2] for plan in drawn]
+    ends, numbers = attention._get_rand_attn_plan(time, size, number)
+    return attention._bigbird_block_rand_mask_with_head(
+        from_seq_length=time,
+        to_seq_length=time,
+        from_block_size=size,
+        to_block_size=size,
+        num_heads=heads,
+        plan_from_length=ends,
+        plan_num_rand_blocks=numbers,
+    )
