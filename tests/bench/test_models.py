@@ -582,7 +582,7 @@ def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monke
         load_results([path])
     with pytest.raises(FileNotFoundError, match="no recipe 'nano'"):
         Plan(recipe="nano")
-    monkeypatch.setattr(models, "load_recipe", lambda _: SimpleNamespace(start_from="runs/mini"))
+    monkeypatch.setattr("mabert.train.recipe.load_recipe", lambda _: SimpleNamespace(start_from="runs/mini"))
     with pytest.raises(ValueError, match=r"recipe is 'further', whose sizes are those of its start_from"):
         Plan(recipe="further")
 

@@ -18,11 +18,10 @@ from rich.table import Table
 
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.bench.results import measured_on, write
-from mabert.bench.tasks import DTYPES, Cell
+from mabert.bench.tasks import DTYPES, Cell, model_of
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import Worker
 from mabert.environment import fast_dtype
-from mabert.train.recipe import load_recipe
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -80,10 +79,8 @@ class Plan:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', and torch sees no GPU")
-        if self.recipe and load_recipe(self.recipe).start_from is not None:
-            raise ValueError(
-                f"recipe is {self.recipe!r}, whose sizes are those of its start_from; name one with a model"
-            )
+        if self.recipe:
+            model_of(self.recipe)
         if not self.dtypes:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 

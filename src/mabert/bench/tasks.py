@@ -37,7 +37,6 @@ from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert.train.recipe import load_recipe
 
 Profile = Literal["paper", "best"]
 
@@ -103,10 +102,25 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
     return config
 
 
+def model_of(recipe: str) -> dict[str, Any]:
+    """A recipe's model section.
+
+    Raises:
+        FileNotFoundError: There is no such recipe.
+        ValueError: It is none, or has no model of its own.
+    """
+    from mabert.train.recipe import load_recipe  # asks for packages that read text, which measuring does without
+
+    read = load_recipe(recipe)
+    if read.start_from is not None:
+        raise ValueError(f"recipe is {recipe!r}, whose sizes are those of its start_from; name one with a model")
+    return read.model
+
+
 def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
     """The fields of a recipe's model that a family understands; the vocabulary is that of its published model."""
     known = family.known_fields()
-    return {name: value for name, value in load_recipe(recipe).model.items() if name in known}
+    return {name: value for name, value in model_of(recipe).items() if name in known}
 
 
 def is_compiled(family: Family, cell: "Cell") -> bool:
