@@ -560,6 +560,16 @@ def test_errors_are_told_apart():
     assert status_of(ValueError("odd")) == "failed"
 
 
+def test_bigbirds_rows_say_which_sparse_attention_ran():
+    family, long = FAMILIES["bigbird"], cell(length=768, dtype="float32")
+    for kind, measure in ((Forward, "latency"), (TrainingStep, "training")):
+        best, paper, short = (
+            kind(family, replace(long, measure=measure, **fields)).setting.split(",")[0]
+            for fields in ({}, {"profile": "paper"}, {"length": 704})
+        )
+        assert (best, paper, short) == ("sdpa_blockwise", "eager", "eager")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_models_of_a_recipes_sizes_run_at_any_length(name):
     family, small = FAMILIES[name], replace(cell(length=600, dtype="float32"), small=False, recipe="mini")

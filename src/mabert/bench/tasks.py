@@ -123,6 +123,11 @@ def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
     return {name: value for name, value in model_of(recipe).items() if name in known}
 
 
+def hastened(family: Family, config: PreTrainedConfig, cell: "Cell") -> str | None:
+    """Name of the attention that a family has of ours in place of its configured one, if any: only at its best."""
+    return family.hastened_attention(config, cell.length) if cell.profile == "best" else None
+
+
 def is_compiled(family: Family, cell: "Cell") -> bool:
     """Whether a model goes through `torch.compile`: a forward at its best, where that was measured to help and can be
     had."""
@@ -166,9 +171,7 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.setting = self._attention(len(cell.texts) or 1, cell.length)
-        if cell.profile == "best":
-            self.setting = family.hastened_attention(config, cell.length) or self.setting
+        self.setting = hastened(family, config, cell) or self._attention(len(cell.texts) or 1, cell.length)
         if is_compiled(family, cell):
             self.setting += COMPILED
             self.model = compiled(self.model)
@@ -274,8 +277,7 @@ class TrainingStep:
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
         self.device, self.sparse = cell.device, cell.profile == "best"
-        own = family.hastened_attention(config, cell.length) if cell.profile == "best" else None
-        self.setting = own or config._attn_implementation
+        self.setting = hastened(family, config, cell) or config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
         self.head = getattr(self.model, family.head)
