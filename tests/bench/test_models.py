@@ -429,10 +429,11 @@ def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
         {"profile": "paper"},
         {"device": "cuda"},
         {"small": True},
-        {"measure": "throughput"},
+        {"measure": "throughput", "texts": (1024, 1000)},
         {"measure": "training"},
     ):
         assert not tasks.is_compiled(FAMILIES["deberta"], replace(whole, **fields))
+    assert tasks.is_compiled(FAMILIES["deberta"], replace(whole, measure="throughput", texts=(1024,) * 3))
     monkeypatch.setattr(tasks.shutil, "which", lambda _: None)
     assert not tasks.is_compiled(FAMILIES["deberta"], whole), "without a compiler it runs as it is, and its row says so"
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import throughput
+from mabert.bench import tasks, throughput
 from mabert.bench.tasks import Cell, Throughput
 from mabert.bench.throughput import SHARES, ManyTexts, best_of, collections, speed
 from mabert.bench.turns import Protocol
 from mabert.bench.worker import CellError
+from mabert.ops import backends
+from mabert.ops.cpu import amx
 
 TEXTS = (5, 30, 12, 7, 22)
 
@@ -23,10 +25,11 @@ def task(name, texts=TEXTS):
 def test_every_text_comes_once_in_its_order(batch):
     many = task("bert")
     many.cut(batch)
-    masks = [mask for _, mask in many._batches]
+    masks = [torch.ones_like(ids) if mask is None else mask for ids, mask in many._batches]
     assert [int(length) for mask in masks for length in mask.sum(1)] == list(TEXTS)
     assert [len(mask) for mask in masks] == [min(batch, 5 - first) for first in range(0, 5, batch)]
-    for ids, mask in many._batches:
+    assert [mask is None for _, mask in many._batches] == [bool(mask.all()) for mask in masks], "a mask only of padding"
+    for (ids, _), mask in zip(many._batches, masks, strict=True):
         assert mask.shape[1] == mask.sum(1).max()
         assert (ids[mask == 0] == many.model.config.pad_token_id).all()
         assert (ids[mask == 1] >= 1000).all()
@@ -40,6 +43,7 @@ class Scripted:
 
     def cut(self, batch):
         self.batch = batch
+        return f"attention of {batch}"
 
     def prepare(self, cell, limit):
         self.log.append("anew")
@@ -57,6 +61,7 @@ def chosen(name, seconds, texts=20, budget=30.0, lengths=None):
     asked = Cell("throughput", "best", "float32", 9, texts=lengths or (9,) * texts)
     bench.warm(asked, worker)
     assert worker.batch == best_of(bench.tried[name])
+    assert bench.settings == {name: f"attention of {worker.batch}"}
     told = speed("texts", asked.texts, bench.tried[name], bench.blank(asked, name))
     assert told.batch == worker.batch
     tried = {int(batch): ms for batch, ms in told.tried_ms.items()}
@@ -101,6 +106,28 @@ def test_batches_give_each_text_its_own_vectors(name):
         for row, text in enumerate(TEXTS):
             alone = many.model(input_ids=ids[row : row + 1, :text]).last_hidden_state[0]
             torch.testing.assert_close(together[row, :text], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_names_the_attention_of_its_batch(monkeypatch):
+    monkeypatch.setattr(backends, "_instructions", lambda: frozenset({"avx512_bf16", "amx_bf16"}))
+    monkeypatch.setattr(amx, "may_use_amx", lambda: True)
+    asked = Cell("throughput", "best", "bfloat16", 30, small=True, texts=TEXTS)
+    many = Throughput(FAMILIES["mabert"], asked)
+    alone, first, together = (many.cut(batch).split(",")[0] for batch in (1, 4, 5))
+    assert (alone, together) == ("sdpa", "mabert::softmax_attention")
+    assert first == "mabert::softmax_attention and sdpa", "four texts, and the fifth alone"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_texts_of_one_length_are_compiled_for_before_they_are_timed(monkeypatch):
+    monkeypatch.setattr(tasks, "is_compiled", lambda *_: True)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False):  # and back when this is over
+        many = task("modernbert", texts=(30, 30, 30))
+        for batch in (1, 2):
+            assert many.cut(batch) == "sdpa_windowed" + tasks.COMPILED
+            with torch._dynamo.config.patch(error_on_recompile=True), torch.compiler.set_stance("fail_on_recompile"):
+                assert many() > 0
 
 
 def test_collections_are_those_of_the_protocol():

@@ -11,13 +11,14 @@ profiles:
   that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no weights, for Longformer no
   wider window than the input needs, GELU's tanh form in one kernel where a model has that form. In forwards on a CPU
   weights prepacked, or of one text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who
-  gain more by that. Logits at scored positions only, no dropout. Forwards of many texts are not compiled: where lengths
-  differ each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same
-  settings, uncompiled.
+  gain more by that. Logits at scored positions only, no dropout. Many texts are compiled for only where all are of one
+  length: else each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the
+  same settings, uncompiled.
 """
 
 import math
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -129,11 +130,12 @@ def hastened(family: Family, config: PreTrainedConfig, cell: "Cell") -> str | No
 
 
 def is_compiled(family: Family, cell: "Cell") -> bool:
-    """Whether a model goes through `torch.compile`: a forward at its best, where that was measured to help and can be
-    had."""
+    """Whether a model goes through `torch.compile`: a forward at its best of inputs of one length, where that was
+    measured to help and can be had."""
     gains = cell.length >= family.compiles.get(cell.dtype, math.inf)
     wanted = gains and cell.profile == "best" and cell.device == "cpu" and not cell.small
-    return wanted and cell.measure in ("latency", "memory") and shutil.which("g++") is not None
+    alike = cell.measure != "training" and len(set(cell.texts)) <= 1
+    return wanted and alike and shutil.which("g++") is not None
 
 
 def compiled(model: torch.nn.Module) -> Any:
@@ -171,13 +173,14 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.setting = hastened(family, config, cell) or self._attention(len(cell.texts) or 1, cell.length)
+        self.hastened, self.hastening = hastened(family, config, cell), ""
         if is_compiled(family, cell):
-            self.setting += COMPILED
+            self.hastening = COMPILED
             self.model = compiled(self.model)
         elif cell.profile == "best" and can_prepack(self.model.device, self.model.dtype):
-            self.setting += PREPACKED
+            self.hastening = PREPACKED
             self.model = prepack(self.model)
+        self.setting = self._named([(1, cell.length)])
         self.ids = token_ids(1, cell.length, cell.device)
         # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length,
         # and anew for tensors made in inference mode.
@@ -186,6 +189,11 @@ class Forward:
         with torch.inference_mode():
             self.model(input_ids=first)
         synchronise(cell.device)
+
+    def _named(self, shapes: Iterable[tuple[int, int]]) -> str:
+        """What inputs of these shapes run with, (texts, tokens of a row) each."""
+        names = [self.hastened] if self.hastened else [self._attention(*shape) for shape in shapes]
+        return " and ".join(dict.fromkeys(names)) + self.hastening
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
@@ -236,18 +244,28 @@ class Throughput(Forward):
         super().__init__(family, cell)
         self.texts = cell.texts
         self.batch = self.micro_batch = 1
-        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._batches: list[tuple[Tensor, Tensor | None]] = []
+        self._uncompiled = getattr(self.model, "_orig_mod", self.model)
         self.cut(1)
 
-    def cut(self, batch: int) -> None:
-        """Lay the texts out in batches of so many."""
+    def cut(self, batch: int) -> str:
+        """Lay the texts out in batches of so many, without a mask where nothing is padded; a compiled model is compiled
+        for their shapes here. Returns the setting."""
         self.batch = self.micro_batch = batch
         self._batches = []
         for first in range(0, len(self.texts), batch):
             lengths = torch.tensor(self.texts[first : first + batch])
             mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
             ids = token_ids(*mask.shape, "cpu").masked_fill(~mask, self.model.config.pad_token_id)
-            self._batches.append((ids.to(self.device), mask.long().to(self.device)))
+            self._batches.append((ids.to(self.device), None if mask.all() else mask.long().to(self.device)))
+        if self.hastening == COMPILED:
+            self.model = compiled(self._uncompiled)
+            shapes = {ids.shape: ids for ids, _ in self._batches}
+            with torch.inference_mode():
+                for ids in shapes.values():
+                    self.model(input_ids=ids, attention_mask=None)  # called otherwise, it would be compiled again
+        self.setting = self._named(ids.shape for ids, _ in self._batches)
+        return self.setting
 
     @torch.inference_mode()
     def _run(self) -> None:

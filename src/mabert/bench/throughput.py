@@ -8,7 +8,7 @@ text nothing is padded.
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,13 @@ class ManyTexts(Bench):
 
     Attributes:
         tried: Seconds of each batch that they tried for the collection at hand, by name of the family.
+        settings: What the best batch runs with, likewise.
     """
 
     def __init__(self, protocol: Protocol) -> None:
         super().__init__(protocol)
         self.tried: dict[str, dict[int, float]] = {}
+        self.settings: dict[str, str] = {}
 
     def warm(self, cell: Cell, worker: Worker) -> None:
         """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
@@ -114,7 +116,7 @@ class ManyTexts(Bench):
                 worker.prepare(cell, self.protocol.limit)
                 anew = True
                 break
-        worker.cut(best_of(seconds))
+        self.settings[worker.name] = worker.cut(best_of(seconds))
         if anew:
             worker.call(self.protocol.limit)
 
@@ -177,8 +179,10 @@ def run(
             bar.update(task, description=kind)
             cell = Cell("throughput", "best", dtype, max(lengths), device, quick, lengths)
             bench.tried.clear()
-            measured = bench.measure(cell, workers)
-            result["rows"] += [asdict(speed(kind, lengths, bench.tried.get(row.model, {}), row)) for row in measured]
+            bench.settings.clear()
+            for row in bench.measure(cell, workers):
+                row = replace(row, setting=bench.settings.get(row.model, row.setting))
+                result["rows"].append(asdict(speed(kind, lengths, bench.tried.get(row.model, {}), row)))
             if output is not None:
                 write(result, output, name)
             bar.advance(task)

@@ -104,9 +104,9 @@ class Worker:
         """Seconds of the part of a step that comes once."""
         return self._ask("rest", limit=START)
 
-    def cut(self, batch: int) -> None:
-        """Lay texts out in batches of so many; see `Throughput.cut`."""
-        self._ask("cut", batch, limit=START)
+    def cut(self, batch: int) -> str:
+        """Lay texts out in batches of so many; return what they run with. See `Throughput.cut`."""
+        return self._ask("cut", batch, limit=START)
 
     def bound(self, allowed: int) -> None:
         """Let the process take so many bytes more than it has, and no more."""
@@ -251,9 +251,9 @@ class Answers:
         assert self.task is not None
         return self.task.rest()
 
-    def cut(self, batch: int) -> None:
+    def cut(self, batch: int) -> str:
         assert isinstance(self.task, Throughput)
-        self.task.cut(batch)
+        return self.task.cut(batch)
 
     def bound(self, allowed: int) -> None:
         limit_memory(allowed)
