@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import re
@@ -164,10 +165,12 @@ def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path): 
 
 
 def commands_of_the_readme():
-    """Its block of commands, each as the words behind `mabert`, with a folder where an ellipsis stands for the rest."""
+    """Those of its section on them, each as the words behind `mabert`, with a folder where an ellipsis stands for the
+    rest."""
     page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^## On the command line\n\n```\n(.*?)```", page, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines():
+    (section,) = re.findall(r"^## On the command line\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    for line in itertools.chain.from_iterable(block.splitlines() for block in blocks):
         words_ = shlex.split(line.replace(" ...", " -o runs/of-several"), comments=True)
         yield words_[words_.index("mabert") + 1 :]
 
@@ -335,7 +338,11 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     code, _, _ = run(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
     assert code == 0
     names = {file.name for file in (tmp_path / "out").iterdir()}
-    figures = {"efficiency-paper-float32-cpu.svg", "efficiency-best-bfloat16-cuda.svg"}
+    figures = {
+        f"{name}{of}.svg"
+        for name in ("efficiency-paper-float32-cpu", "efficiency-best-bfloat16-cuda")
+        for of in ("", "-speed")
+    }
     assert names == {"efficiency.md", *figures}
     assert "## The paper's settings, fp32, cpu" in (tmp_path / "out/efficiency.md").read_text()
     slow = [{**row, "status": "too slow", "limit": 9.0} for row in whole(CPU)]

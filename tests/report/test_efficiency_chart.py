@@ -8,7 +8,7 @@ import pytest
 
 from mabert.report import paper
 from mabert.report.document import Drawing, Heading
-from mabert.report.efficiency.chart import scaling_chart, scaling_figure
+from mabert.report.efficiency.chart import scaling_chart, scaling_figure, speed_chart, speed_figure
 from mabert.report.efficiency.results import NAMES
 from mabert.report.figures import LOOKS
 from mabert.report.measurements import efficiency_section
@@ -85,8 +85,31 @@ def test_a_condition_without_measurements_is_refused(load):
 def test_a_report_has_no_figure_of_a_condition_in_which_nothing_was_fast_enough(load):
     results = load([*whole(), raw("latency", "deberta", 4096, condition=GPU, **SLOW)])
     parts = list(efficiency_section(results))
-    assert [part.name for part in parts if isinstance(part, Drawing)] == ["efficiency-paper-float32-cpu"]
+    drawings = [part.name for part in parts if isinstance(part, Drawing)]
+    assert drawings == ["efficiency-paper-float32-cpu", "efficiency-paper-float32-cpu-speed"]
     assert [part.text for part in parts if isinstance(part, Heading) and part.level == 3][1].endswith("bf16, cuda")
+
+
+def test_the_figure_of_speed_draws_tokens_a_second_from_zero(load):
+    rows = [raw("latency", "bert", 128 * 2**n, 128 * 2**n / speed) for n, speed in enumerate((4.0, 2.0, 1.0))]
+    results = load([*rows, raw("latency", "mabert", 512, **SLOW)])
+    (axes,) = speed_figure(results, CPU).axes
+    (line,) = axes.get_lines()
+    assert line.get_xydata().tolist() == [[128, 4000], [256, 2000], [512, 1000]]
+    assert axes.get_ylim()[0] == 0
+    found = texts(speed_chart(results, CPU))
+    assert {"tokens a second", "4,000", "512", "BERT"} < set(found)
+    assert "MaBERT" not in found
+
+
+def test_the_figure_of_speed_names_models_in_the_order_that_their_lines_end_in(load):
+    rows = [raw("latency", model, 128, time) for model, time in {"bert": 3.0, "mabert": 1.0, "albert": 2.0}.items()]
+    found = texts(speed_chart(load([*rows, raw("latency", "bigbird", 64, 0.1)]), CPU))
+    assert [text for text in found if text in NAMES.values()] == ["MaBERT", "ALBERT", "BERT", "BigBird"]
+
+
+def test_without_latency_there_is_no_figure_of_speed(load):
+    assert speed_chart(load([raw("memory", "bert", 128, 500.0), raw("latency", "bert", 128, **SLOW)]), CPU) == ""
 
 
 @pytest.mark.parametrize("measures", [["latency"], ["memory", "latency"], ["memory", "latency", "training"]])

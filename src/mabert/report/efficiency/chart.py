@@ -1,4 +1,5 @@
-"""The paper's scaling figure with ours: memory, latency and training step over length."""
+"""The paper's scaling figure with ours, memory, latency and training step over length; and speed over length, ours
+alone."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,9 @@ PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
 LEGEND_COLUMNS = {1: 2, 2: 3, 3: 5}
 SIZES = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}
 """Of the legend and, in inches, of the figure, by the number of panels."""
+
+SPEED_SIZE = (8.0, 3.6)
+"""Inches of the figure of speed."""
 
 
 def scaling_chart(results: Results, condition: Condition) -> str:
@@ -54,6 +58,52 @@ def scaling_figure(results: Results, condition: Condition) -> Figure:
         _scales(axes, sorted({*lengths_of(rows), *PAPER[measure].columns}))
     shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]
     _legend(figure, condition, shown, LEGEND_COLUMNS[len(tables)])
+    return figure
+
+
+def speed_chart(results: Results, condition: Condition) -> str:
+    """Tokens a second of one forward over length, a line a model; from the scale's zero, so that heights compare.
+
+    Args:
+        results: What `load_results` returned.
+        condition: One of the results' own.
+
+    Returns:
+        SVG text; empty where no latency was measured under this condition.
+    """
+    figure = speed_figure(results, condition)
+    return "" if figure is None else svg(figure)
+
+
+def speed_figure(results: Results, condition: Condition) -> Figure | None:
+    """The same as a figure; None where there is nothing to draw."""
+    rows = results.table(condition, "latency")
+    lines = {model: {n: 1e3 * n / value for n, value in curve(cells).items()} for model, cells in rows.items()}
+    lines = {model: points for model, points in lines.items() if points}
+    if not lines:
+        return None
+    figure = Figure(figsize=SPEED_SIZE, layout="constrained")
+    axes = figure.subplots()
+    for model, points in lines.items():
+        look = LOOKS[model]
+        axes.plot(
+            list(points),
+            list(points.values()),
+            color=look.colour,
+            marker=look.marker,
+            linewidth=_width(model),
+            markersize=7 if model == "mabert" else 5,
+            label=NAMES[model],
+            zorder=4 if model == "mabert" else 3,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("tokens a second")
+    _lengths(axes, sorted({length for points in lines.values() for length in points}))
+    axes.yaxis.set_major_formatter(FuncFormatter(_number))
+    # Beside the lines, the fastest at the longest input on top.
+    order = sorted(lines, key=lambda model: (max(lines[model]), lines[model][max(lines[model])]), reverse=True)
+    handles = dict(zip(lines, axes.get_lines(), strict=True))
+    figure.legend(handles=[handles[model] for model in order], loc="outside right center", frameon=False)
     return figure
 
 
@@ -96,17 +146,25 @@ def _paper_line(axes: Axes, model: str, points: Mapping[int, float]) -> None:
 
 
 def _scales(axes: Axes, lengths: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
     low, high = axes.get_ylim()
     # Up to three decades leave room for ticks between the powers of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(_number))
     axes.yaxis.set_minor_formatter(NullFormatter())
+    _lengths(axes, lengths)
+
+
+def _lengths(axes: Axes, lengths: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("tokens")
     plain(axes)
+
+
+def _number(value: float, _: int | None) -> str:
+    return f"{value:,.10g}"
 
 
 def _legend(figure: Figure, condition: Condition, rows: Sequence[Row], columns: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mabert.report import paper
 from mabert.report.document import Drawing, Heading, Items, Part, Text
-from mabert.report.efficiency.chart import scaling_chart
+from mabert.report.efficiency.chart import scaling_chart, speed_chart
 from mabert.report.efficiency.findings import LONGEST, crossings, headline, memory_growth, ratios, time_growth
 from mabert.report.efficiency.results import MEASURES, Condition, Results, Source
 from mabert.report.efficiency.tables import (
@@ -96,6 +96,9 @@ def _section(results: Results, condition: Condition, level: int) -> Iterator[Par
         yield paper_grid(measure, name_of(condition, measure, "paper"))
         if measure in times:
             yield spread_grid(rows, measure, name_of(condition, measure, "spread"))
+        if measure == "latency" and (chart := speed_chart(results, condition)):
+            told = f"Tokens a second of one forward over length, {', '.join(condition[:3])}{on}"
+            yield Drawing(name_of(condition, "speed"), chart, told)
     yield Heading(level + 1, "Ratios to MaBERT")
     yield Text(_RATIOS)
     for measure, rows in tables.items():
