@@ -33,6 +33,11 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
         assert len(batch) == 1 or (max(chosen) * len(batch) if padded else sum(chosen)) <= tokens
 
 
+def test_lengths_in_narrow_numbers_do_not_wrap_around():
+    lengths = np.full(300, 500, dtype=np.uint16)
+    assert [len(batch) for batch in TokenBudgetSampler(lengths, 100_000, seed=None)] == [200, 100]
+
+
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), st.booleans())
 def test_every_epoch_has_every_example_once_in_an_order_of_its_own(lengths, size, epochs, grouped):

@@ -86,9 +86,22 @@ def test_flattening_keeps_one_label_an_example():
     assert row["labels"].dtype == torch.int64
 
 
-def test_flattening_refuses_what_is_labelled_twice(tokenizer):
-    with pytest.raises(ValueError, match="the examples bring labels"):
-        FlatteningCollator(MlmMasking(tokenizer))([{"input_ids": [1], "labels": [1]}])
+@pytest.mark.parametrize("name", ["labels", "label", "label_ids"])
+def test_flattening_refuses_what_is_labelled_twice(tokenizer, name):
+    plain, labelled = {"input_ids": [1]}, {"input_ids": [1], name: [1]}
+    for examples in ([labelled], [plain, labelled]):
+        with pytest.raises(ValueError, match=f"the examples bring {name}, and the collator was to make labels"):
+            FlatteningCollator(MlmMasking(tokenizer))(examples)
+
+
+@pytest.mark.parametrize("collate", [Collator(0), FlatteningCollator()])
+def test_columns_that_only_some_examples_have_and_labels_by_two_names_are_refused(collate):
+    some = [{"input_ids": [1]}, {"input_ids": [1], "labels": 1}]
+    with pytest.raises(ValueError, match="example 1 has input_ids, labels, and the first input_ids: make them alike"):
+        collate(some)
+    with pytest.raises(ValueError, match="the examples have 'label_ids' and another column of labels"):
+        collate([{"input_ids": [1], "labels": 1, "label_ids": 0}])
+    assert collate([{"input_ids": [1], "attention_mask": [1]}, {"input_ids": [2]}])["input_ids"].numel() == 2
 
 
 def test_flattening_hides_tokens_by_seed_and_company(tokenizer):

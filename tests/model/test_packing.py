@@ -237,7 +237,10 @@ def offsets(*numbers):
             {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0]])},
             "position_ids start anew inside a row",
         ),
-        ({"position_ids": torch.tensor([[5, 6, 7, 0, 1, 2]])}, "position_ids start anew inside a row"),
+        *(
+            ({"position_ids": torch.tensor([positions])}, "position_ids start anew inside a row")
+            for positions in ([5, 6, 7, 0, 1, 2], [5, 6, 8, 0, 1, 2], [3, 4, 5, 4, 5, 6])
+        ),
         (
             {"cu_seq_lens_q": offsets(0, 2, 6), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
             "position_ids start anew at token 3, where cu_seq_lens_q has no boundary",
@@ -250,7 +253,10 @@ def offsets(*numbers):
         ({"cu_seqlens": offsets(0, 3, 6)}, "cu_seqlens is given; boundaries of packed sequences go by cu_seq_lens_q"),
         ({"max_seqlen": 3}, "max_seqlen is given"),
         ({"cumulative_seqlens_q": offsets(0, 3, 6)}, "cumulative_seqlens_q is given"),
-        *(({name: torch.tensor([3, 3])}, f"{name} is given") for name in ("seqlens", "cuseqlens", "document_ids")),
+        *(
+            ({name: torch.tensor([3, 3])}, f"{name} is given")
+            for name in ("seqlens", "cuseqlens", "cu_lens", "lengths", "document_ids", "segment_ids", "sample_ids")
+        ),
         ({"sequence_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])}, "sequence_ids is given"),
         (
             {"attention_mask": torch.tensor([[1, 1, 1, 2, 2, 2]])},

@@ -149,7 +149,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if not len(lengths):
             raise ValueError("there are no examples to sample")
-        self.lengths, self.tokens, self.epochs, self.seed = lengths, tokens, epochs, seed
+        # NumPy's narrow integers would wrap around in a sum.
+        self.lengths = [int(length) for length in lengths]
+        self.tokens, self.epochs, self.seed = tokens, epochs, seed
         self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
         self.first = 0
         self._ends: list[int] | None = None

@@ -46,8 +46,8 @@ class Collator:
             or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores.
 
         Raises:
-            ValueError: an example is longer than `length`, has padding or a column that is none of these, or what runs
-                along it is longer or shorter.
+            ValueError: an example is longer than `length`, has padding or a column that is none of these or not the
+                others', labels come twice, or what runs along it is longer or shorter.
         """
         columns = _columns(examples)
         sizes = [len(example["input_ids"]) for example in examples]
@@ -95,14 +95,16 @@ class FlatteningCollator:
             given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores.
 
         Raises:
-            ValueError: there are no examples, they have an `attention_mask` with padding, labels beside `masking` or a
-                column that is none of these, or what runs along one is longer or shorter.
+            ValueError: there are no examples, they have an `attention_mask` with padding, labels twice or beside
+                `masking`, a column that is none of these or not the others', or what runs along one is longer or
+                shorter.
         """
         if not examples:
             raise ValueError("there are no examples to make a row of")
         if self.masking is not None:
-            if "labels" in examples[0]:
-                raise ValueError("the examples bring labels, and the collator was to make them: leave one out")
+            for name in ("labels", *_LABELS):
+                if any(name in example for example in examples):
+                    raise ValueError(f"the examples bring {name}, and the collator was to make labels: leave one out")
             examples = self._masked(examples)
         columns = _columns(examples)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
@@ -138,11 +140,18 @@ def _columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor | 
     for place, example in enumerate(examples):
         if not torch.as_tensor(example.get("attention_mask", 1)).all():
             raise ValueError(f"example {place} is padded; tokenize with padding=False")
+        here, there = (sorted(set(each) - set(_LEFT_OUT)) for each in (example, examples[0]))
+        if here != there:
+            raise ValueError(
+                f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
+            )
     columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
     for name in examples[0]:
         if name in _LEFT_OUT:
             continue
         key = _LABELS.get(name, name)
+        if key in columns:
+            raise ValueError(f"the examples have {name!r} and another column of labels: leave one out")
         if key not in _FILL:
             raise ValueError(
                 f"the examples have {name!r}, which is not for the model (that takes {', '.join(_FILL)}): "

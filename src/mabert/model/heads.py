@@ -89,6 +89,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         )
         hidden = outputs.last_hidden_state
         if labels is not None and self.config.sparse_prediction:
+            labels = labels.to(hidden.device)
             scored = labels != IGNORED
             hidden, labels = hidden[scored], labels[scored]
         logits = self.decoder(self.transform(hidden))

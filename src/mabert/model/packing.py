@@ -24,7 +24,10 @@ def is_tracing() -> bool:
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 """What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
 
-_LIKE_BOUNDARIES = ("cuseq", "cumulativeseq", "seq", "maxlen", "maxseq", "document", "docid")
+_LIKE_BOUNDARIES = (
+    *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
+    *("document", "docid", "segmentid", "sampleid"),
+)
 """How the names begin, without underscores, by which others say the same; a forward takes any name, and would not look
 at these."""
 
@@ -305,8 +308,8 @@ def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[in
 
 
 def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:
-    """The places in rows where positions fall back to their first, or to their lowest in a row that otherwise counts on
-    by one: where a packed text begins.
+    """The places in rows where a packed text begins: where positions fall back to their first or to zero, or fall at
+    all in a row that otherwise counts on by one.
 
     Positions that never rise in a row count nobody's texts. What stands at padding is not looked at.
     """
@@ -326,8 +329,7 @@ def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> lis
     told = valid & (before >= 0)
     last = positions.gather(-1, before.clamp_min(0))
     first = positions.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
-    lowest = positions.where(valid, torch.iinfo(positions.dtype).max).amin(dim=-1, keepdim=True)
     back, rises = told & (positions <= last), told & (positions > last)
-    counts_on = (~told | (positions == last + 1) | (back & (positions == lowest))).all(dim=-1, keepdim=True)
-    begins = back & ((positions == first) | (counts_on & (positions == lowest)))
+    counts_on = (~told | (positions == last + 1) | back).all(dim=-1, keepdim=True)
+    begins = back & ((positions == first) | (positions == 0) | counts_on)
     return (begins & rises.any(dim=-1, keepdim=True)).any(dim=0).nonzero().flatten().tolist()

@@ -1,0 +1,138 @@
+"""Packing under transformers' Trainer: no example lost, none padded, evaluation in several processes, resume to the
+same bits."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from mabert import MaBertForMaskedLM
+from mabert.data.collate import FlatteningCollator
+from mabert.data.mlm import MlmMasking
+from mabert.train.packing import PackingTrainer
+from tests.model.helpers import build, config
+from tests.train.helpers import WORDS, tokenizer
+
+TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
+
+
+def rows():
+    words = tokenizer()
+    return [{"input_ids": words(text)["input_ids"], "number": place} for place, text in enumerate(TEXTS)]
+
+
+def trainer_of(folder, batch_tokens=40, masked=True, **arguments):
+    words = tokenizer()
+    torch.manual_seed(0)
+    settings = config(vocab_size=len(words), hidden_dropout_prob=0.1, sparse_prediction=True)
+    model = build(MaBertForMaskedLM, settings, dtype=torch.float32)
+    quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
+    told = TrainingArguments(str(folder), seed=1, per_device_eval_batch_size=4, **quiet, **arguments)
+    collator = FlatteningCollator(MlmMasking(words, probability=0.5)) if masked else None
+    how = {"train_dataset": rows(), "eval_dataset": rows()[:18], "data_collator": collator}
+    return PackingTrainer(model, told, batch_tokens=batch_tokens, **how)
+
+
+def test_every_epoch_has_every_text_once_and_no_padding(tmp_path):
+    trainer = trainer_of(tmp_path, masked=False, num_train_epochs=3, save_strategy="no")
+    trainer.train_dataset = [{**row, "labels": row["input_ids"]} for row in trainer.train_dataset]
+    seen = []
+
+    def watch(_, given, named):
+        ids, mask = given[:2]
+        assert mask is None
+        seen.append([tuple(text.tolist()) for text in ids.squeeze(0).split(named["cu_seq_lens_q"].diff().tolist())])
+
+    trainer.model.mabert.register_forward_pre_hook(watch, with_kwargs=True)
+    trainer.train()
+    texts = Counter(tuple(row["input_ids"]) for row in trainer.train_dataset)
+    assert Counter(text for batch in seen for text in batch) == Counter({text: 3 * n for text, n in texts.items()})
+    assert all(sum(map(len, batch)) <= 40 for batch in seen)
+    assert trainer.state.global_step == len(seen)
+    assert trainer.args.num_train_epochs == 1
+
+
+def test_the_callers_arguments_stay_as_they_are(tmp_path):
+    told = TrainingArguments(str(tmp_path), num_train_epochs=3, use_cpu=True, report_to=[])
+    trainer = PackingTrainer(build(MaBertForMaskedLM, config()), told, train_dataset=rows())
+    assert (told.num_train_epochs, trainer.epochs) == (3, 3)
+    assert told.accelerator_config.even_batches
+
+
+def test_a_run_of_so_many_steps_has_as_many_epochs_as_it_needs(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=40, save_strategy="no", gradient_accumulation_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 40
+    assert len(trainer.batches()) >= 80 > len(trainer.batches()) // trainer.batches().epochs
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
+    weights = []
+    for resume in (None, str(tmp_path / "checkpoint-13")):
+        trainer = trainer_of(tmp_path, num_train_epochs=4, save_steps=13)
+        an_epoch = len(trainer.batches()) // 4
+        assert an_epoch < 13 < 2 * an_epoch, "the checkpoint lies inside the second epoch"
+        trainer.train(resume_from_checkpoint=resume)
+        weights.append(trainer.model.state_dict())
+    for name, weight in weights[0].items():
+        assert torch.equal(weights[1][name], weight), name
+
+
+@pytest.mark.parametrize("name", ["eval_strategy", "save_strategy", "logging_strategy"])
+@pytest.mark.parametrize("length", [{"num_train_epochs": 2}, {"max_steps": 5}])
+def test_what_is_to_be_done_every_epoch_is_refused(tmp_path, name, length):
+    with pytest.raises(ValueError, match=f"{name} is 'epoch', and all epochs are one pass here"):
+        trainer_of(tmp_path, **{name: "epoch"}, **length)
+
+
+def test_a_stream_of_examples_is_refused(tmp_path):
+    trainer = trainer_of(tmp_path, max_steps=5)
+    trainer.train_dataset = iter(rows())
+    with pytest.raises(ValueError, match="train_dataset has no length"):
+        trainer.get_train_dataloader()
+
+
+def test_decay_spares_what_pretraining_spares(tmp_path):
+    names = trainer_of(tmp_path).get_decay_parameter_names(trainer_of(tmp_path).model)
+    assert any(name.endswith("in_proj.weight") for name in names)
+    assert not any(name.endswith(("A_log", ".D", "bias")) for name in names)
+
+
+def part_of_two(folder, resume):
+    """One of two processes: trains with evaluations on the way, writes what it came to."""
+    trainer = trainer_of(folder, num_train_epochs=3, save_steps=5, eval_strategy="steps", eval_steps=3)
+    seen = []
+    trainer.model.mabert.register_forward_pre_hook(
+        lambda module, given: seen.append(given[0].shape[1]) if module.training else None
+    )
+    trainer.train(resume_from_checkpoint=resume or None)
+    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    end = {"losses": losses, "batches": len(seen), "tokens": sum(seen), "weight": trainer.model.decoder.bias.tolist()}
+    (folder / f"of-{trainer.args.process_index}{'-resumed' if resume else ''}.json").write_text(json.dumps(end))
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_same_bits(tmp_path):
+    program = (
+        "import sys, pathlib; from tests.train.test_packing import part_of_two; "
+        "part_of_two(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    )
+    (tmp_path / "program.py").write_text(program)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    for resume in ("", str(tmp_path / "checkpoint-5")):
+        told = [str(tmp_path / "program.py"), str(tmp_path), resume]
+        assert subprocess.run([*launch, *told], env=environment, timeout=250).returncode == 0
+    first, second, again = (json.loads((tmp_path / f"of-{name}.json").read_text()) for name in ("0", "1", "0-resumed"))
+    assert first["batches"] == second["batches"]
+    assert first["losses"] == second["losses"]
+    assert len(first["losses"]) > first["batches"] // 3 > 2
+    left_out = 3 * sum(len(row["input_ids"]) for row in rows()) - first["tokens"] - second["tokens"]
+    assert 0 <= left_out <= 40, "a batch at most has no process left for it"
+    assert first["weight"] == second["weight"] == again["weight"]
+    assert again["batches"] == first["batches"] - 5
