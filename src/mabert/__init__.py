@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import mabert.baselines.attention  # noqa: F401 -- attn_implementation="mabert", for any encoder of transformers
 from mabert.model import (
     SCHEDULES,
     MaBertConfig,

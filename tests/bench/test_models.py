@@ -384,7 +384,7 @@ def test_the_papers_profile_runs_no_flash_kernel(name):
 def test_models_are_made_long_enough(monkeypatch, name):
     forward = Forward(FAMILIES[name], cell(length=600))
     assert forward() > 0
-    named = {"bert": "sdpa", "albert": "sdpa", "modernbert": "sdpa_windowed"}
+    named = dict.fromkeys(("bert", "albert", "modernbert", "longformer"), "mabert")
     packed = ", prepacked" if any("mkldnn::_linear_pointwise" in kernel for kernel in kernels(name, "best")) else ""
     if name != "mabert":
         assert forward.setting == named.get(name, "eager") + packed

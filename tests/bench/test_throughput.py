@@ -125,7 +125,7 @@ def test_texts_of_one_length_are_compiled_for_before_they_are_timed(monkeypatch)
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False):  # and back when this is over
         many = task("modernbert", texts=(30, 30, 30))
         for batch in (1, 2):
-            assert many.cut(batch) == "sdpa_windowed" + tasks.COMPILED
+            assert many.cut(batch) == "mabert" + tasks.COMPILED
             with torch._dynamo.config.patch(error_on_recompile=True), torch.compiler.set_stance("fail_on_recompile"):
                 assert many() > 0
 

@@ -72,11 +72,12 @@ def _seeing(blocked: list[Tensor], rows: Any, near: Tensor, drawn: Tensor, bias:
     seen = torch.cat([near.expand(heads, *near.shape), drawn], dim=-1)
     # (heads x blocks of keys) is one dimension, by which whole blocks are copied, and in the backward added, at once.
     whole = (seen + keys.shape[2] * torch.arange(heads, device=seen.device)[:, None, None]).flatten()
-    chosen = [x.flatten(1, 2).index_select(1, whole).view(batch * heads * count, 1, -1, size) for x in (keys, values)]
+    # (heads x blocks of queries) stand as heads: a GPU takes no more than 65,535 texts at once.
+    chosen = [x.flatten(1, 2).index_select(1, whole).view(batch, heads * count, -1, size) for x in (keys, values)]
     if bias is not None:
         of_blocks = bias.view(batch, -1, block).index_select(1, seen.flatten())
-        bias = of_blocks.view(batch * heads * count, 1, 1, -1).expand(-1, -1, block, -1)
-    mixed = scaled_dot_product_attention(queries.reshape(-1, 1, block, size), *chosen, bias)
+        bias = of_blocks.view(batch, heads * count, 1, -1).expand(-1, -1, block, -1)
+    mixed = scaled_dot_product_attention(queries.reshape(batch, heads * count, block, size), *chosen, bias)
     return mixed.view(batch, heads, count, block, size)
 
 

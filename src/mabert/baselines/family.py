@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mabert.baselines import attention
 from mabert.model.config import MaBertConfig, make_config
 from mabert.model.embeddings import stretch
 
@@ -98,7 +99,7 @@ class Family:
     tokenizer: ClassVar[str] = "wordpiece"
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
-    fast_attention: ClassVar[str] = "sdpa"
+    fast_attention: ClassVar[str] = attention.NAME
     compiles: ClassVar[Mapping[str, int]] = {}
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
@@ -208,6 +209,8 @@ class Family:
 
     def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
         """Makes a model faster, and leaves what it gives as it is; returns it."""
+        if model.config._attn_implementation == "sdpa" and self.fast_attention != "sdpa":
+            model.set_attn_implementation(self.fast_attention)
         return model
 
     def hastened_attention(self, config: PreTrainedConfig, length: int) -> str | None:

@@ -7,19 +7,26 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mabert.baselines import attention
 from mabert.baselines.family import Family, input_length
 from mabert.baselines.positions import repeat
 
 STEP = 64
 """Windows are rounded up to a multiple of this."""
 
+UNFILLED = 2
+"""The window for which hardly an input is filled up: transformers wants an even one."""
+
+GLOBAL_PLACE = 2
+"""Where the mask of global tokens stands among the arguments of the encoder."""
+
 MOST_UNUSED = 100
 """Rows of positions that may lie unused before the first; the published model has two."""
 
 
 class Longformer(Family):
-    """Attention in a window of 512; in classifiers the first token is global. Inputs are filled up to a multiple of the
-    window."""
+    """Attention in a window of 512; in classifiers the first token is global, and inputs are filled up to a multiple of
+    the window."""
 
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
     tokenizer = "longformer"
@@ -61,10 +68,17 @@ class Longformer(Family):
 
     def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
         own = windows(model.config)
+        for layer in model.base_model.encoder.layer:
+            layer.attention.self.forward = Banded(layer.attention.self)
 
         def narrow(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
             # The shapes of attention weights would tell the window.
-            if not (named.get("output_attentions") or encoder.config.output_attentions):
+            if named.get("output_attentions") or encoder.config.output_attentions:
+                return
+            if named.get("global_attention_mask") is None and len(arguments) <= GLOBAL_PLACE:
+                set_windows(encoder, own)
+                encoder.config.attention_window = [UNFILLED] * len(own)
+            else:
                 set_windows(encoder, [min(window, enough(input_length(arguments, named))) for window in own])
 
         def restore(encoder: nn.Module, *_: Any) -> None:
@@ -75,11 +89,57 @@ class Longformer(Family):
         model.base_model.register_forward_hook(restore, always_call=True)
         return model
 
+    def hastened_attention(self, config: PreTrainedConfig, length: int) -> str | None:
+        return attention.NAME
+
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         return {"max_position_embeddings": length + first_position(config)}
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         return repeat(table, rows, kept=first_position(config))
+
+
+class Banded:
+    """What stands in a layer for its forward: without global tokens, and where nobody wants the weights, attention in a
+    window, by SDPA; the layer's own otherwise.
+
+    Attributes:
+        attention: The layer, a `LongformerSelfAttention`. Its forward is looked up when it is called, so that copies
+            call their own.
+    """
+
+    def __init__(self, attention: Any) -> None:
+        self.attention = attention
+
+    def __call__(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        is_index_masked: Tensor | None = None,
+        is_index_global_attn: Tensor | None = None,
+        is_global_attn: bool | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """hidden_states: (batch, time, D); is_index_masked: bool (batch, time), True at padding; the rest as the
+        layer's forward takes it. Returns (batch, time, D), and the weights if they are wanted."""
+        own = self.attention
+        if is_global_attn or output_attentions or is_index_masked is None:
+            told = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn, output_attentions)
+            return type(own).forward(own, hidden_states, *told)
+        heads = (*hidden_states.shape[:2], own.num_heads, own.head_dim)
+        query, key, value = (x(hidden_states).view(heads).transpose(1, 2) for x in (own.query, own.key, own.value))
+        mixed, _ = attention.attention(
+            own,
+            query,
+            key,
+            value,
+            ~is_index_masked if bool(is_index_masked.any()) else None,
+            sliding_window=own.one_sided_attn_window_size + 1,
+            is_causal=False,
+            dropout=own.dropout if own.training else 0.0,
+            scaling=own.head_dim**-0.5,
+        )
+        return (mixed.flatten(2),)
 
 
 def windows(config: PreTrainedConfig) -> list[int]:

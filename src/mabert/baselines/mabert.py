@@ -16,6 +16,7 @@ class MaBert(Family):
 
     name, title, model_type, hub = "mabert", "MaBERT", MaBertConfig.model_type, "google-bert/bert-base-uncased"
     head = "transform"
+    fast_attention = "sdpa"  # in whose place its layers take the kernel by themselves
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         register()

@@ -6,7 +6,6 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family, Shape
-from mabert.baselines.windows import WINDOWED
 
 BASE = Shape()
 LAYERS, INTERMEDIATE = 22, 1152
@@ -18,7 +17,6 @@ class ModernBert(Family):
     name, title, model_type, hub = "modernbert", "ModernBERT", "modernbert", "answerdotai/ModernBERT-base"
     tokenizer = "modernbert"
     head = "head"
-    fast_attention = WINDOWED
     compiles: ClassVar = {"bfloat16": 1}
 
     def sizes(self, shape: Shape) -> dict[str, Any]:

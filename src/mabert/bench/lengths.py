@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
-from mabert.baselines.windows import WINDOWED
+from mabert.baselines import attention
 from mabert.bench.parts import PRODUCTS, REST, profiled
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
@@ -108,11 +108,11 @@ def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
 
 
 def models(longest: int, dtype: torch.dtype, rivals: Sequence[str] = RIVALS) -> dict[str, nn.Module]:
-    """Build MaBERT-base and the rivals, of base size with random weights and their fastest SDPA."""
+    """Build MaBERT-base and the rivals, of base size with random weights and their fastest attention."""
     torch.manual_seed(0)
     positions = max(512, longest)
-    bert = BertConfig(max_position_embeddings=positions, attn_implementation="sdpa")
-    modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation=WINDOWED)
+    bert = BertConfig(max_position_embeddings=positions, attn_implementation=attention.NAME)
+    modern = ModernBertConfig(max_position_embeddings=max(8192, longest), attn_implementation=attention.NAME)
     built: dict[str, Callable[[], nn.Module]] = {
         "mabert": lambda: MaBertModel(MaBertConfig(max_position_embeddings=positions)),
         "bert": lambda: BertModel(bert, add_pooling_layer=False),

@@ -7,13 +7,13 @@ profiles:
   memory-efficient kernel, so every model with SDPA keeps a matrix of scores there, in float32, as the paper's MaBERT
   did by its memory and the paper's BERT did not. Logits at every position, dropout 0.1 everywhere (Table A1), nothing
   packed or compiled.
-- ``best``: each model as fast as it gives exact results here. Any kernel of SDPA, for ModernBERT's local layers one
-  that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no weights, for Longformer no
-  wider window than the input needs, GELU's tanh form in one kernel where a model has that form. In forwards on a CPU
-  weights prepacked, or of one text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who
-  gain more by that. Logits at scored positions only, no dropout. Many texts are compiled for only where all are of one
-  length: else each shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the
-  same settings, uncompiled.
+- ``best``: each model as fast as it gives exact results here. For full attention the kernel of this package where it
+  beats SDPA, in every model that has any but DeBERTa's, which no such kernel computes; for Longformer and ModernBERT's
+  local layers attention that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no
+  weights; GELU's tanh form in one kernel where a model has that form. In forwards on a CPU weights prepacked, or of one
+  text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who gain more by that. Logits at
+  scored positions only, no dropout. Many texts are compiled for only where all are of one length: else each shape of a
+  batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings, uncompiled.
 """
 
 import math

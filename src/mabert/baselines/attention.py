@@ -1,0 +1,140 @@
+"""This package's attention for encoders of transformers: the same numbers sooner, as one more of its implementations.
+
+`from_pretrained(..., attn_implementation="mabert")`, once `mabert` is imported. Full attention goes through
+`mabert.ops.softmax_attention` in inference where that is faster than SDPA, and through SDPA elsewhere. Within a window
+no scores far outside of it are computed, where transformers gives SDPA a mask of time x time and SDPA computes every
+score of it: queries go block by block, each with the keys that its window reaches, in one call of SDPA. Padding is a
+mask of keys, never a matrix.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mabert.model.packing import is_tracing
+from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
+
+NAME = "mabert"
+"""How it is asked for."""
+
+BLOCK = 128
+"""Queries of a block."""
+
+OF_SDPA = ("softcap", "position_bias", "cache")
+"""Options that transformers' SDPA sees to, or refuses, by itself."""
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention in both directions, within a window where a layer has one.
+
+    Args:
+        module: The attention layer.
+        query: (batch, heads, time, head_size).
+        key: Likewise; (batch, heads, keys, head_size) where a layer looks at another text.
+        value: Likewise.
+        attention_mask: bool (batch, keys), True at tokens, as `mask` makes it; or any that SDPA takes, which then holds
+            the window too. None for no padding.
+        sliding_window: One more than the distance that a query reaches, as flash kernels are told; None for any.
+        is_causal: Whether queries see no later key; default, as the layer says.
+        options: `dropout`, `scaling` and what else transformers' SDPA takes.
+
+    Returns:
+        (batch, time, heads, head_size), and None for the weights.
+
+    Raises:
+        ValueError: The layer is causal.
+    """
+    if getattr(module, "is_causal", True) if is_causal is None else is_causal:
+        raise ValueError(
+            f"attn_implementation is {NAME!r}, which is for encoders, and {type(module).__name__} is causal: use 'sdpa'"
+        )
+    options["is_causal"] = False
+    if attention_mask is not None and attention_mask.dim() > 2:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if sliding_window is None or query.shape[2] <= sliding_window:
+        return _full(module, query, key, value, attention_mask, **options)
+    return _windowed(module, query, key, value, attention_mask, sliding_window - 1, **options)
+
+
+def mask(*arguments: Any, **named: Any) -> Tensor | None:
+    """What `attention` is to know of padding: bool (batch, keys), None where there is none.
+
+    Where a model has a mask of its own beside padding, transformers' for SDPA.
+    """
+    if named.get("use_vmap"):
+        return sdpa_mask(*arguments, **named)
+    padding = named.get("attention_mask")
+    return None if padding is None or bool(padding.all()) else padding.bool()
+
+
+def _full(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    if _kernel_serves(query, key, options):
+        heads, size = query.shape[1], query.shape[3]
+        rows = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
+        mixed = softmax_attention(*rows, heads, scale=options.get("scaling"), mask=keys)
+        return mixed.unflatten(2, (heads, size)), None
+    shown = None if keys is None else _open(keys)[:, None, None]
+    return sdpa_attention_forward(module, query, key, value, shown, **options)
+
+
+def _kernel_serves(query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
+    """Whether `softmax_attention` may and should serve a call."""
+    if torch.is_grad_enabled() or is_tracing() or query.shape != key.shape or query.shape[3] % HEAD_SIZE_STEP:
+        return False
+    if options.get("dropout") or any(options.get(name) is not None for name in OF_SDPA):
+        return False
+    return attention_pays(query[:, 0], query.shape[0])
+
+
+def _windowed(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, reach: int, **options: Any
+) -> tuple[Tensor, None]:
+    batch, heads, time, size = query.shape
+    valid = torch.ones(1, time, dtype=torch.bool, device=query.device) if keys is None else keys
+    if time <= 2 * BLOCK:
+        steps = torch.arange(time, device=query.device)
+        seen = _open(((steps[:, None] - steps).abs() <= reach) & valid[:, None])
+        return sdpa_attention_forward(module, query, key, value, seen[:, None], **options)
+    width = BLOCK + 2 * reach
+    blocks = -(-time // BLOCK)
+    beyond = blocks * BLOCK - time
+    # (batch x blocks, heads, queries or keys of a block, head_size)
+    queries = pad(query, (0, 0, 0, beyond)).unflatten(2, (blocks, BLOCK)).transpose(1, 2).flatten(0, 1)
+    chosen = (
+        pad(x, (0, 0, reach, beyond + reach)).unfold(2, width, BLOCK).permute(0, 2, 1, 4, 3).flatten(0, 1)
+        for x in (key, value)
+    )
+    there = pad(valid, (reach, beyond + reach)).unfold(1, width, BLOCK)
+    place = torch.arange(width, device=query.device) - reach
+    near = (torch.arange(BLOCK, device=query.device)[:, None] - place).abs() <= reach
+    seen = _open(near & there[:, :, None]).expand(batch, -1, -1, -1).flatten(0, 1)
+    mixed, _ = sdpa_attention_forward(module, queries, *chosen, seen[:, None], **options)
+    return mixed.reshape(batch, blocks * BLOCK, heads, size)[:, :time], None
+
+
+def _open(seen: Tensor) -> Tensor:
+    """Which keys each query sees, (..., queries, keys), all for those that would see none: softmax over nothing is NaN.
+
+    Such queries stand at padding, or behind the end.
+    """
+    return seen | ~seen.any(dim=-1, keepdim=True)
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, mask)
