@@ -498,6 +498,15 @@ def test_a_measure_that_was_only_taken_under_other_settings_is_judged_there(load
     assert [(each.verdict, each.place) for each in memory] == [(UNMEASURED, "-")] * 2
 
 
+def test_a_length_that_was_only_reached_under_other_settings_is_judged_there(load):
+    rows = [raw("latency", "mabert", length, 1.0, where) for where, length in ((CPU, 2048), (GPU, 2048), (GPU, 4096))]
+    places = {each.claim: each.place for each in efficiency_verdicts(load(rows)) if each.claim.startswith(LOWEST[:23])}
+    assert places == {
+        "MaBERT has the lowest latency at 2,048 tokens": "fp32, cpu",
+        "MaBERT has the lowest latency at 4,096 tokens": "best settings, bf16, cuda",
+    }
+
+
 def test_without_measurements_every_efficiency_claim_stands_once_with_the_papers_factor():
     found = efficiency_verdicts(None)
     assert len(found) == len(efficiency.CLAIMS)

@@ -26,7 +26,7 @@ class Protocol:
     Attributes:
         warm: Calls that are not counted; fewer after `warm_seconds`, but one at least of however long a call.
         least: Samples of a model, whatever they cost; of two models with fewer than four each nothing can be told to
-            differ beyond chance at 5 %.
+            differ beyond chance at 5 %, and of one among five rivals with fewer than five.
         most: Samples that are never exceeded.
         warm_seconds: Seconds of warm-up at most.
         budget: Seconds of a model's samples, after which only `least` is still filled up.
@@ -38,7 +38,7 @@ class Protocol:
     """
 
     warm: int = 20
-    least: int = 4
+    least: int = 5
     most: int = 100
     warm_seconds: float = 2.0
     budget: float = 20.0

@@ -47,7 +47,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
     rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
     rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
-    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three or four at least [20, 30, 40]")
+    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three to five at least [20, 30, 40]")
     rivals.add_argument("--times", type=int, metavar="N", help="throughput: times as many texts as a CPU gets [1]")
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")

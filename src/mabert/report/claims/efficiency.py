@@ -68,7 +68,7 @@ CLAIMS = tuple(_claims())
 
 def efficiency_verdicts(results: Results | None) -> list[Verdict]:
     """Every claim on efficiency under the paper's settings, on every machine, device and precision; where none took
-    a measure under those, under the settings that it was taken under.
+    a measure at the claim's length under those, under the settings that it was taken under.
     """
     verdicts = []
     for claim in CLAIMS:
@@ -79,8 +79,10 @@ def efficiency_verdicts(results: Results | None) -> list[Verdict]:
 
 
 def _places(claim: Claim, results: Results) -> list[Condition]:
-    found = [condition for condition in results.conditions() if results.table(condition, claim.measure)]
-    return [condition for condition in found if condition.profile == "paper"] or found
+    tables = {condition: results.table(condition, claim.measure) for condition in results.conditions()}
+    found = [condition for condition, rows in tables.items() if rows]
+    reach = [condition for condition in found if has_bound(tables[condition].get(claim.ours, {}).get(claim.length))]
+    return [condition for condition in reach or found if condition.profile == "paper"] or reach or found
 
 
 def _verdict(claim: Claim, text: str, results: Results, condition: Condition) -> Verdict:
