@@ -6,6 +6,7 @@ import pytest
 
 from mabert.report.claims.efficiency import efficiency_verdicts
 from mabert.report.document import Drawing, Heading, unfolded
+from mabert.report.efficiency.ratios import ratio
 from mabert.report.efficiency.report import efficiency_document
 from mabert.report.efficiency.results import curve, load_results
 from mabert.report.grid import Grid
@@ -37,6 +38,16 @@ def test_a_model_that_is_measured_again_alone_does_not_part_those_that_took_turn
     assert both == {"bert": {128: 9.0, 512: 4.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}}, "of as many, the later"
     results = load(turns, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)])
     assert curve(results.table(CPU, "latency")["bert"]) == {128: 1.0, 512: 4.0}
+
+
+def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(load):
+    def pair(rival, time, ours):
+        return [raw("training", rival, 128, time, anchor_ms=ours), raw("training", "mabert", 128, ours)]
+
+    results = load([*pair("bert", 9.0, 3.0), *pair("albert", 6.0, 3.0)[:1]], pair("bert", 4.0, 2.0))
+    table = {model: curve(rows) for model, rows in results.table(CPU, "training").items()}
+    assert table == {"bert": {128: 4.0}, "albert": {128: 6.0}, "mabert": {128: 3.0}}
+    assert ratio(results.table(CPU, "training"), 128, ("bert",)).value == 2.0
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Row:
         median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
         at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
             each of the limit, or of its fastest sample where that was faster.
-        anchor_ms: MaBERT's median in the turns that this row was timed in, where MaBERT's own row is of more turns.
+        anchor_ms: MaBERT's median in the turns that a rival's training was timed in; MaBERT's own row may be of more.
         anchor_samples: MaBERT's samples in those turns.
         peak_mib: MiB held at the height of a forward, weights included.
         weights_mib: MiB of the weights.
@@ -170,7 +170,7 @@ class Bench:
         for name, row in rows.items():
             if row.status == "measured":
                 rows[name] = replace(row, **asdict(Spread.of(_steps(samples[name], calls[name]))))
-            if row.status == "measured" and len(groups) > 1 and name != ANCHOR and anchors[name]:
+            if row.status == "measured" and cell.measure == "training" and name != ANCHOR and anchors[name]:
                 beside = Spread.of(_steps(anchors[name], calls[ANCHOR]))
                 rows[name] = replace(rows[name], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
         return rows

@@ -229,7 +229,8 @@ def merged(files: Iterable[File]) -> Results:
     their own.
 
     Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
-    alone does not part a comparison whose sides took turns; of two such, the later.
+    alone does not part a comparison whose sides took turns; of two such, the later. So does the later of two rows that
+    each have MaBERT's time in the same turns, whatever else their files have.
     """
     read = sorted(files, key=lambda file: file.source.date)
     parameters: dict[str, int] = {}
@@ -239,7 +240,12 @@ def merged(files: Iterable[File]) -> Results:
     machines = _machines(row for _, row in every)
     found = [(number, replace(row, condition=machines[row.condition, row.source.key])) for number, row in every]
     beside = Counter((number, row.measure, row.condition, row.length) for number, row in found)
-    found.sort(key=lambda each: (beside[each[0], each[1].measure, each[1].condition, each[1].length], each[0]))
+
+    def weight(number: int, row: Row) -> tuple[bool, int, int]:
+        paired = "anchor_ms" in row.numbers
+        return paired, 0 if paired else beside[number, row.measure, row.condition, row.length], number
+
+    found.sort(key=lambda each: weight(*each))
     rows = {(row.measure, row.condition, row.model, row.length): row for _, row in found}
     return Results(tuple(rows.values()), parameters, tuple(file.source for file in read))
 
