@@ -1,5 +1,6 @@
 """DeBERTa in the shape of its third version (He et al., 2021 and 2023)."""
 
+import sys
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
@@ -13,7 +14,7 @@ class Deberta(Family):
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
     tokenizer = "deberta"
     # Its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise.
-    compiles: ClassVar = {"bfloat16": 1024, "float32": 1024}
+    compiles: ClassVar = dict.fromkeys(("bfloat16", "float32"), range(1024, sys.maxsize))
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

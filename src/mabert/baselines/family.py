@@ -88,7 +88,7 @@ class Family:
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
         compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster than prepacked weights do, each with
-            the tokens of the shortest input of which that was seen.
+            the tokens of the inputs of which that was seen.
     """
 
     name: ClassVar[str]
@@ -100,7 +100,7 @@ class Family:
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = attention.NAME
-    compiles: ClassVar[Mapping[str, int]] = {}
+    compiles: ClassVar[Mapping[str, range]] = {}
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""

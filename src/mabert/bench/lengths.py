@@ -1,10 +1,10 @@
 """Texts of uneven length: MaBERT without padding and masked, beside BERT and ModernBERT padded, all in one run.
 
 Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
-tokens; or they are those of a person's own texts. Random weights of base size, one batch of texts in random
-order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal length. BERT and
-ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as it does for the
-same bits in any batch (`--deterministic`).
+tokens; or they are those of a person's own texts. Random weights of base size, prepacked where that can be, one batch
+of texts in random order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal
+length. BERT and ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as
+it does for the same bits in any batch (`--deterministic`).
 
 Two runs of equal cost differ by more than 5 % on a machine that others use too. So MaBERT unpadded and on even rows are
 also profiled some times, and the least time of every single call of an operation is kept: how much of the difference is
@@ -12,6 +12,7 @@ the work's, and which part's. What lies between these calls, Python and the prof
 """
 
 import gc
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +31,10 @@ from mabert.bench.parts import PRODUCTS, REST, profiled
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.tasks import DTYPES
+from mabert.bench.worker import ALLOCATION
 from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig, MaBertModel
+from mabert.model.prepack import can_prepack, prepack
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
 """Name to mean, standard deviation, longest, and texts of a batch; the shortest are of 16 tokens."""
@@ -135,6 +138,7 @@ def calls(
     ids, mask = (tensor.to(device) for tensor in batch_of(lengths))
     even_ids = batch_of([even(lengths)] * len(lengths))[0].to(device)
     built = {name: model.to(device) for name, model in models(ids.shape[1], dtype, rivals).items()}
+    built = {name: prepack(model) if can_prepack(model.device, dtype) else model for name, model in built.items()}
 
     def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
         @torch.inference_mode()
@@ -198,9 +202,10 @@ def run(
             past the third is begun.
 
     Returns:
-        ``environment``, ``dtype``, ``rows``, ``speed``: for each distribution how many times the speed of each other
-        side the unpadded run has, by the medians, ``rounds``: the quartiles of the same within a round, ``parts``: see
-        `least_parts`, and ``profiled``: of how many rounds.
+        ``environment``, ``variables`` of the C library, as `mabert.bench.worker` sets them, ``dtype``, ``rows``,
+        ``speed``: for each distribution how many times the speed of each other side the unpadded run has, by the
+        medians, ``rounds``: the quartiles of the same within a round, ``parts``: see `least_parts`, and ``profiled``:
+        of how many rounds.
 
     Raises:
         ValueError: For a dtype or a rival that is not there.
@@ -235,6 +240,7 @@ def run(
             progress.advance(bar)
     result = {
         "environment": measured_on(),
+        "variables": {name: os.environ.get(name) for name in ALLOCATION},
         "quick": quick,
         "dtype": dtype,
         "lengths": {name: list(lengths) for name, lengths in batches.items()},

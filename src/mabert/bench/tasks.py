@@ -11,12 +11,12 @@ profiles:
   beats SDPA, in every model that has any but DeBERTa's, which no such kernel computes; for Longformer and ModernBERT's
   local layers attention that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no
   weights; GELU's tanh form in one kernel where a model has that form. In forwards on a CPU weights prepacked, or of one
-  text `torch.compile` for ModernBERT in bf16 and for DeBERTa from 1,024 tokens on, who gain more by that. Logits at
-  scored positions only, no dropout. Many texts are compiled for only where all are of one length: else each shape of a
-  batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings, uncompiled.
+  text `torch.compile` for ModernBERT in bf16 below 1,024 tokens and for DeBERTa from there on, who gain more by that.
+  Logits at scored positions only, no dropout. Many texts are compiled for only where all are of one length: else each
+  shape of a batch would be anew. What serves a rival best was measured on a CPU; on a GPU it has the same settings,
+  uncompiled.
 """
 
-import math
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -132,7 +132,7 @@ def hastened(family: Family, config: PreTrainedConfig, cell: "Cell") -> str | No
 def is_compiled(family: Family, cell: "Cell") -> bool:
     """Whether a model goes through `torch.compile`: a forward at its best of inputs of one length, where that was
     measured to help and can be had."""
-    gains = cell.length >= family.compiles.get(cell.dtype, math.inf)
+    gains = cell.length in family.compiles.get(cell.dtype, ())
     wanted = gains and cell.profile == "best" and cell.device == "cpu" and not cell.small
     alike = cell.measure != "training" and len(set(cell.texts)) <= 1
     return wanted and alike and shutil.which("g++") is not None
