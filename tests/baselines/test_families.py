@@ -111,6 +111,17 @@ def test_full_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypa
     torch.testing.assert_close(mixed[0], other[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_a_captured_graph_with_this_attention_says_the_same_with_and_without_padding(name):
+    model = small(name, "encoder")
+    captured = torch.compile(model, backend="eager", fullgraph=True)
+    ids = tokens(2, 30)
+    with torch.no_grad():
+        for mask in (torch.ones_like(ids), (torch.arange(30) < torch.tensor([[30], [11]])).long()):
+            ours, theirs = (each(ids, attention_mask=mask).last_hidden_state[mask.bool()] for each in (captured, model))
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_causal_layers_are_refused():
     layer = torch.nn.Module()
     layer.is_causal = True
@@ -304,6 +315,15 @@ def test_a_longer_model_reads_longer_texts(name):
     with torch.no_grad():
         moved = (longer(input_ids=short).logits - model(input_ids=short).logits).abs().max().item()
     assert (moved == 0) == (name in KEEPS_SHORT | {"deberta"})  # 40 tokens are within DeBERTa's linear buckets
+    tables = {key: value for key, value in longer.state_dict().items() if value.shape != before.get(key, value).shape}
+    assert set(tables) == {
+        key for key in before if "position_embeddings" in key and name not in ("deberta", "modernbert")
+    }
+    for key, table in tables.items():
+        if name in ("bert", "albert", "mabert"):  # Table A3: interpolated
+            assert torch.equal(table, stretch(before[key], 100))
+    kept = (key for key in before if key not in tables)
+    assert all(torch.equal(longer.state_dict()[key], before[key]) for key in kept), "nothing else is drawn anew"
     with pytest.raises(ValueError, match="length is 40; this model takes 40"):
         family.extend(model, 40)
 

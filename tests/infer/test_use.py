@@ -85,6 +85,21 @@ def test_no_padding_is_computed(masked_lm, classifier, words, monkeypatch):
         assert [tuple(hidden.shape[:2]) for hidden in seen] == [(1, tokens)]
 
 
+def test_deterministic_answers_take_a_forward_a_text(masked_lm, classifier, words, monkeypatch):
+    seen = []
+    forward = MaBertModel.forward
+    monkeypatch.setattr(
+        MaBertModel,
+        "forward",
+        lambda self, input_ids, *rest, **more: seen.append(input_ids.shape) or forward(self, input_ids, *rest, **more),
+    )
+    alone = sorted((1, len(words(text)["input_ids"])) for text in TEXTS)
+    for answers in (embed, predict):
+        seen.clear()
+        answers(masked_lm if answers is embed else classifier, TEXTS, deterministic=True)
+        assert sorted(map(tuple, seen)) == alone
+
+
 def test_deterministic_answers_have_the_same_bits_in_any_company(masked_lm, classifier):
     together = embed(masked_lm, TEXTS, deterministic=True)
     for text, vector in zip(TEXTS, together, strict=True):

@@ -181,19 +181,51 @@ def test_packed_rows_are_read_as_transformers_packs_them(fields, lengths, told):
             same(vectors, model(torch.as_tensor(text).unsqueeze(0)).last_hidden_state[0])
 
 
-@pytest.mark.parametrize("kind", [MaBertForSequenceClassification, MaBertForQuestionAnswering])
+LENGTHS = [3, 5, 1]
+
+
+def packed_row():
+    """Three texts in one row, and where they begin."""
+    row = torch.as_tensor(ids(np.random.default_rng(0), 1, sum(LENGTHS)))
+    return row, torch.tensor([0, *itertools.accumulate(LENGTHS)], dtype=torch.int32)
+
+
 @pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
-def test_heads_of_a_text_give_a_row_a_text_of_a_packed_row(kind, pooling):
-    model = build(kind, config(pooling=pooling))
-    lengths = [3, 5, 1]
-    row = torch.as_tensor(ids(np.random.default_rng(0), 1, sum(lengths)))
-    cuts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+def test_a_classifier_gives_a_row_a_text_of_a_packed_row(pooling):
+    model = build(MaBertForSequenceClassification, config(pooling=pooling))
+    row, cuts = packed_row()
     with use_backend("reference"), torch.no_grad():
-        packed = model(row, cu_seq_lens_q=cuts)[0]
+        packed = model(row, cu_seq_lens_q=cuts).logits
         assert len(packed) == 3
-        for text, answer in zip(row[0].split(lengths), packed, strict=True):
-            alone = model(text.unsqueeze(0))[0][0]
-            same(answer if answer.shape == alone.shape else answer[: len(alone)], alone)
+        for text, answer in zip(row[0].split(LENGTHS), packed, strict=True):
+            same(answer, model(text.unsqueeze(0)).logits[0])
+
+
+@pytest.mark.parametrize("kind", [MaBertForTokenClassification, MaBertForMaskedLM])
+def test_heads_of_tokens_say_of_a_packed_row_what_they_say_of_its_texts(kind):
+    model = build(kind, config())
+    row, cuts = packed_row()
+    with use_backend("reference"), torch.no_grad():
+        packed = model(row, cu_seq_lens_q=cuts).logits[0].split(LENGTHS)
+        for text, answer in zip(row[0].split(LENGTHS), packed, strict=True):
+            same(answer, model(text.unsqueeze(0)).logits[0])
+
+
+def test_answers_are_sought_within_the_texts_of_a_packed_row():
+    model = build(MaBertForQuestionAnswering, config())
+    row, cuts = packed_row()
+    targets = {"start_positions": torch.tensor([1, 4, 0]), "end_positions": torch.tensor([2, 4, 7])}
+    padded, mask = torch.zeros(3, 5, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long)
+    for place, text in enumerate(row[0].split(LENGTHS)):
+        padded[place, : len(text)], mask[place, : len(text)] = text, 1
+    with use_backend("reference"), torch.no_grad():
+        packed, batch = model(row, cu_seq_lens_q=cuts, **targets), model(padded, mask, **targets)
+        same(packed.loss, batch.loss)
+        for name in ("start_logits", "end_logits"):
+            for text, answer in zip(row[0].split(LENGTHS), packed[name], strict=True):
+                same(answer[: len(text)], model(text.unsqueeze(0))[name][0])
+                assert (answer[len(text) :] == torch.finfo(answer.dtype).min).all()
+        assert not torch.equal(packed.start_logits, packed.end_logits)
 
 
 def test_the_masked_loss_of_a_packed_row_is_that_of_the_batch():
@@ -344,14 +376,26 @@ def test_a_packed_row_may_be_longer_than_the_table_of_positions():
         model(row, cu_seq_lens_q=offsets(0, 5, 8))
 
 
-def test_multiple_choice_runs_without_padding(monkeypatch):
-    mask = torch.tensor([[[1, 1, 1, 0], [1, 1, 0, 0]]])
+@pytest.mark.parametrize(
+    "padding", [[[1, 1, 1, 0], [1, 1, 0, 0]], [[0, 1, 1, 1], [0, 0, 0, 1]], [[1, 0, 1, 1], [0, 1, 0, 1]]]
+)
+def test_choices_are_scored_as_each_alone_without_padding(padding, monkeypatch):
+    mask = torch.tensor([padding])
     tokens = torch.as_tensor(ids(np.random.default_rng(0), 2, 4)).unsqueeze(0)
-    models = {unpad: build(MaBertForMultipleChoice, config(unpad=unpad)) for unpad in ("auto", "never")}
+    model = build(MaBertForMultipleChoice, config(ssm_direction="bidirectional"))
+
+    def gradients(scores):
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(scores, torch.tensor([1])).backward()
+        return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+
+    monkeypatch.setattr(encoder, "create_bidirectional_mask", None)
     with use_backend("reference"):
-        padded = models["never"](tokens, mask)[0]
-        monkeypatch.setattr(encoder, "create_bidirectional_mask", None)
-        same(models["auto"](tokens, mask)[0], padded)
+        together = model(tokens, mask).logits
+        texts = (text[keep.bool()] for text, keep in zip(tokens[0], mask[0], strict=True))
+        alone = torch.cat([model(text[None, None]).logits for text in texts], dim=1)
+    same(together, alone)
+    same(gradients(together), gradients(alone))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -385,6 +429,20 @@ def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(lengt
     (expected,) = torch.autograd.grad(torch.cat(alone, dim=1).sin().sum(), heads)
     same(gradient, expected)
     assert len(calls) == (1 if at_once else sum(length > 0 for length in lengths))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_dropout_reaches_attention_within_texts(implementation):
+    attention = build(MaBertModel, config(attn_implementation=implementation)).layers[1].attention
+    rates = []
+
+    def counted(module, query, key, value, mask, dropout, scaling):
+        rates.append(dropout)
+        return query.transpose(1, 2), None
+
+    heads = torch.randn(3, 1, 2, 9, 4)
+    attend_packed(attention, counted, *heads, Packing.of_lengths(torch.tensor(LENGTHS)), dropout=0.3, scaling=0.5)
+    assert set(rates) == {0.3}
 
 
 def shapes(lengths, spare=None):
@@ -506,6 +564,24 @@ def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, leng
 def vectors_of(classifier, tokens, mask):
     hidden = classifier.mabert(tokens, mask).last_hidden_state
     return hidden, classifier.pooler(hidden, None if mask is None else mask.bool())
+
+
+def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(monkeypatch):
+    def kernel(query, key, value, cuts, cuts_of_keys, longest, longest_of_keys):
+        assert (cuts.dtype, cuts.tolist(), longest) == (torch.int32, [0, 3, 8, 9], 5)
+        assert (cuts_of_keys is cuts, longest_of_keys) == (True, 5)
+        texts = zip(*(x.transpose(0, 1).split(LENGTHS, dim=1) for x in (query, key, value)), strict=True)
+        attended = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
+        return torch.cat(attended, dim=1).transpose(0, 1)
+
+    monkeypatch.setattr(attentions, "has_variable_length", lambda _: True)
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", kernel)
+    attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
+    heads = torch.randn(3, 1, 2, sum(LENGTHS), 8, dtype=torch.float64)
+    packing = Packing.of_lengths(torch.tensor(LENGTHS))
+    mixed = attend_packed(attention, eager_attention, *heads, packing, dropout=0.0, scaling=8**-0.5)
+    alone = [eager_attention(attention, *part, None, scaling=8**-0.5)[0] for part in heads.split(LENGTHS, dim=3)]
+    same(mixed, torch.cat(alone, dim=1))
 
 
 def test_on_a_gpu_in_half_precision_one_call_attends_within_all_texts(monkeypatch):

@@ -73,12 +73,13 @@ def attention(
 def mask(*arguments: Any, **named: Any) -> Tensor | None:
     """What `attention` is to know of padding: bool (batch, keys), None where there is none.
 
-    Where a model has a mask of its own beside padding, transformers' for SDPA.
+    Where a model has a mask of its own beside padding, transformers' for SDPA. A graph that is captured cannot look
+    whether there is padding.
     """
     if named.get("use_vmap"):
         return sdpa_mask(*arguments, **named)
     padding = named.get("attention_mask")
-    return None if padding is None or bool(padding.all()) else padding.bool()
+    return None if padding is None or (not is_tracing() and bool(padding.all())) else padding.bool()
 
 
 def _full(
