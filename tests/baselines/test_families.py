@@ -265,6 +265,11 @@ def test_a_longformer_without_global_tokens_says_the_same_by_attention_in_its_wi
             if theirs.grad is not None:
                 torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
     assert hastened.config.attention_window == [8, 16, 256]
+    everywhere = torch.zeros_like(ids)
+    everywhere[:, 0] = 1
+    for given, named in (((ids, short, everywhere), {}), ((ids, short), {"global_attention_mask": everywhere})):
+        answers = [it.base_model(*given, **named)[0][short.bool()] for it in (hastened, plain)]
+        torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
     again = copy.deepcopy(hastened)
     with torch.no_grad():
         for weight in hastened.parameters():

@@ -90,7 +90,7 @@ def _full(
         rows = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
         mixed = softmax_attention(*rows, heads, scale=options.get("scaling"), mask=keys)
         return mixed.unflatten(2, (heads, size)), None
-    shown = None if keys is None else _open(keys)[:, None, None]
+    shown = None if keys is None else keys[:, None, None]
     return sdpa_attention_forward(module, query, key, value, shown, **options)
 
 
@@ -110,7 +110,7 @@ def _windowed(
     valid = torch.ones(1, time, dtype=torch.bool, device=query.device) if keys is None else keys
     if time <= 2 * BLOCK:
         steps = torch.arange(time, device=query.device)
-        seen = _open(((steps[:, None] - steps).abs() <= reach) & valid[:, None])
+        seen = ((steps[:, None] - steps).abs() <= reach) & valid[:, None]
         return sdpa_attention_forward(module, query, key, value, seen[:, None], **options)
     width = BLOCK + 2 * reach
     blocks = -(-time // BLOCK)
@@ -124,17 +124,10 @@ def _windowed(
     there = pad(valid, (reach, beyond + reach)).unfold(1, width, BLOCK)
     place = torch.arange(width, device=query.device) - reach
     near = (torch.arange(BLOCK, device=query.device)[:, None] - place).abs() <= reach
-    seen = _open(near & there[:, :, None]).expand(batch, -1, -1, -1).flatten(0, 1)
+    # Queries behind the end, and some at padding, see nothing, for which SDPA gives zeros.
+    seen = (near & there[:, :, None]).expand(batch, -1, -1, -1).flatten(0, 1)
     mixed, _ = sdpa_attention_forward(module, queries, *chosen, seen[:, None], **options)
     return mixed.reshape(batch, blocks * BLOCK, heads, size)[:, :time], None
-
-
-def _open(seen: Tensor) -> Tensor:
-    """Which keys each query sees, (..., queries, keys), all for those that would see none: softmax over nothing is NaN.
-
-    Such queries stand at padding, or behind the end.
-    """
-    return seen | ~seen.any(dim=-1, keepdim=True)
 
 
 AttentionInterface.register(NAME, attention)

@@ -113,8 +113,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
     as the first, drops batches of those that are longer and resumes at another batch, and `set_epoch` warns. A loop of
     one's own may call `set_epoch` in one process; each epoch has an order of its own.
 
-    accelerate, and with it Trainer, gives each of several processes its share of the batches, if it is told not to
-    even out their sizes (`accelerator_config={"even_batches": False}`).
+    accelerate, and with it Trainer, gives each of several processes its share of the batches. Told to even nothing out
+    (`even_batches=False`), it lets processes evaluate unlike numbers of batches, which Trainer waits for.
+    `mabert.train.packing.PackingTrainer` sees to all of this.
 
     Args:
         lengths: tokens of each example.

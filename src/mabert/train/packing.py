@@ -63,20 +63,14 @@ class PackingTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The whole run's batches, of which each process gets its share."""
-        # Evened out, batches of unlike size would be filled up with others' examples. The loaders of evaluation are
-        # evened out all the same: processes wait for one another there.
-        even, self.accelerator.even_batches = self.accelerator.even_batches, False
-        try:
-            loader = DataLoader(
-                self.train_dataset,
-                batch_sampler=self.batches(),
-                collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
-                num_workers=self.args.dataloader_num_workers,
-                pin_memory=self.args.dataloader_pin_memory,
-            )
-            return self.accelerator.prepare(loader)
-        finally:
-            self.accelerator.even_batches = even
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=self.batches(),
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
 
     def batches(self) -> TokenBudgetSampler:
         """The run's batches, those of all processes together."""
