@@ -258,7 +258,7 @@ def test_memory_is_in_mebibytes():
     [
         ({"models": ["roberta"]}, "there is no model 'roberta'"),
         ({"measures": ["speed"]}, "measures is 'speed'; there are memory, latency, training"),
-        ({"profiles": ["fast"]}, "profiles is 'fast'; there are paper, best"),
+        ({"profiles": ["fast"]}, "profiles is 'fast'; there are paper, stock, best"),
         ({"dtypes": ["float16"]}, "dtypes is 'float16'"),
         ({"lengths": [0]}, "a length is 0; it must be at least 1"),
         ({"device": "tpu"}, "device is 'tpu'; there are cpu, cuda"),
@@ -294,7 +294,7 @@ def test_both_profiles_of_a_training_step_have_the_same_loss(name, monkeypatch):
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
 
 
-PROFILES = ("paper", "best")
+PROFILES = ("paper", "stock", "best")
 
 
 @pytest.mark.parametrize("name", ["mabert", "bert"])
@@ -397,6 +397,18 @@ def test_models_are_made_long_enough(monkeypatch, name):
     settings = [Forward(FAMILIES[name], cell(length=length)).setting for length in (1023, 1024)]
     assert settings == ["sdpa" + packed, "mabert::softmax_attention" + packed]
     assert Forward(FAMILIES[name], cell(length=600, profile="paper")).setting == "sdpa_plain"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stock_model_is_transformers_own_and_mabert_is_at_its_best(name):
+    forward = Forward(FAMILIES[name], cell(length=600, profile="stock"))
+    assert forward() > 0
+    if name == "mabert":
+        assert forward.setting == Forward(FAMILIES[name], cell(length=600)).setting
+        return
+    assert forward.setting == ("sdpa" if name in ("bert", "albert", "modernbert") else "eager")
+    ran = kernels(name, "stock")
+    assert not any("mabert::" in kernel or "mkldnn::_linear_pointwise" in kernel for kernel in ran)
 
 
 def test_memory_counts_weights_and_what_the_kernels_take():

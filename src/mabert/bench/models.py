@@ -26,7 +26,7 @@ from mabert.environment import fast_dtype
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
 MEASURES = ("memory", "latency", "training")
-PROFILES = ("paper", "best")
+PROFILES = ("paper", "stock", "best")
 
 OF_RECIPE = "efficiency at a recipe's sizes"
 """The kind of results that are not of base size."""

@@ -1,12 +1,14 @@
 """What the paper's efficiency tables measure, for any family of encoders: one forward, or one training step.
 
-Sizes are those of the published base models, or of a recipe's model, with random weights; nothing is padded. Two
+Sizes are those of the published base models, or of a recipe's model, with random weights; nothing is padded. Three
 profiles:
 
 - ``paper``: as Table A2 has it, "math/mem-efficient": attention by SDPA without its flash kernels. A CPU has no
   memory-efficient kernel, so every model with SDPA keeps a matrix of scores there, in float32, as the paper's MaBERT
   did by its memory and the paper's BERT did not. Logits at every position, dropout 0.1 everywhere (Table A1), nothing
   packed or compiled.
+- ``stock``: what a person gets who takes the rivals from transformers: SDPA with any kernel where a family has it, its
+  own attention elsewhere, `torch.compile` where that helps, nothing of this package's; MaBERT as in ``best``.
 - ``best``: each model as fast as it gives exact results here. For full attention the kernel of this package where it
   beats SDPA, in every model that has any but DeBERTa's, which no such kernel computes; for Longformer and ModernBERT's
   local layers attention that leaves out the scores outside the window, for BigBird's sparse ones one that keeps no
@@ -39,7 +41,7 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.train.objective import at_scored_positions, mean_over_scored
 
-Profile = Literal["paper", "best"]
+Profile = Literal["paper", "stock", "best"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EFFECTIVE_BATCH = 32
@@ -93,13 +95,14 @@ def configured(family: Family, cell: "Cell", **changes: Any) -> PreTrainedConfig
         for name, value in family.longer(config, length).items():
             setattr(config, name, value)
     fast = class_for("encoder", config)._supports_sdpa
-    config._attn_implementation = (family.fast_attention if profile == "best" else WITHOUT_FLASH) if fast else "eager"
+    with_sdpa = {"paper": WITHOUT_FLASH, "stock": "sdpa", "best": family.fast_attention}
+    config._attn_implementation = with_sdpa[profile] if fast else "eager"
     if profile == "best" and getattr(config, "hidden_act", None) == "gelu_new":
         config.hidden_act = (
             "gelu_pytorch_tanh"  # the same function; transformers computes the other name in eight steps
         )
     if hasattr(config, "unpad"):
-        config.unpad = "auto" if profile == "best" else "never"
+        config.unpad = "never" if profile == "paper" else "auto"
     return config
 
 
@@ -130,12 +133,17 @@ def hastened(family: Family, config: PreTrainedConfig, cell: "Cell") -> str | No
 
 
 def is_compiled(family: Family, cell: "Cell") -> bool:
-    """Whether a model goes through `torch.compile`: a forward at its best of inputs of one length, where that was
-    measured to help and can be had."""
+    """Whether a model goes through `torch.compile`: a forward, but in the paper's settings, of inputs of one length,
+    where that was measured to help and can be had."""
     gains = cell.length in family.compiles.get(cell.dtype, ())
-    wanted = gains and cell.profile == "best" and cell.device == "cpu" and not cell.small
+    wanted = gains and cell.profile != "paper" and cell.device == "cpu" and not cell.small
     alike = cell.measure != "training" and len(set(cell.texts)) <= 1
     return wanted and alike and shutil.which("g++") is not None
+
+
+def is_prepacked(family: Family, cell: "Cell") -> bool:
+    """Whether a model's weights are prepacked where that can be: of what comes from transformers, at its best alone."""
+    return cell.profile == "best" or (cell.profile == "stock" and family.model_type == MaBertConfig.model_type)
 
 
 def compiled(model: torch.nn.Module) -> Any:
@@ -177,7 +185,7 @@ class Forward:
         if is_compiled(family, cell):
             self.hastening = COMPILED
             self.model = compiled(self.model)
-        elif cell.profile == "best" and can_prepack(self.model.device, self.model.dtype):
+        elif is_prepacked(family, cell) and can_prepack(self.model.device, self.model.dtype):
             self.hastening = PREPACKED
             self.model = prepack(self.model)
         self.setting = self._named([(1, cell.length)])
@@ -294,7 +302,7 @@ class TrainingStep:
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
-        self.device, self.sparse = cell.device, cell.profile == "best"
+        self.device, self.sparse = cell.device, cell.profile != "paper"
         self.setting = hastened(family, config, cell) or config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()

@@ -41,7 +41,12 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
     rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
-    rivals.add_argument("--profile", nargs="+", metavar="NAME", help="paper: as Table A2 has it; best [best]")
+    rivals.add_argument(
+        "--profile",
+        nargs="+",
+        metavar="NAME",
+        help="paper: as Table A2 has it; stock: rivals as transformers runs them; best [best]",
+    )
     fast = "[bfloat16 where there are instructions for it]"
     rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16 float32 {fast}")
     rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")

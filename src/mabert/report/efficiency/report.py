@@ -20,7 +20,11 @@ from mabert.report.efficiency.tables import (
 from mabert.report.machine import code_of, machine_of
 
 TITLE = "Efficiency over length"
-PROFILE_TITLES = {"paper": "The paper's settings", "best": "Each model at its best"}
+PROFILE_TITLES = {
+    "paper": "The paper's settings",
+    "stock": "Rivals as transformers runs them",
+    "best": "Each model at its best",
+}
 
 _RATIOS = (
     "A rival's number over MaBERT's: above 1, MaBERT needs less. Where a rival took turns with MaBERT alone, and the "

@@ -21,7 +21,7 @@ NAMES = {
 """Every model that is measured, in the order of the tables."""
 
 MEASURES = ("memory", "latency", "training")
-PROFILES = ("paper", "best")
+PROFILES = ("paper", "stock", "best")
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 
 Key = tuple[datetime, str]
@@ -40,7 +40,8 @@ class Condition(NamedTuple):
     """What is the same for all models that are held against each other.
 
     Attributes:
-        profile: ``"paper"`` for the paper's settings, ``"best"`` for each model's fastest.
+        profile: ``"paper"`` for the paper's settings, ``"stock"`` for rivals as transformers runs them, ``"best"`` for
+            each model's fastest.
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: ``"cpu"`` or ``"cuda"``.
         machine: Its name, threads and torch's version; empty unless results of several machines are read together.
