@@ -2,6 +2,7 @@
 alone."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -85,17 +86,7 @@ def speed_figure(results: Results, condition: Condition) -> Figure | None:
     figure = Figure(figsize=SPEED_SIZE, layout="constrained")
     axes = figure.subplots()
     for model, points in lines.items():
-        look = LOOKS[model]
-        axes.plot(
-            list(points),
-            list(points.values()),
-            color=look.colour,
-            marker=look.marker,
-            linewidth=_width(model),
-            markersize=7 if model == "mabert" else 5,
-            label=NAMES[model],
-            zorder=4 if model == "mabert" else 3,
-        )
+        axes.plot(list(points), list(points.values()), label=NAMES[model], **_strokes(model))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens a second")
     _lengths(axes, sorted({length for points in lines.values() for length in points}))
@@ -108,7 +99,6 @@ def speed_figure(results: Results, condition: Condition) -> Figure | None:
 
 
 def _line(axes: Axes, model: str, rows: Mapping[int, Row]) -> None:
-    look, ours = LOOKS[model], model == "mabert"
     points = curve(rows)
     spread = [
         (value - rows[length].numbers.get("fastest_ms", value), rows[length].numbers.get("slowest_ms", value) - value)
@@ -118,15 +108,18 @@ def _line(axes: Axes, model: str, rows: Mapping[int, Row]) -> None:
         list(points),
         list(points.values()),
         list(zip(*spread, strict=True)) or None,
-        color=look.colour,
-        marker=look.marker,
-        linewidth=_width(model),
-        markersize=7 if ours else 5,
         elinewidth=0.9,
-        markeredgecolor="white" if ours else look.colour,
+        markeredgecolor="white" if model == "mabert" else LOOKS[model].colour,
         markeredgewidth=0.6,
-        zorder=4 if ours else 3,
+        **_strokes(model),
     )
+
+
+def _strokes(model: str) -> dict[str, Any]:
+    """How a model's own line is drawn."""
+    look, ours = LOOKS[model], model == "mabert"
+    dots = {"marker": look.marker, "markersize": 7 if ours else 5}
+    return {"color": look.colour, "linewidth": _width(model), **dots, "zorder": 4 if ours else 3}
 
 
 def _paper_line(axes: Axes, model: str, points: Mapping[int, float]) -> None:
