@@ -621,7 +621,7 @@ def test_a_run_writes_what_the_report_reads(tmp_path):
     assert json.loads(path.read_text()) == result
     assert {row["length"] for row in result["rows"]} == {16, 32}
     assert {row["status"] for row in result["rows"]} == {"measured"}
-    assert len(result["rows"]) == 2 * 2 * 3 * 2
+    assert len(result["rows"]) == 2 * 2 * 3 * len(PROFILES)
     with pytest.raises(ValueError, match="a quick trial run, whose numbers say nothing"):
         load_results([path])
     path.write_text(json.dumps({**result, "quick": False}))
