@@ -90,7 +90,8 @@ def test_attention_is_what_it_is_defined_as_within_a_window_and_beside_padding(l
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_full_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypatch, padded):
+@pytest.mark.parametrize("window", [None, 9, 300])
+def test_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypatch, padded, window):
     calls = []
     monkeypatch.setattr(fast, "attention_pays", lambda *_: True)
     kernel = fast.softmax_attention
@@ -98,14 +99,15 @@ def test_full_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypa
         fast, "softmax_attention", lambda *given, **named: calls.append(given) or kernel(*given, **named)
     )
     heads = torch.randn(3, 2, 2, 40, 32, requires_grad=True)
+    options = {"scaling": 0.5, "sliding_window": window}
     keys = torch.arange(40) < torch.tensor([[40], [13]]) if padded else None
     with torch.no_grad():
-        mixed = fast.attention(Layer(), *heads, keys, scaling=0.5)[0]
+        mixed = fast.attention(Layer(), *heads, keys, **options)[0]
         assert len(calls) == 1
-        fast.attention(Layer(), *heads, keys, scaling=0.5, dropout=0.1)
-        fast.attention(Layer(), *heads, torch.ones(2, 1, 40, 40, dtype=torch.bool), scaling=0.5)
-        fast.attention(Layer(), *heads[..., :8], keys, scaling=0.5)
-    other = fast.attention(Layer(), *heads, keys, scaling=0.5)[0]
+        fast.attention(Layer(), *heads, keys, **options, dropout=0.1)
+        fast.attention(Layer(), *heads, torch.ones(2, 1, 40, 40, dtype=torch.bool), **options)
+        fast.attention(Layer(), *heads[..., :8], keys, **options)
+    other = fast.attention(Layer(), *heads, keys, **options)[0]
     assert len(calls) == 1, "not in training, with dropout, a mask of pairs or narrow heads"
     torch.testing.assert_close(mixed[:, :13], other[:, :13], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mixed[0], other[0], rtol=1e-4, atol=1e-5)

@@ -26,8 +26,8 @@ from mabert.bench.gpu import models as whole
 from mabert.bench.gpu import pieces as kept
 from mabert.bench.gpu.pieces import GPU_LOST, Pieces
 from mabert.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs
+from mabert.bench.profiles import SMALL, Cell
 from mabert.bench.results import measured_on
-from mabert.bench.tasks import SMALL, Cell
 from mabert.environment import installed
 from mabert.processes import end_with_parent
 

@@ -15,11 +15,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from mabert import MaBertConfig, MaBertModel
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import memory, models, tasks
+from mabert.bench import memory, models, profiles, tasks
 from mabert.bench import worker as worker_module
 from mabert.bench.models import Plan
+from mabert.bench.profiles import SMALL, Cell
 from mabert.bench.rounds import interleave
-from mabert.bench.tasks import SMALL, Cell, Forward, TrainingStep
+from mabert.bench.tasks import Forward, TrainingStep
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import CellError, Ready, Worker, status_of
 from mabert.infer.info import peak_at
@@ -433,11 +434,17 @@ def test_a_forward_holds_no_more_than_the_scan_reads_and_writes(pattern):
 
 def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
     whole = cell(small=False, length=1024)
-    short = [name for name in NAMES if tasks.is_compiled(FAMILIES[name], replace(whole, length=1023))]
-    assert short == ["modernbert"]
+    lengths = (255, 256, 1023, 1024)
+    for setting, expected in {
+        "best": [["modernbert"], [], [], ["deberta"]],
+        "stock": [["modernbert"], ["modernbert"], ["modernbert"], ["deberta"]],
+        "paper": [[], [], [], []],
+    }.items():
+        asked = [replace(whole, length=length, profile=setting) for length in lengths]
+        assert [[name for name in NAMES if profiles.is_compiled(FAMILIES[name], each)] for each in asked] == expected
     for dtype in ("bfloat16", "float32"):
         asked = replace(whole, dtype=dtype)
-        assert [name for name in NAMES if tasks.is_compiled(FAMILIES[name], asked)] == ["deberta"]
+        assert [name for name in NAMES if profiles.is_compiled(FAMILIES[name], asked)] == ["deberta"]
     for fields in (
         {"profile": "paper"},
         {"device": "cuda"},
@@ -445,10 +452,10 @@ def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
         {"measure": "throughput", "texts": (1024, 1000)},
         {"measure": "training"},
     ):
-        assert not tasks.is_compiled(FAMILIES["deberta"], replace(whole, **fields))
-    assert tasks.is_compiled(FAMILIES["deberta"], replace(whole, measure="throughput", texts=(1024,) * 3))
-    monkeypatch.setattr(tasks.shutil, "which", lambda _: None)
-    assert not tasks.is_compiled(FAMILIES["deberta"], whole), "without a compiler it runs as it is, and its row says so"
+        assert not profiles.is_compiled(FAMILIES["deberta"], replace(whole, **fields))
+    assert profiles.is_compiled(FAMILIES["deberta"], replace(whole, measure="throughput", texts=(1024,) * 3))
+    monkeypatch.setattr(profiles.shutil, "which", lambda _: None)
+    assert not profiles.is_compiled(FAMILIES["deberta"], whole), "without a compiler it runs as it is, as its row says"
 
 
 @pytest.mark.slow
@@ -587,7 +594,7 @@ def test_bigbirds_rows_say_which_sparse_attention_ran():
 @pytest.mark.parametrize("name", NAMES)
 def test_models_of_a_recipes_sizes_run_at_any_length(name):
     family, small = FAMILIES[name], replace(cell(length=600, dtype="float32"), small=False, recipe="mini")
-    config = tasks.configured(family, small)
+    config = profiles.configured(family, small)
     assert (config.hidden_size, config.intermediate_size % 288) == (192, 192 if name != "modernbert" else 0)
     assert config.vocab_size == family.base_config().vocab_size
     assert Forward(family, small)() > 0

@@ -12,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import parts
 from mabert.bench.limits import copy_rate, matrix_rate
-from mabert.bench.tasks import DTYPES, SMALL, Cell, Forward
+from mabert.bench.profiles import DTYPES, SMALL, Cell
+from mabert.bench.tasks import Forward
 from mabert.model import MaBertConfig, MaBertModel
 from mabert.model.prepack import PackedLinear, can_prepack
 

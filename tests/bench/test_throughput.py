@@ -7,7 +7,8 @@ import torch
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench import tasks, throughput
-from mabert.bench.tasks import Cell, Throughput
+from mabert.bench.profiles import Cell
+from mabert.bench.tasks import Throughput
 from mabert.bench.throughput import SHARES, ManyTexts, best_of, collections, speed
 from mabert.bench.turns import Protocol
 from mabert.bench.worker import CellError

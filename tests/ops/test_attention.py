@@ -18,6 +18,7 @@ from tests.tolerances import assert_close
 PASSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # every example has the same instructions
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=PASSED)
 DTYPES = (torch.float32, torch.bfloat16)
+WINDOWS = (None, 0, 1, 7, 64, 256, 1000)
 TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300)
 Call = tuple[dict[str, Tensor], int, dict[str, Any]]
 
@@ -42,6 +43,7 @@ def calls(draw: Any) -> Call:
         batch = 1
         options["cu_seqlens"] = draw(offsets(time))
     options["mask"] = draw(masks(batch, time))
+    options["window"] = draw(st.sampled_from(WINDOWS))
     dtype = draw(st.sampled_from(DTYPES))
     torch.manual_seed(draw(st.integers(0, 2**31)))
     wide = torch.randn(3, batch, time, 2 * heads * size).to(dtype)
@@ -72,20 +74,25 @@ def test_it_agrees_with_the_reference(call: Call) -> None:
     assert_close("softmax_attention", "output", actual, expected)
 
 
+@pytest.mark.parametrize("window", [None, 0, 9])
 @pytest.mark.parametrize("time", [1, 40, 200])
-def test_the_reference_is_what_sdpa_computes(time: int) -> None:
+def test_the_reference_is_what_sdpa_computes(time: int, window: int | None) -> None:
     inputs = {name: tensor.double() for name, tensor in plain(time=time).items()}
     query, key, value = (tensor.view(2, time, 2, 64).transpose(1, 2) for tensor in inputs.values())
-    expected = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(2, time, 128)
-    assert_close("reference", "output", attend(inputs, 2, {}, "reference"), expected)
+    near = (torch.arange(time)[:, None] - torch.arange(time)).abs() <= (time if window is None else window)
+    expected = scaled_dot_product_attention(query, key, value, near).transpose(1, 2).reshape(2, time, 128)
+    assert_close("reference", "output", attend(inputs, 2, {"window": window}, "reference"), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 3, 40])
 @pytest.mark.parametrize("left", [0, 1, 50])
 @pytest.mark.parametrize("right", [0, 7, 300])
-def test_padding_and_the_rest_of_the_batch_change_no_bit(dtype: torch.dtype, left: int, right: int) -> None:
-    inputs = plain(batch=1, dtype=dtype)
-    alone = attend(inputs, 2, {})
+def test_padding_and_the_rest_of_the_batch_change_no_bit(
+    dtype: torch.dtype, window: int | None, left: int, right: int
+) -> None:
+    inputs = plain(batch=1, time=330, dtype=dtype)
+    alone = attend(inputs, 2, {"window": window})
     padded = {
         name: torch.cat(
             [torch.full((1, left, 128), float("nan"), dtype=dtype), tensor, torch.randn(1, right, 128).to(dtype)], 1
@@ -93,32 +100,34 @@ def test_padding_and_the_rest_of_the_batch_change_no_bit(dtype: torch.dtype, lef
         for name, tensor in inputs.items()
     }
     padded = {name: torch.cat([tensor, torch.randn_like(tensor)]) for name, tensor in padded.items()}
-    mask = torch.zeros(2, left + 130 + right, dtype=torch.bool)
-    mask[0, left : left + 130] = True
+    mask = torch.zeros(2, left + 330 + right, dtype=torch.bool)
+    mask[0, left : left + 330] = True
     mask[1] = True
-    beside = attend(padded, 2, {"mask": mask})
-    assert torch.equal(beside[0, left : left + 130], alone[0])
+    beside = attend(padded, 2, {"mask": mask, "window": window})
+    assert torch.equal(beside[0, left : left + 330], alone[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_packed_sequences_are_those_of_rows_of_their_own(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("window", [None, 20])
+def test_packed_sequences_are_those_of_rows_of_their_own(dtype: torch.dtype, window: int | None) -> None:
     inputs = plain(batch=1, time=300, dtype=dtype)
     cuts = [0, 1, 1, 98, 300]
-    packed = attend(inputs, 2, {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)})
+    packed = attend(inputs, 2, {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32), "window": window})
     for start, end in itertools.pairwise(cuts):
-        alone = attend({name: tensor[:, start:end] for name, tensor in inputs.items()}, 2, {})
+        alone = attend({name: tensor[:, start:end] for name, tensor in inputs.items()}, 2, {"window": window})
         assert torch.equal(packed[:, start:end], alone)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_number_of_threads_changes_no_bit(threads: int, dtype: torch.dtype) -> None:
+def test_the_number_of_threads_changes_no_bit(threads: int, window: int | None, dtype: torch.dtype) -> None:
     inputs = plain(batch=1, time=700, dtype=dtype)
-    expected = attend(inputs, 2, {})
+    expected = attend(inputs, 2, {"window": window})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert torch.equal(attend(inputs, 2, {}), expected)
+        assert torch.equal(attend(inputs, 2, {"window": window}), expected)
     finally:
         torch.set_num_threads(before)
 
@@ -175,9 +184,37 @@ def test_a_sequence_without_keys_gives_zeros(dtype: torch.dtype) -> None:
         assert out[0].ne(0).any()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_window_as_wide_as_the_sequence_is_none(dtype: torch.dtype) -> None:
+    inputs = plain(time=600, dtype=dtype)
+    whole = attend(inputs, 2, {})
+    assert torch.equal(attend(inputs, 2, {"window": 599}), whole)
+    narrower = attend(inputs, 2, {"window": 598})
+    assert [bool((narrower[:, t] == whole[:, t]).all()) for t in (0, 1, 598, 599)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_behind_a_window_has_no_effect_and_a_step_that_sees_nothing_gives_zeros(dtype: torch.dtype) -> None:
+    inputs = plain(batch=1, time=600, dtype=dtype)
+    changed = {name: tensor.clone() for name, tensor in inputs.items()}
+    for tensor in changed.values():
+        tensor[:, 300] *= -3
+    before, after = (attend(each, 2, {"window": 64}) for each in (inputs, changed))
+    differ = (before != after).any(dim=-1)[0].nonzero().flatten().tolist()
+    assert differ == list(range(300 - 64, 300 + 64 + 1))
+    mask = torch.zeros(1, 600, dtype=torch.bool)
+    mask[0, [10, 500]] = True
+    for backend in ("cpu", "reference"):
+        out = attend(inputs, 2, {"window": 64, "mask": mask}, backend)
+        seen = out.ne(0).any(dim=-1)[0].nonzero().flatten().tolist()
+        assert seen == [*range(75), *range(436, 565)]
+        assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
 def test_empty_inputs_give_empty_outputs(shape: tuple[int, int]) -> None:
-    assert attend(plain(*shape), 2, {}).shape == (*shape, 128)
+    for window in (None, 3):
+        assert attend(plain(*shape), 2, {"window": window}).shape == (*shape, 128)
 
 
 def test_what_it_cannot_do_it_says() -> None:
@@ -187,6 +224,8 @@ def test_what_it_cannot_do_it_says() -> None:
         softmax_attention(query, key, value, 3)
     with pytest.raises(ValueError, match="scale must be positive, got 0"):
         softmax_attention(query, key, value, 2, scale=0.0)
+    with pytest.raises(ValueError, match="window must be at least 0, got -1"):
+        softmax_attention(query, key, value, 2, window=-1)
     with pytest.raises(ValueError, match=r"value must have the dtype of query, torch\.float32, got torch\.bfloat16"):
         softmax_attention(query, key, value.bfloat16(), 2)
     with pytest.raises(ValueError, match="softmax_attention has no gradient"):
@@ -194,7 +233,7 @@ def test_what_it_cannot_do_it_says() -> None:
 
 
 def test_opcheck() -> None:
-    arguments = (*plain(time=20).values(), 2, 0.1, torch.rand(2, 20) < 0.5, None, "cpu")
+    arguments = (*plain(time=20).values(), 2, 0.1, torch.rand(2, 20) < 0.5, None, 3, "cpu")
     torch.library.opcheck(torch.ops.mabert.softmax_attention.default, arguments)
 
 
@@ -218,6 +257,7 @@ def test_it_is_asked_for_where_it_was_measured_to_pay(
     monkeypatch.setattr(amx, "may_use_amx", lambda: True)
     hidden = torch.empty(1, tokens, 64, dtype=dtype)
     assert backends.attention_pays(hidden, sequences) is pays
+    assert backends.attention_pays(hidden, sequences, True) is (pays and "amx_bf16" not in names)
     with use_backend("reference"):
         assert not backends.attention_pays(hidden, sequences)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,9 +1,9 @@
 """This package's attention for encoders of transformers: the same numbers sooner, as one more of its implementations.
 
-`from_pretrained(..., attn_implementation="mabert")`, once `mabert` is imported. Full attention goes through
+`from_pretrained(..., attn_implementation="mabert")`, once `mabert` is imported. Attention goes through
 `mabert.ops.softmax_attention` in inference where that is faster than SDPA, and through SDPA elsewhere. Within a window
-no scores far outside of it are computed, where transformers gives SDPA a mask of time x time and SDPA computes every
-score of it: queries go block by block, each with the keys that its window reaches, in one call of SDPA. Padding is a
+neither computes scores far outside of it, where transformers gives SDPA a mask of time x time and SDPA computes every
+score of it: for SDPA queries go block by block, each with the keys that its window reaches, in one call. Padding is a
 mask of keys, never a matrix.
 """
 
@@ -65,9 +65,16 @@ def attention(
     options["is_causal"] = False
     if attention_mask is not None and attention_mask.dim() > 2:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    if sliding_window is None or query.shape[2] <= sliding_window:
-        return _full(module, query, key, value, attention_mask, **options)
-    return _windowed(module, query, key, value, attention_mask, sliding_window - 1, **options)
+    reach = None if sliding_window is None or query.shape[2] <= sliding_window else sliding_window - 1
+    if _kernel_serves(query, key, reach is not None, options):
+        heads, size = query.shape[1], query.shape[3]
+        rows = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
+        mixed = softmax_attention(*rows, heads, scale=options.get("scaling"), mask=attention_mask, window=reach)
+        return mixed.unflatten(2, (heads, size)), None
+    if reach is not None:
+        return _windowed(module, query, key, value, attention_mask, reach, **options)
+    shown = None if attention_mask is None else attention_mask[:, None, None]
+    return sdpa_attention_forward(module, query, key, value, shown, **options)
 
 
 def mask(*arguments: Any, **named: Any) -> Tensor | None:
@@ -82,30 +89,19 @@ def mask(*arguments: Any, **named: Any) -> Tensor | None:
     return None if padding is None or (not is_tracing() and bool(padding.all())) else padding.bool()
 
 
-def _full(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    if _kernel_serves(query, key, options):
-        heads, size = query.shape[1], query.shape[3]
-        rows = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
-        mixed = softmax_attention(*rows, heads, scale=options.get("scaling"), mask=keys)
-        return mixed.unflatten(2, (heads, size)), None
-    shown = None if keys is None else keys[:, None, None]
-    return sdpa_attention_forward(module, query, key, value, shown, **options)
-
-
-def _kernel_serves(query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
+def _kernel_serves(query: Tensor, key: Tensor, windowed: bool, options: dict[str, Any]) -> bool:
     """Whether `softmax_attention` may and should serve a call."""
     if torch.is_grad_enabled() or is_tracing() or query.shape != key.shape or query.shape[3] % HEAD_SIZE_STEP:
         return False
     if options.get("dropout") or any(options.get(name) is not None for name in OF_SDPA):
         return False
-    return attention_pays(query[:, 0], query.shape[0])
+    return attention_pays(query[:, 0], query.shape[0], windowed)
 
 
 def _windowed(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, reach: int, **options: Any
 ) -> tuple[Tensor, None]:
+    """What `attention` returns, by SDPA."""
     batch, heads, time, size = query.shape
     valid = torch.ones(1, time, dtype=torch.bool, device=query.device) if keys is None else keys
     if time <= 2 * BLOCK:

@@ -15,6 +15,7 @@ class Deberta(Family):
     tokenizer = "deberta"
     # Its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise.
     compiles: ClassVar = dict.fromkeys(("bfloat16", "float32"), range(1024, sys.maxsize))
+    compiles_at_best: ClassVar = compiles
     base: ClassVar = {
         "hidden_size": 768,
         "num_hidden_layers": 12,

@@ -87,8 +87,9 @@ class Family:
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
-        compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster than prepacked weights do, each with
+        compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster, as transformers has it, each with
             the tokens of the inputs of which that was seen.
+        compiles_at_best: The same of it with this package's attention, beside prepacked weights.
     """
 
     name: ClassVar[str]
@@ -101,6 +102,7 @@ class Family:
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = attention.NAME
     compiles: ClassVar[Mapping[str, range]] = {}
+    compiles_at_best: ClassVar[Mapping[str, range]] = {}
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """The configuration of the published model of base size, with some fields changed."""

@@ -28,9 +28,9 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 
 from mabert.baselines import attention
 from mabert.bench.parts import PRODUCTS, REST, profiled
+from mabert.bench.profiles import DTYPES
 from mabert.bench.results import measured_on, write
 from mabert.bench.rounds import Spread, in_turns
-from mabert.bench.tasks import DTYPES
 from mabert.bench.worker import ALLOCATION
 from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig, MaBertModel

@@ -1,6 +1,7 @@
 """The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and time of a training step.
 
-See `mabert.bench.tasks` for what is run, and `mabert.bench.turns` for how it is timed.
+See `mabert.bench.tasks` for what is run, `mabert.bench.profiles` for how it is set up, and `mabert.bench.turns` for how
+it is timed.
 """
 
 import itertools
@@ -17,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mabert.baselines.registry import FAMILIES, family_named
+from mabert.bench.profiles import DTYPES, Cell, model_of
 from mabert.bench.results import measured_on, write
-from mabert.bench.tasks import DTYPES, Cell, model_of
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import Worker
 from mabert.environment import fast_dtype

@@ -19,8 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.limits import copy_rate, matrix_rate
+from mabert.bench.profiles import DTYPES, Cell
 from mabert.bench.results import measured_on, write
-from mabert.bench.tasks import DTYPES, Cell, Forward
+from mabert.bench.tasks import Forward
 from mabert.model import MaBertConfig
 
 LENGTHS = (512, 4096)
@@ -78,7 +79,7 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
         length: Tokens.
         dtype: Name of the weights' dtype.
         rounds: Forwards.
-        small: Whether the model is of `mabert.bench.tasks.SMALL` sizes.
+        small: Whether the model is of `mabert.bench.profiles.SMALL` sizes.
     """
     forward = Forward(FAMILIES["mabert"], Cell("latency", "best", dtype, length, small=small))
     forward()

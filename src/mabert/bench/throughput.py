@@ -20,8 +20,8 @@ from rich.table import Table
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.lengths import draw
 from mabert.bench.models import QUICK, Plan
+from mabert.bench.profiles import Cell
 from mabert.bench.results import measured_on, write
-from mabert.bench.tasks import Cell
 from mabert.bench.turns import FIRST_CALL, Bench, Protocol, Row
 from mabert.bench.worker import CellError, Worker
 from mabert.environment import fast_dtype

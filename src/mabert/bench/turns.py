@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from mabert.bench.memory import free_memory
+from mabert.bench.profiles import Cell
 from mabert.bench.rounds import Spread
-from mabert.bench.tasks import Cell
 from mabert.bench.worker import CellError, Ready, Worker
 
 LONGEST = 1_000_000

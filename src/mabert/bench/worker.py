@@ -15,7 +15,8 @@ from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
 from mabert.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
-from mabert.bench.tasks import Cell, Forward, Throughput, TrainingStep, sizes_of
+from mabert.bench.profiles import Cell, sizes_of
+from mabert.bench.tasks import Forward, Task, Throughput, make
 from mabert.memory import is_want_of_memory
 from mabert.processes import LARGEST_KEPT, context
 
@@ -234,13 +235,13 @@ class Answers:
 
     def __init__(self, name: str) -> None:
         self.family = FAMILIES[name]
-        self.task: Forward | TrainingStep | None = None
+        self.task: Task | None = None
 
     def prepare(self, cell: Cell) -> Ready:
         self.release()
         if cell.device == "cpu":  # a GPU's driver maps far more than it uses
             limit_memory(free_memory())
-        self.task = cell.make(self.family)
+        self.task = make(self.family, cell)
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
     def call(self) -> float:

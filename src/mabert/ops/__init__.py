@@ -158,6 +158,7 @@ def softmax_attention(
     scale: float | None = None,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Attend from every step to every valid step of its sequence, without a matrix of all scores. For inference.
 
@@ -176,6 +177,9 @@ def softmax_attention(
             sequence without any gives 0. None for all.
         cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: no step looks across an
             offset. None where each row is a sequence.
+        window: Steps on either side that a step looks at, itself besides, as in Longformer (Beltagy et al., 2020) and
+            ModernBERT; masked ones between count as steps. A step without a valid one in its window gets 0. None for
+            all.
 
     Returns:
         ``(batch, time, width)``, contiguous, in the dtype of ``query``.
@@ -196,10 +200,12 @@ def softmax_attention(
     scale = (width // heads) ** -0.5 if scale is None else scale
     if not scale > 0:
         raise ValueError(f"scale must be positive, got {scale}")
+    if window is not None and window < 0:
+        raise ValueError(f"window must be at least 0, got {window}")
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value)):
         raise ValueError(
             "softmax_attention has no gradient: call it under torch.no_grad(), or use "
             "torch.nn.functional.scaled_dot_product_attention"
         )
     wide = (widen(query), widen(key), widen(value))
-    return attention_op(*wide, heads, scale, mask, cu_seqlens, requested_backend()).to(query.dtype)
+    return attention_op(*wide, heads, scale, mask, cu_seqlens, window, requested_backend()).to(query.dtype)

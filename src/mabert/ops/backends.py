@@ -142,7 +142,7 @@ AMX_PAYS_FROM = 1024
 """Tokens of a single text from which our attention is faster on a processor with AMX than torch's own."""
 
 
-def attention_pays(tensor: torch.Tensor, sequences: int) -> bool:
+def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False) -> bool:
     """Tell whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
 
     It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
@@ -152,12 +152,15 @@ def attention_pays(tensor: torch.Tensor, sequences: int) -> bool:
     Args:
         tensor: ``(batch, time, width)``; under autocast its dtype stands for the products', as there.
         sequences: How many there are, in rows of their own or packed.
+        windowed: Whether it is within a window, for which there is no code for AMX.
     """
     if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
         return False
     instructions = _instructions()
     if "amx_bf16" not in instructions:
         return "avx512_bf16" in instructions
+    if windowed:
+        return False
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
     if dtype != torch.bfloat16 or (sequences == 1 and tensor.shape[1] < AMX_PAYS_FROM):
         return False

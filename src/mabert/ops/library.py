@@ -309,15 +309,16 @@ def attention_op(
     scale: float,
     mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    window: int | None,
     backend: str,
 ) -> Tensor:
     """Return the attention's output, contiguous. It has no gradient."""
     choice = choose(backend, query, key, value, among=("reference", "cpu"))
     warn_if_slow(choice)
     if choice.name == "cpu":
-        return _kernels(choice.name).attention(query, key, value, heads, scale, mask, cu_seqlens)
+        return _kernels(choice.name).attention(query, key, value, heads, scale, mask, cu_seqlens, window)
     return reference.softmax_attention(
-        query, key, value, heads, scale=scale, mask=mask, cu_seqlens=cu_seqlens
+        query, key, value, heads, scale=scale, mask=mask, cu_seqlens=cu_seqlens, window=window
     ).contiguous()
 
 
@@ -330,6 +331,7 @@ def _(
     scale: float,
     mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    window: int | None,
     backend: str,
 ) -> Tensor:
     return query.new_empty(query.shape)

@@ -121,6 +121,7 @@ def softmax_attention(
     scale: float,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Attend sequence by sequence; see `mabert.ops.softmax_attention` for the contract."""
     dtype = _working_dtype(query, key, value)
@@ -132,8 +133,11 @@ def softmax_attention(
     for row, start, end in spans(cu_seqlens, rows, time):
         split = (end - start, heads, width // heads)
         q, k, v = (tensor[row, start:end].reshape(split).transpose(0, 1) for tensor in (query, key, value))
-        scores = (q @ k.transpose(1, 2) * scale).masked_fill(~valid[row, start:end], float("-inf"))
-        weights = scores.softmax(dim=-1) if bool(valid[row, start:end].any()) else torch.zeros_like(scores)
+        steps = torch.arange(end - start, device=query.device)
+        near = (steps[:, None] - steps).abs() <= (end - start if window is None else window)
+        seen = near & valid[row, start:end]
+        scores = (q @ k.transpose(1, 2) * scale).masked_fill(~seen, float("-inf"))
+        weights = scores.softmax(dim=-1).masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
         outputs.append((weights @ v).transpose(0, 1).reshape(end - start, width))
     attended = torch.cat(outputs).view(rows, time, width) if outputs else torch.zeros_like(query)
     return attended.to(output_dtype)

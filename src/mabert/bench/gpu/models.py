@@ -15,7 +15,8 @@ from mabert.baselines.registry import FAMILIES
 from mabert.bench import lengths
 from mabert.bench.gpu.clock import interleave, peak_bytes
 from mabert.bench.gpu.pieces import Pieces
-from mabert.bench.tasks import Cell, Forward, compiled
+from mabert.bench.profiles import Cell
+from mabert.bench.tasks import Forward, compiled
 from mabert.memory import is_want_of_memory
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 

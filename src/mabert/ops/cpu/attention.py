@@ -4,6 +4,10 @@ One job carries some queries of one head through all keys of their sequence. Key
 ones only, so masked ones cost nothing and padding cannot change a bit of the result. Scores, maxima, sums and the
 output are float32; for bfloat16 inputs the weights are rounded to bfloat16 for the second product, as torch's kernels
 do. The running maximum and sum are those of Milakov and Gimelshein (2018), as in FlashAttention (Dao et al., 2022).
+
+Within a window the panels of keys that no query of a block reaches are left out. Blocks of keys begin at the same keys
+whichever queries share a block, and a key outside of a query's window adds zero to its sums: so here too no bit of a
+query's result depends on what stands beside it.
 """
 
 from typing import Any
@@ -46,6 +50,7 @@ QUERIES = 8 * TILE_ROWS
 KEYS = 8 * TILE_COLUMNS
 """Columns of a block of scores."""
 
+_WINDOWED_QUERIES = 2 * TILE_ROWS  # the fewer, the fewer scores out of their windows are computed
 _JOBS_PER_THREAD = 8
 _VECTOR = 4 * LANES
 _PANEL = 4 * TILE_COLUMNS
@@ -55,10 +60,13 @@ _LEAST = float32(np.finfo(np.float32).min)  # infinite scores leave no NaN behin
 
 
 @njit
-def _pack_keys(tensor: Any, row: int, offset: int, keys: Any, count: int, words: int, target: int) -> None:
-    """Turn keys into panels: for each word along the head, that word of neighbouring keys; zeros past the last key."""
+def _pack_keys(
+    tensor: Any, row: int, offset: int, keys: Any, begin: int, end: int, count: int, words: int, target: int
+) -> None:
+    """Turn the keys from ``begin`` to ``end``, a panel's, into panels: for each word along the head, that word of
+    neighbouring keys; zeros past the last of all ``count``."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
-    for j in range(-(-count // TILE_COLUMNS) * TILE_COLUMNS):
+    for j in range(begin, -(-end // TILE_COLUMNS) * TILE_COLUMNS):
         column = target + (j // TILE_COLUMNS) * words * _PANEL + 4 * (j % TILE_COLUMNS)
         if j < count:
             key = source + keys[j] * tensor[STEP]
@@ -70,10 +78,23 @@ def _pack_keys(tensor: Any, row: int, offset: int, keys: Any, count: int, words:
 
 
 @njit
-def _pack_values(tensor: Any, row: int, offset: int, keys: Any, count: int, size: int, depth: int, target: int) -> None:
-    """Turn values into panels of neighbouring channels: a word for each key, or for two keys in bfloat16."""
+def _pack_values(
+    tensor: Any,
+    row: int,
+    offset: int,
+    keys: Any,
+    begin: int,
+    end: int,
+    count: int,
+    size: int,
+    depth: int,
+    target: int,
+) -> None:
+    """Turn values of the same keys into panels of neighbouring channels, of ``depth`` words: one for each of all keys,
+    or for two keys in bfloat16."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
-    for d in range(depth):
+    per_word = 1 + tensor[BF16]
+    for d in range(begin // per_word, -(-end // per_word)):
         if tensor[BF16]:
             first = source + keys[2 * d] * tensor[STEP]
             second = source + keys[min(2 * d + 1, count - 1)] * tensor[STEP]
@@ -111,11 +132,23 @@ def _multiply(bf16: int, left: int, left_row: int, panel: int, depth: int, resul
 
 
 @njit
+def _hide(scores: int, begin: int, end: int) -> None:
+    """Make scores from one column to another the lowest there are, whose weight is zero."""
+    whole = begin + (end - begin) // LANES * LANES
+    for c in range(begin, whole, LANES):
+        store(scores + 4 * c, splat(_LOWEST))
+    for c in range(whole, end):
+        store_one(scores + 4 * c, _LOWEST)
+
+
+@njit
 def _weigh(
     scores: int,
     weights: int,
-    columns: int,
-    count: int,
+    begin: int,
+    first: int,
+    last: int,
+    end: int,
     scale: Any,
     bf16: int,
     peak: int,
@@ -123,11 +156,12 @@ def _weigh(
     out: int,
     size: int,
 ) -> None:
-    """Turn one row of scores into weights relative to the largest so far, and bring what was summed up to that."""
-    for c in range(count, columns):
-        store_one(scores + 4 * c, _LOWEST)
+    """Turn the scores of one row, from column ``begin`` to ``end``, into weights relative to the largest so far, and
+    bring what was summed up to that. From ``first`` to ``last`` are keys that it looks at."""
+    _hide(scores, begin, first)
+    _hide(scores, last, end)
     highest = splat(_LOWEST)
-    for i in range(0, 4 * columns, _VECTOR):
+    for i in range(4 * begin, 4 * end, _VECTOR):
         highest = at_least(load(scores + i), highest)
     before = load_one(peak)
     now = max(before, largest(highest) * scale)
@@ -135,7 +169,7 @@ def _weigh(
     shift = splat(now)
     fade = exp2(splat(before) - shift)
     share = splat(float32(0.0))
-    for i in range(0, 4 * columns, _VECTOR):
+    for i in range(4 * begin, 4 * end, _VECTOR):
         weight = exp2(load(scores + i) * splat(scale) - shift)
         share = share + weight
         if bf16:
@@ -148,12 +182,33 @@ def _weigh(
 
 
 @njit
-def _divide(out: int, size: int, sums: int, count: int) -> None:
-    """Divide what was summed up by the sum of its weights; without any key it is zero already."""
-    if count > 0:
+def _divide(out: int, size: int, sums: int, seen: bool) -> None:
+    """Divide what was summed up by the sum of its weights; where no key was seen it is zero already."""
+    if seen:
         inverse = splat(float32(1.0)) / splat(total(load(sums)))
         for i in range(0, 4 * size, _VECTOR):
             store(out + i, load(out + i) * inverse)
+
+
+@njit
+def _reached(keys: Any, count: int, first: int, last: int, reach: int) -> tuple[int, int]:
+    """Find which of the keys the steps from ``first`` to ``last`` look at: all where nothing limits it."""
+    if reach < 0:
+        return 0, count
+    return int(np.searchsorted(keys[:count], first - reach)), int(np.searchsorted(keys[:count], last + reach))
+
+
+@njit
+def _reached_by_each(keys: Any, count: int, first: int, rows: int, reach: int, lows: Any, highs: Any) -> None:
+    """Do the same for each of neighbouring steps."""
+    low, high = _reached(keys, count, first, first, reach)
+    for r in range(rows):
+        if reach >= 0:
+            while low < count and keys[low] < first + r - reach:
+                low += 1
+            while high < count and keys[high] <= first + r + reach:
+                high += 1
+        lows[r], highs[r] = low, high
 
 
 @njit
@@ -167,6 +222,8 @@ def _attention_job(
     heads: int,
     size: int,
     scale: float,
+    reach: int,
+    block: int,
 ) -> None:
     group, head = job // heads, job % heads
     bf16 = tensors[_QUERY, BF16]
@@ -186,28 +243,34 @@ def _attention_job(
     packed_keys = peaks + QUERIES * 4
     packed_values = packed_keys + panels * words * _PANEL
     keys = np.empty(longest, np.int64)
+    lows, highs = np.empty(block, np.int64), np.empty(block, np.int64)
     row, start, count, depth = -1, -1, 0, 0
 
     for p in range(groups[group], groups[group + 1]):
         piece = pieces[p]
-        if piece[PIECE_ROW] != row or piece[PIECE_START] != start:
+        if reach >= 0 or piece[PIECE_ROW] != row or piece[PIECE_START] != start:
             row, start = piece[PIECE_ROW], piece[PIECE_START]
             count = find_valid(tensors[_MASK], row, start, piece[PIECE_END], keys)
             depth = -(-count // per_word)
-            _pack_keys(tensors[_KEY], row, offset, keys, count, words, packed_keys)
-            _pack_values(tensors[_VALUE], row, offset, keys, count, size, depth, packed_values)
-        for first in range(piece[PIECE_FIRST], piece[PIECE_LAST], QUERIES):
-            rows = min(QUERIES, piece[PIECE_LAST] - first)
+            low, high = _reached(keys, count, piece[PIECE_FIRST], piece[PIECE_LAST], reach)
+            low -= low % TILE_COLUMNS
+            _pack_keys(tensors[_KEY], row, offset, keys, low, high, count, words, packed_keys)
+            _pack_values(tensors[_VALUE], row, offset, keys, low, high, count, size, depth, packed_values)
+        for first in range(piece[PIECE_FIRST], piece[PIECE_LAST], block):
+            rows = min(block, piece[PIECE_LAST] - first)
             tiles = -(-rows // TILE_ROWS)
             _pack_queries(tensors[_QUERY], row, offset, first, rows, tiles * TILE_ROWS, words, query)
             for r in range(tiles * TILE_ROWS):
                 store_one(peaks + 4 * r, _LEAST)
             clear(sums, tiles * TILE_ROWS * _VECTOR)
             clear(out, tiles * TILE_ROWS * 4 * size)
-            for key in range(0, count, KEYS):
-                taken = min(KEYS, count - key)
-                columns = -(-taken // TILE_COLUMNS) * TILE_COLUMNS
-                for panel in range(columns // TILE_COLUMNS):
+            _reached_by_each(keys, count, first, rows, reach, lows, highs)
+            low, high = lows[0], highs[rows - 1]
+            for key in range(low // KEYS * KEYS, high, KEYS):
+                begin = max(0, low - key) // TILE_COLUMNS * TILE_COLUMNS
+                taken = min(KEYS, high - key)
+                end = -(-taken // TILE_COLUMNS) * TILE_COLUMNS
+                for panel in range(begin // TILE_COLUMNS, end // TILE_COLUMNS):
                     of_panel = packed_keys + (key // TILE_COLUMNS + panel) * words * _PANEL
                     for tile in range(tiles):
                         left = query + tile * TILE_ROWS * 4 * words
@@ -217,8 +280,10 @@ def _attention_job(
                     _weigh(
                         scores + r * 4 * KEYS,
                         weights + r * bytes_of * KEYS,
-                        columns,
-                        taken,
+                        begin,
+                        min(max(begin, lows[r] - key), end),
+                        max(begin, min(highs[r] - key, taken)),
+                        end,
                         factor,
                         bf16,
                         peaks + 4 * r,
@@ -226,14 +291,15 @@ def _attention_job(
                         out + r * 4 * size,
                         size,
                     )
+                deep = -(-taken // per_word) - begin // per_word
                 for panel in range(size // TILE_COLUMNS):
-                    of_panel = packed_values + (panel * depth + key // per_word) * _PANEL
+                    of_panel = packed_values + (panel * depth + (key + begin) // per_word) * _PANEL
                     for tile in range(tiles):
-                        left = weights + tile * TILE_ROWS * bytes_of * KEYS
+                        left = weights + tile * TILE_ROWS * bytes_of * KEYS + begin * bytes_of
                         result = out + tile * TILE_ROWS * 4 * size + panel * _PANEL
-                        _multiply(bf16, left, bytes_of * KEYS, of_panel, -(-taken // per_word), result, 4 * size, True)
+                        _multiply(bf16, left, bytes_of * KEYS, of_panel, deep, result, 4 * size, True)
             for r in range(rows):
-                _divide(out + r * 4 * size, size, sums + r * _VECTOR, count)
+                _divide(out + r * 4 * size, size, sums + r * _VECTOR, highs[r] > lows[r])
                 emit(out + r * 4 * size, size, tensors[_OUT], row, first + r, head * size)
 
 
@@ -257,12 +323,14 @@ def attention(
     scale: float,
     mask: Tensor | None,
     cu_seqlens: Tensor | None,
+    window: int | None,
 ) -> Tensor:
     """Return the attention's output, before its projection."""
     rows, time, width = query.shape
     size = width // heads
     out = fresh(query.shape, query.dtype)
-    amx = query.dtype == torch.bfloat16 and may_use_amx()
+    amx = query.dtype == torch.bfloat16 and window is None and may_use_amx()
+    limits = () if amx else (-1, QUERIES) if window is None else (window, _WINDOWED_QUERIES)
     cuts = -(-_JOBS_PER_THREAD * torch.get_num_threads() // max(1, rows * heads))
     steps = max(1, -(-time // (cuts * QUERIES))) * QUERIES
     pieces, groups = plan_pieces(cu_seqlens, rows, time, steps)
@@ -283,5 +351,6 @@ def attention(
         heads,
         size,
         scale,
+        *limits,
     )
     return out

@@ -1,0 +1,150 @@
+"""What is asked of a model, and how it is set up for that.
+
+Sizes are those of the published base models, or of a recipe's model, with random weights; nothing is padded. Three
+profiles:
+
+- ``paper``: as Table A2 has it, "math/mem-efficient": attention by SDPA without its flash kernels. A CPU has no
+  memory-efficient kernel, so every model with SDPA keeps a matrix of scores there, in float32, as the paper's MaBERT
+  did by its memory and the paper's BERT did not. Logits at every position, dropout 0.1 everywhere (Table A1), nothing
+  packed or compiled.
+- ``stock``: what a person gets who takes the rivals from transformers: SDPA with any kernel where a family has it, its
+  own attention elsewhere, `torch.compile` where that helps, nothing of this package's; MaBERT as in ``best``.
+- ``best``: each model as fast as it gives exact results here. For attention the kernel of this package where it beats
+  SDPA, full and within Longformer's windows and those of ModernBERT's local layers; DeBERTa's own, which no such kernel
+  computes; for BigBird's sparse one SDPA of gathered blocks, which keeps no weights; GELU's tanh form in one kernel
+  where a model has that form. In forwards on a CPU weights prepacked, or of one text `torch.compile` for ModernBERT in
+  bf16 below 256 tokens and for DeBERTa from 1,024 on, who gain more by that. Logits at scored positions only, no
+  dropout. Many texts are compiled for only where all are of one length: else each shape of a batch would be anew. What
+  serves a rival best was measured on a CPU; on a GPU it has the same settings, uncompiled.
+"""
+
+import shutil
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mabert.baselines.family import Family
+from mabert.baselines.load import class_for
+from mabert.model import MaBertConfig
+
+Profile = Literal["paper", "stock", "best"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}
+"""Sizes that show in seconds whether everything runs."""
+
+WITHOUT_FLASH = "sdpa_plain"
+"""Name of SDPA without its flash kernels among transformers' attention implementations, which take any with "flash" in
+it for a kernel to fetch."""
+
+
+def without_flash(module: torch.nn.Module, *tensors: Tensor, **options: Any) -> tuple[Tensor, None]:
+    """SDPA as the paper's measurements had it: plain, or memory-efficient where the device offers that."""
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return sdpa_attention_forward(module, *tensors, **options)
+
+
+AttentionInterface.register(WITHOUT_FLASH, without_flash)
+AttentionMaskInterface.register(WITHOUT_FLASH, sdpa_mask)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is asked of a model.
+
+    Attributes:
+        measure: ``latency`` and ``memory`` of a forward, ``training`` of a step, ``throughput`` of many texts.
+        profile: See the head of this file.
+        dtype: Of the weights in a forward; of autocast in a training step.
+        length: Tokens of a row, of the longest text.
+        device: ``cpu`` or ``cuda``.
+        small: Whether the model is of `SMALL` sizes instead of base size.
+        texts: Tokens of each text, for ``throughput``.
+        recipe: The recipe whose model's sizes are taken; none for base size.
+    """
+
+    measure: Literal["latency", "memory", "training", "throughput"]
+    profile: Profile
+    dtype: str
+    length: int
+    device: str = "cpu"
+    small: bool = False
+    texts: tuple[int, ...] = ()
+    recipe: str = ""
+
+
+def configured(family: Family, cell: Cell, **changes: Any) -> PreTrainedConfig:
+    """The configuration of the published base model, or of a recipe's sizes, for inputs of a cell's length, in its
+    profile.
+
+    The attention that it will run with stands in ``_attn_implementation``; families without SDPA have their own.
+    """
+    length, profile = cell.length, cell.profile
+    if cell.small:
+        config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))
+    elif cell.recipe:
+        config = family.config_of({**sizes_of(cell.recipe, family), **changes})
+    else:
+        config = family.base_config(**changes)
+    limit = family.longest(config) or config.max_position_embeddings
+    if length > limit:
+        for name, value in family.longer(config, length).items():
+            setattr(config, name, value)
+    fast = class_for("encoder", config)._supports_sdpa
+    with_sdpa = {"paper": WITHOUT_FLASH, "stock": "sdpa", "best": family.fast_attention}
+    config._attn_implementation = with_sdpa[profile] if fast else "eager"
+    if profile == "best" and getattr(config, "hidden_act", None) == "gelu_new":
+        config.hidden_act = (
+            "gelu_pytorch_tanh"  # the same function; transformers computes the other name in eight steps
+        )
+    if hasattr(config, "unpad"):
+        config.unpad = "never" if profile == "paper" else "auto"
+    return config
+
+
+def model_of(recipe: str) -> dict[str, Any]:
+    """A recipe's model section.
+
+    Raises:
+        FileNotFoundError: There is no such recipe.
+        ValueError: It is none, or has no model of its own.
+    """
+    from mabert.train.recipe import load_recipe  # asks for packages that read text, which measuring does without
+
+    read = load_recipe(recipe)
+    if read.start_from is not None:
+        raise ValueError(f"recipe is {recipe!r}, whose sizes are those of its start_from; name one with a model")
+    return read.model
+
+
+def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
+    """The fields of a recipe's model that a family understands; the vocabulary is that of its published model."""
+    known = family.known_fields()
+    return {name: value for name, value in model_of(recipe).items() if name in known}
+
+
+def hastened(family: Family, config: PreTrainedConfig, cell: Cell) -> str | None:
+    """Name of the attention that a family has of ours in place of its configured one, if any: only at its best."""
+    return family.hastened_attention(config, cell.length) if cell.profile == "best" else None
+
+
+def is_compiled(family: Family, cell: Cell) -> bool:
+    """Whether a model goes through `torch.compile`: a forward, but in the paper's settings, of inputs of one length,
+    where that was measured to help and can be had."""
+    helped = family.compiles_at_best if cell.profile == "best" else family.compiles
+    gains = cell.length in helped.get(cell.dtype, ())
+    wanted = gains and cell.profile != "paper" and cell.device == "cpu" and not cell.small
+    alike = cell.measure != "training" and len(set(cell.texts)) <= 1
+    return wanted and alike and shutil.which("g++") is not None
+
+
+def is_prepacked(family: Family, cell: Cell) -> bool:
+    """Whether a model's weights are prepacked where that can be: of what comes from transformers, at its best alone."""
+    return cell.profile == "best" or (cell.profile == "stock" and family.model_type == MaBertConfig.model_type)
