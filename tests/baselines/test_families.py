@@ -92,8 +92,8 @@ def test_attention_is_what_it_is_defined_as_within_a_window_and_beside_padding(l
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("window", [None, 9, 300])
 def test_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypatch, padded, window):
-    calls = []
-    monkeypatch.setattr(fast, "attention_pays", lambda *_: True)
+    calls, asked = [], []
+    monkeypatch.setattr(fast, "attention_pays", lambda *given: asked.append(given[1:]) or True)
     kernel = fast.softmax_attention
     monkeypatch.setattr(
         fast, "softmax_attention", lambda *given, **named: calls.append(given) or kernel(*given, **named)
@@ -109,6 +109,7 @@ def test_attention_in_inference_is_the_kernel_where_that_is_faster(monkeypatch, 
         fast.attention(Layer(), *heads[..., :8], keys, **options)
     other = fast.attention(Layer(), *heads, keys, **options)[0]
     assert len(calls) == 1, "not in training, with dropout, a mask of pairs or narrow heads"
+    assert asked == [(2, window == 9)], "two texts, which 300 tokens on either side see whole"
     torch.testing.assert_close(mixed[:, :13], other[:, :13], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mixed[0], other[0], rtol=1e-4, atol=1e-5)
 
@@ -281,8 +282,40 @@ def test_a_longformer_without_global_tokens_says_the_same_by_attention_in_its_wi
 
 def test_attention_weights_of_a_longformer_have_the_shape_of_its_own_windows():
     config = small_config("longformer", attention_window=256, max_position_embeddings=600, attn_implementation="eager")
-    weights = build("encoder", config).eval()(input_ids=tokens(1, 20), output_attentions=True).attentions
-    assert weights[0].shape[-1] == 257
+    model = build("encoder", config).eval()
+    for length in (20, 300):
+        alone = model(input_ids=tokens(1, length), output_attentions=True)
+        assert alone.attentions[0].shape[-1] == 257
+        model(input_ids=tokens(1, 20))
+        again = model(input_ids=tokens(1, length), output_attentions=True)
+        assert torch.equal(again.last_hidden_state, alone.last_hidden_state), "whatever ran before"
+
+
+@pytest.mark.parametrize("length", [30, 129, 600])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("longformer", {"attention_window": [16, 64, 256]}), ("modernbert", {"local_attention": 32})],
+)
+def test_windows_that_run_in_the_kernel_say_the_same(monkeypatch, name, fields, length):
+    served = []
+    kernel = fast.softmax_attention
+
+    def spy(*given, window=None, **named):
+        served.append(window)
+        return kernel(*given, window=window, **named)
+
+    monkeypatch.setattr(fast, "softmax_attention", spy)
+    monkeypatch.setattr(fast, "attention_pays", lambda *_: True)
+    config = small_config(name, hidden_size=64, max_position_embeddings=700, initializer_range=0.3, **fields)
+    hastened, plain = (build("encoder", copy.deepcopy(config), hastened=it).eval() for it in (True, False))
+    hastened.load_state_dict(plain.state_dict())
+    ids = tokens(2, length)
+    with torch.no_grad():
+        for mask in (torch.ones_like(ids), (torch.arange(length) < torch.tensor([[length], [length // 2]])).long()):
+            ours, theirs = (it(ids, attention_mask=mask)[0][mask.bool()] for it in (hastened, plain))
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    reaches = {"longformer": [8, 32, 128], "modernbert": [None, 16, 16]}[name]
+    assert served == 2 * [None if reach is None or reach + 1 >= length else reach for reach in reaches]
 
 
 def test_a_longformers_layers_that_run_again_in_backward_find_their_windows():

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import sys
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from tests.tolerances import assert_close
 PASSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # every example has the same instructions
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=PASSED)
 DTYPES = (torch.float32, torch.bfloat16)
-WINDOWS = (None, 0, 1, 7, 64, 256, 1000)
-TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300)
+WINDOWS = (None, 0, 1, 7, 64, 256, 1000, sys.maxsize)
+TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300, 700, 1100)
 Call = tuple[dict[str, Tensor], int, dict[str, Any]]
 
 
@@ -185,10 +186,12 @@ def test_a_sequence_without_keys_gives_zeros(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_window_as_wide_as_the_sequence_is_none(dtype: torch.dtype) -> None:
+def test_a_window_as_wide_as_the_sequence_is_none(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("mabert.ops.cpu.attention"), "may_use_amx", lambda: False)
     inputs = plain(time=600, dtype=dtype)
     whole = attend(inputs, 2, {})
-    assert torch.equal(attend(inputs, 2, {"window": 599}), whole)
+    for window in (599, sys.maxsize):
+        assert torch.equal(attend(inputs, 2, {"window": window}), whole)
     narrower = attend(inputs, 2, {"window": 598})
     assert [bool((narrower[:, t] == whole[:, t]).all()) for t in (0, 1, 598, 599)] == [False, True, True, False]
 

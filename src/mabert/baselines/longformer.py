@@ -72,10 +72,9 @@ class Longformer(Family):
             layer.attention.self.forward = Banded(layer.attention.self)
 
         def narrow(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            # The shapes of attention weights would tell the window.
             if named.get("output_attentions") or encoder.config.output_attentions:
-                return
-            if named.get("global_attention_mask") is None and len(arguments) <= GLOBAL_PLACE:
+                set_windows(encoder, own)  # by the shapes of their weights callers know them
+            elif named.get("global_attention_mask") is None and len(arguments) <= GLOBAL_PLACE:
                 set_windows(encoder, own)
                 encoder.config.attention_window = [UNFILLED] * len(own)
             else:
@@ -101,7 +100,7 @@ class Longformer(Family):
 
 class Banded:
     """What stands in a layer for its forward: without global tokens, and where nobody wants the weights, attention in a
-    window, by SDPA; the layer's own otherwise.
+    window by `attention`; the layer's own otherwise.
 
     Attributes:
         attention: The layer, a `LongformerSelfAttention`. Its forward is looked up when it is called, so that copies

@@ -178,7 +178,8 @@ def softmax_attention(
         cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: no step looks across an
             offset. None where each row is a sequence.
         window: Steps on either side that a step looks at, itself besides, as in Longformer (Beltagy et al., 2020) and
-            ModernBERT; masked ones between count as steps. A step without a valid one in its window gets 0. None for
+            ModernBERT; masked ones between count as steps. A step without a valid one in its window gets 0. NaN and
+            infinity may travel from any valid step of a sequence to any other, as through a matrix of weights. None for
             all.
 
     Returns:

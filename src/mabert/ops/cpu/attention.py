@@ -6,8 +6,8 @@ output are float32; for bfloat16 inputs the weights are rounded to bfloat16 for 
 do. The running maximum and sum are those of Milakov and Gimelshein (2018), as in FlashAttention (Dao et al., 2022).
 
 Within a window the panels of keys that no query of a block reaches are left out. Blocks of keys begin at the same keys
-whichever queries share a block, and a key outside of a query's window adds zero to its sums: so here too no bit of a
-query's result depends on what stands beside it.
+whichever queries share a block, and a finite value outside of a query's window adds zero to its sums: so here too no
+bit of a query's result depends on what stands beside it.
 """
 
 from typing import Any
@@ -244,18 +244,16 @@ def _attention_job(
     packed_values = packed_keys + panels * words * _PANEL
     keys = np.empty(longest, np.int64)
     lows, highs = np.empty(block, np.int64), np.empty(block, np.int64)
-    row, start, count, depth = -1, -1, 0, 0
 
     for p in range(groups[group], groups[group + 1]):
-        piece = pieces[p]
-        if reach >= 0 or piece[PIECE_ROW] != row or piece[PIECE_START] != start:
-            row, start = piece[PIECE_ROW], piece[PIECE_START]
-            count = find_valid(tensors[_MASK], row, start, piece[PIECE_END], keys)
-            depth = -(-count // per_word)
-            low, high = _reached(keys, count, piece[PIECE_FIRST], piece[PIECE_LAST], reach)
-            low -= low % TILE_COLUMNS
-            _pack_keys(tensors[_KEY], row, offset, keys, low, high, count, words, packed_keys)
-            _pack_values(tensors[_VALUE], row, offset, keys, low, high, count, size, depth, packed_values)
+        piece = pieces[p]  # of a sequence a group has one at most
+        row = piece[PIECE_ROW]
+        count = find_valid(tensors[_MASK], row, piece[PIECE_START], piece[PIECE_END], keys)
+        depth = -(-count // per_word)
+        low, high = _reached(keys, count, piece[PIECE_FIRST], piece[PIECE_LAST], reach)
+        low -= low % TILE_COLUMNS
+        _pack_keys(tensors[_KEY], row, offset, keys, low, high, count, words, packed_keys)
+        _pack_values(tensors[_VALUE], row, offset, keys, low, high, count, size, depth, packed_values)
         for first in range(piece[PIECE_FIRST], piece[PIECE_LAST], block):
             rows = min(block, piece[PIECE_LAST] - first)
             tiles = -(-rows // TILE_ROWS)
@@ -330,7 +328,7 @@ def attention(
     size = width // heads
     out = fresh(query.shape, query.dtype)
     amx = query.dtype == torch.bfloat16 and window is None and may_use_amx()
-    limits = () if amx else (-1, QUERIES) if window is None else (window, _WINDOWED_QUERIES)
+    limits = () if amx else (-1, QUERIES) if window is None else (min(window, time), _WINDOWED_QUERIES)
     cuts = -(-_JOBS_PER_THREAD * torch.get_num_threads() // max(1, rows * heads))
     steps = max(1, -(-time // (cuts * QUERIES))) * QUERIES
     pieces, groups = plan_pieces(cu_seqlens, rows, time, steps)
