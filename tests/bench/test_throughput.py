@@ -72,12 +72,36 @@ def chosen(name, seconds, texts=20, budget=30.0, lengths=None):
 
 
 def test_the_fastest_batch_is_kept_and_the_first_call_only_warms():
-    assert chosen("bert", {1: 3.0, 4: 1.0, 16: 2.0, 20: 4.0}) == (4, [1, 1, 4, 4, 16, 16, 20, 20])
+    assert chosen("bert", {1: 3.0, 4: 1.0, 16: 2.0, 20: 4.0}) == (4, [1] * 4 + [4] * 4 + [16] * 4 + [20] * 4)
+    assert chosen("bert", {1: 3.0, 2: 1.5}, texts=2, budget=3.5) == (2, [1, 1, 2, 2, 2])
     assert chosen("bert", {1: 3.0, 2: 4.0}, texts=2, budget=2.0) == (1, [1, 2])
 
 
+def test_the_fastest_call_of_a_batch_counts():
+    class Disturbed(Scripted):
+        def call(self, limit):
+            return super().call(limit) * (5 if self.log.count(self.batch) != 3 else 1)
+
+    worker, bench = Disturbed("bert", {1: 2.0, 2: 1.0}), ManyTexts(Protocol())
+    bench.warm(Cell("throughput", "best", "float32", 9, texts=(9, 9)), worker)
+    assert bench.tried == {"bert": {1: 2.0, 2: 1.0}}
+
+
 def test_a_batch_that_does_not_fit_ends_the_search():
-    assert chosen("bert", {1: 3.0, 4: None}) == (1, [1, 1, 4, "anew", 1])
+    assert chosen("bert", {1: 3.0, 4: None}) == (1, [1, 1, 1, 1, 4, "anew", 1])
+
+
+def test_a_batch_that_does_not_fit_a_second_time_is_not_chosen():
+    class Once(Scripted):
+        def call(self, limit):
+            if self.log.count(4) == 1:
+                self.seconds = {**self.seconds, 4: None}
+            return super().call(limit)
+
+    bench = ManyTexts(Protocol())
+    worker = Once("bert", {1: 3.0, 4: 1.0})
+    bench.warm(Cell("throughput", "best", "float32", 9, texts=(9,) * 16), worker)
+    assert (bench.tried, worker.batch) == ({"bert": {1: 3.0}}, 1)
 
 
 def test_what_fails_is_not_taken_for_too_large():
@@ -92,9 +116,9 @@ def test_what_fails_is_not_taken_for_too_large():
 
 
 def test_bigbird_reads_one_text_at_a_time_where_its_blocks_depend_on_the_others():
-    assert chosen("bigbird", {1: 3.0}, lengths=(800, 900)) == (1, [1, 1])
-    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(900, 900)) == (2, [1, 1, 2, 2])
-    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(100, 704)) == (2, [1, 1, 2, 2])
+    assert chosen("bigbird", {1: 3.0}, lengths=(800, 900)) == (1, [1] * 4)
+    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(900, 900)) == (2, [1] * 4 + [2] * 4)
+    assert chosen("bigbird", {1: 3.0, 2: 1.0}, lengths=(100, 704)) == (2, [1] * 4 + [2] * 4)
 
 
 @pytest.mark.parametrize("name", ["mabert", "longformer"])

@@ -32,6 +32,9 @@ TEXTS = 8192
 SHARES = {"N(256,64)": 16, "512 each": 16, "N(4096,1024)": 3, "8,192 each": 2}
 """Texts that a CPU is given; short ones first, since a model that is too slow is not asked for longer ones."""
 
+TRIALS = 3
+"""Timed calls of a batch that is tried, at most."""
+
 PROTOCOL = Protocol(warm=0, least=3, most=10, budget=30.0, limit=400.0)
 
 
@@ -45,7 +48,7 @@ class Speed:
         texts: How many.
         tokens: Of all texts.
         batch: Texts of the best batch; None where none was found.
-        tried_ms: What all texts took in the one trial of each batch tried, by its size as JSON tells names.
+        tried_ms: What all texts took with each batch tried, by its size as JSON tells names; see `ManyTexts.warm`.
         status: See `mabert.bench.turns.Row`, as the five that follow.
         reason: Likewise.
         setting: Likewise.
@@ -97,8 +100,9 @@ class ManyTexts(Bench):
     def warm(self, cell: Cell, worker: Worker) -> None:
         """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
 
-        Each is called twice where that is affordable, since its first call warms it up; a model that was built anew
-        after one that did not fit once more. A family whose answers depend on the batch is given one text at a time.
+        The fastest of `TRIALS` calls counts, or of as many as the budget has time for, after one that warms it up and
+        counts where there is time for no other; a model that was built anew after a batch that did not fit is warmed
+        up once more. A family whose answers depend on the batch is given one text at a time.
         """
         family = FAMILIES[worker.name]
         sizes = sorted({min(4**power, len(cell.texts)) for power in range(8)})
@@ -107,9 +111,9 @@ class ManyTexts(Bench):
         for size in [1] if family.depends_on_batch(family.base_config(), cell.texts) else sizes:
             try:
                 worker.cut(size)
-                seconds[size] = worker.call(FIRST_CALL * self.protocol.limit)
-                if seconds[size] < self.protocol.budget:
-                    seconds[size] = worker.call(self.protocol.limit)
+                first = worker.call(FIRST_CALL * self.protocol.limit)
+                affordable = min(TRIALS, int(self.protocol.budget / first))
+                seconds[size] = min((worker.call(self.protocol.limit) for _ in range(affordable)), default=first)
             except CellError as error:
                 if not seconds or error.status == "failed":
                     raise
