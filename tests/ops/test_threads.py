@@ -220,10 +220,12 @@ def test_a_system_without_huge_pages_is_no_error(monkeypatch: pytest.MonkeyPatch
 def _everything_or_attention(name: str) -> list[torch.Tensor]:
     if name in CASES:
         return _everything(CASES[name])
-    # Within a window a later job packs some of the keys alone, so there are jobs enough for every thread to begin late.
-    window, shape = (200, (3, 1, 6000, 64)) if name == "attention within a window" else (None, (3, 2, 130, 64))
+    if name == "attention":
+        heads, window, shape = 2, None, (3, 2, 130, 128)
+    else:  # a later job packs some of the keys alone: enough jobs for every thread to begin with such a one
+        heads, window, shape = 1, 200, (3, 1, 6000, 64)
     values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return [softmax_attention(*values.to(dtype), 1, window=window) for dtype in (torch.float32, torch.bfloat16)]
+    return [softmax_attention(*values.to(dtype), heads, window=window) for dtype in (torch.float32, torch.bfloat16)]
 
 
 @pytest.mark.parametrize("name", [*CASES, "attention", "attention within a window"])
