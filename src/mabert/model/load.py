@@ -1,5 +1,6 @@
 """Opening a model folder, with one clear line for everything that can be wrong with it."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,10 @@ from mabert.model.config import MaBertConfig, make_config
 from mabert.reading import read_json
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+
+LOADING = threading.RLock()
+"""Held while a model is made. transformers then changes what belongs to the whole process: its verbosity, the default
+dtype, and whether weights are drawn and tied."""
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -95,25 +100,14 @@ def load_model(
             weights of the class are missing.
     """
     config = config or load_config(path)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
     try:
-        model, about = kind.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype or "auto",
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+        model, about = read_weights(kind, path, config, dtype)
     except SafetensorError as error:
         raise ValueError(f"the weights in {path} are damaged or cut short ({error}); copy the folder again") from error
     except OSError as error:
         if any((Path(path) / name).exists() for name in WEIGHTS):
             raise
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
-    finally:
-        logging.set_verbosity(verbosity)
     if about["mismatched_keys"]:
         name, there, wanted = sorted(about["mismatched_keys"])[0]
         raise ValueError(
@@ -126,6 +120,27 @@ def load_model(
     if not may_be_read_as(kind, config.architectures or ()):
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
     return model.eval()
+
+
+def read_weights(
+    kind: type[Model], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
+) -> tuple[Model, dict[str, Any]]:
+    """Reads a model without a word on the terminal, one at a time in this process; returns it and what transformers
+    says of its weights."""
+    with LOADING:
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)
+        try:
+            return kind.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        finally:
+            logging.set_verbosity(verbosity)
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
