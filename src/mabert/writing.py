@@ -6,7 +6,8 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -44,7 +45,7 @@ class CannotSaveError(OSError):
 
 
 def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+    return f"{size / 2**20:,.1f} MiB"
 
 
 @contextmanager
@@ -59,6 +60,24 @@ def saving(path: str | Path, room: int = 0, advice: str = "") -> Iterator[None]:
         if isinstance(error, OSError) or type(error) is Exception or "os error" in str(error) or is_full(error):
             raise CannotSaveError(Path(path), error, room, advice) from error
         raise
+
+
+@contextmanager
+def naming_full_disk(folder: Path, advice: Callable[[], str]) -> Iterator[None]:
+    """Raises CannotSaveError where a full disk ends what writes into a folder by itself, as TensorBoard's log does.
+
+    Its thread fails first, and tells who writes next: the thread's own traceback would be a second message.
+    """
+    hook = threading.excepthook
+    threading.excepthook = lambda failed: None if failed.exc_value and is_full(failed.exc_value) else hook(failed)
+    try:
+        yield
+    except Exception as error:
+        if is_full(error) and not isinstance(error, CannotSaveError):
+            raise CannotSaveError(folder, error, advice=advice()) from error
+        raise
+    finally:
+        threading.excepthook = hook
 
 
 def is_full(error: BaseException) -> bool:

@@ -19,7 +19,6 @@ import torch
 from accelerate import PartialState
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
@@ -30,7 +29,7 @@ from mabert.reading import read_json
 from mabert.train import checkpoint
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
-from mabert.writing import STAGING, saving, write_text
+from mabert.writing import STAGING, naming_full_disk, saving, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -102,19 +101,25 @@ class MaBertTrainer(Trainer):
         return ""
 
     def train(self, *arguments: Any, **options: Any) -> Any:
+        folder = Path(self.args.output_dir)
         if self.args.should_save:  # what a kill left
-            shutil.rmtree(Path(self.args.output_dir) / STAGING, ignore_errors=True)
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
         try:
-            with naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"):
+            with (
+                naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"),
+                naming_full_disk(folder, lambda: self._kept(folder)),
+            ):
                 return super().train(*arguments, **options)
         finally:
             if self.bar is not None:
                 self.bar.close()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        # The arguments are saved as a pickle, which we neither read nor want others to.
-        (Path(output_dir or self.args.output_dir) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        # Trainer's own saves its arguments as well, as a pickle, which we neither read nor want others to.
+        if self.args.should_save:
+            self.model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
+            if self.processing_class is not None:
+                self.processing_class.save_pretrained(output_dir or self.args.output_dir)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self.staging is None else str(self.staging)
