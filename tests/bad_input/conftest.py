@@ -62,7 +62,7 @@ def refused(capsys):
             if not PROGRESS.match(line) and not line.startswith(NOTES)
         ]
         assert (code, len(told)) == (2, 1), told
-        assert len(told[0]) < 600
+        assert len(told[0]) < 1500
         return told[0]
 
     return refused

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from safetensors import SafetensorError
 
 from mabert import __version__
-from mabert.cli.command import complain
+from mabert.cli.command import Parser, complain
 from mabert.cli.measure import add_bench, add_demo
 from mabert.cli.report import add_report
 from mabert.cli.study import add_study
@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
     """
-    options = parse(arguments)
+    try:
+        options = parse(arguments)
+    except ValueError as error:
+        complain(one_line(error))
+        return BAD_INPUT
     quiet_libraries()
     try:
         options.run(options)
@@ -88,7 +92,7 @@ def quiet_libraries() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
+    top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for add in (

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mabert.cli.command import command, say_written
+from mabert.bounds import TOKENS, Range
+from mabert.cli.command import command, say_written, within
 from mabert.data.batches import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
@@ -33,13 +34,24 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
     added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
-    added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes; predict: as fine-tuned]")
+    added.add_argument(
+        "--max-length",
+        type=int,
+        action=within(TOKENS),
+        help="tokens of a text [all the model takes; predict: as fine-tuned]",
+    )
     added.add_argument(
         "--truncate",
         action=argparse.BooleanOptionalAction,
         help="cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]",
     )
-    added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
+    added.add_argument(
+        "--batch-tokens",
+        type=int,
+        action=within(TOKENS),
+        default=TOKENS_A_BATCH,
+        help="padded tokens a batch [%(default)s]",
+    )
     added.add_argument(
         "--precision",
         choices=("auto", "fp32", "bf16"),
@@ -54,12 +66,9 @@ def add_texts(added: argparse.ArgumentParser) -> None:
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
     """The model; what can be wrong without the texts is found before they are read, since standard input may be a
     person typing."""
-    from mabert.infer.load import check_at_least_one
     from mabert.infer.model import load
     from mabert.infer.write import check_output
 
-    numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
-    check_at_least_one(**numbers)
     check_output(options.output, suffixes)
     return load(options.model, precision=options.precision, device=options.device)
 
@@ -149,7 +158,9 @@ def add_fill_mask(commands: Any) -> None:
     """Masks."""
     added = command(commands, "fill-mask", run_fill_mask, "the likeliest tokens behind each [MASK]")
     add_texts(added)
-    added.add_argument("--top", type=int, default=5, help="guesses a mask [%(default)s]")
+    added.add_argument(
+        "--top", type=int, action=within(Range(1, 2**24)), default=5, help="guesses a mask [%(default)s]"
+    )
 
 
 def run_fill_mask(options: argparse.Namespace) -> None:

@@ -1,11 +1,14 @@
 """`mabert pretrain` and `mabert finetune`."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command, quoted, say
+from mabert.bounds import COUNT, LEARNING_RATE, MOST_SEEDS, RATE, ROWS, SEED, TOKENS
+from mabert.cli.command import command, quoted, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
+from mabert.reading import shown
 from mabert.writing import write_text
 
 GLUE = "hub:nyu-mll/glue"
@@ -98,12 +101,21 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--regression", action="store_true", help="labels are numbers")
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
-    how.add_argument("--learning-rate", type=float, nargs="+", default=[2e-5], help="several make a grid [2e-5]")
-    how.add_argument("--epochs", type=int, help="[10 for CoLA, MRPC and RTE, else 3]")
-    how.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
-    how.add_argument("--batch-tokens", type=int, help="tokens a step at most, in place of --batch-size")
-    how.add_argument("--dropout", type=float, default=0.1, help="[%(default)s]")
-    how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
+    how.add_argument(
+        "--learning-rate",
+        type=float,
+        action=within(LEARNING_RATE),
+        nargs="+",
+        default=[2e-5],
+        help="several make a grid [2e-5]",
+    )
+    how.add_argument("--epochs", type=int, action=within(COUNT), help="[10 for CoLA, MRPC and RTE, else 3]")
+    how.add_argument("--batch-size", type=int, action=within(ROWS), default=32, help="[%(default)s]")
+    how.add_argument(
+        "--batch-tokens", type=int, action=within(TOKENS), help="tokens a step at most, in place of --batch-size"
+    )
+    how.add_argument("--dropout", type=float, action=within(RATE), default=0.1, help="[%(default)s]")
+    how.add_argument("--max-length", type=int, action=within(TOKENS), help="tokens of an example [all the model takes]")
     how.add_argument("--truncate", action="store_true", help="cut longer examples")
     how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
     how.add_argument(
@@ -126,15 +138,19 @@ def add_finetune(commands: Any) -> None:
 
 def seed_list(text: str) -> list[int]:
     """`0-4` or `0,2,7` as numbers."""
-    try:
-        seeds: list[int] = []
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            if dash and int(last) < int(first):
-                raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
-            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-4 or 0,2,7") from None
+    seeds: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"(\d{1,20})(?:-(\d{1,20}))?", part.strip())
+        if ends is None:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of seeds such as 0-4 or 0,2,7")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last < first:
+            raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{shown(text)} are more than {MOST_SEEDS:,} seeds")
+        if last not in SEED:
+            raise argparse.ArgumentTypeError(f"the seed {last} is out of range; it must be {SEED}")
+        seeds += range(first, last + 1)
     return seeds
 
 
@@ -218,7 +234,9 @@ def add_extend(commands: Any) -> None:
     """Longer inputs."""
     added = command(commands, "extend", run_extend, "a copy of a model that takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
-    added.add_argument("--length", type=int, required=True, help="tokens of the longest input from now on")
+    added.add_argument(
+        "--length", type=int, action=within(TOKENS), required=True, help="tokens of the longest input from now on"
+    )
     added.add_argument("-o", "--output", required=True, help="folder for the copy")
 
 

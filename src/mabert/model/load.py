@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from mabert.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
 from mabert.reading import read_json
 
@@ -107,6 +108,7 @@ def load_model(
             weights of the class are missing.
     """
     config = config or load_config(path)
+    check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
@@ -138,6 +140,12 @@ def load_model(
     if not may_be_read_as(kind, config.architectures or ()):
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
     return model.eval()
+
+
+def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
+    """Weights that a model has, none of which is allocated."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(config).parameters())
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -28,20 +28,21 @@ from transformers import (
     set_seed,
 )
 
-from mabert.baselines.load import build, load_config, with_new_head
+from mabert.baselines.load import build, class_for, load_config, with_new_head
 from mabert.baselines.registry import family_of
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, TOKENS, Range, check_values
 from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, batches_by_length, part
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task, column
-from mabert.memory import naming_memory
+from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
+from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision
 from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
-from mabert.train.fields import at_least, check_choices
 from mabert.train.recipe import Packing, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
@@ -97,16 +98,16 @@ class FinetuneRecipe:
         padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
     """
 
-    learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
-    epochs: int | None = None
-    batch_size: int = 32
-    batch_tokens: int | None = None
+    learning_rates: list[Annotated[float, LEARNING_RATE]] = dataclasses.field(default_factory=lambda: [2e-5])
+    epochs: Annotated[int, COUNT] | None = None
+    batch_size: Annotated[int, ROWS] = 32
+    batch_tokens: Annotated[int, TOKENS] | None = None
     batches: Literal["length", "random"] = "length"
     packing: Packing = "unpad"
-    warmup_share: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int | None = None
+    warmup_share: Annotated[float, RATE] = 0.06
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
+    dropout: Annotated[float, RATE] = 0.1
+    max_length: Annotated[int, TOKENS] | None = None
     truncate: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     select: Literal["last", "best"] = "last"
@@ -115,13 +116,9 @@ class FinetuneRecipe:
     padding_safe_masking: str | None = None
 
     def __post_init__(self) -> None:
-        at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
-        at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
-        check_choices("", self)
-        if not self.learning_rates or min(self.learning_rates) < 0:
-            raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
-        if max(self.warmup_share, self.dropout) >= 1:
-            raise ValueError(f"warmup_share {self.warmup_share} and dropout {self.dropout} must be below 1")
+        check_values("", self)
+        if not self.learning_rates:
+            raise ValueError("learning_rates is empty; at least one is needed")
 
 
 @dataclass
@@ -337,6 +334,7 @@ def new_classifier(job: Job) -> PreTrainedModel:
     """The pretrained encoder (or one at random) under a new head."""
     config = classifier_config(job)
     check_packing(job.recipe.packing, config, pools=True)
+    check_fits("the classifier", parameters_of(class_for("classifier", config), config), TRAINED)
     return build("classifier", config) if job.recipe.from_scratch else with_new_head(job.model, config)
 
 

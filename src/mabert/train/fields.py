@@ -85,35 +85,12 @@ def convert_number(hint: type, value: Any, name: str) -> Any:
     if hint is float and not isinstance(value, bool):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
     raise ValueError(f"{name} is {shown(value)}; it must be {words.get(hint, hint.__name__)}")
-
-
-def check_choices(where: str, recipe: Any) -> None:
-    """Refuses a value that is none of those that a field may have, however the recipe was made.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    for name, hint in typing.get_type_hints(type(recipe)).items():
-        if typing.get_origin(hint) is Literal:
-            convert(hint, getattr(recipe, name), f"{where}.{name}" if where else name)
-
-
-def at_least(where: str, recipe: Any, least: int, names: tuple[str, ...]) -> None:
-    """Refuses fields below a bound; a field that is None has its default.
-
-    Raises:
-        ValueError: Naming the field and its value.
-    """
-    for name in names:
-        value = getattr(recipe, name)
-        if value is not None and value < least:
-            raise ValueError(f"{where + '.' if where else ''}{name} is {value}; it must be at least {least}")
 
 
 def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] = ()) -> str:
@@ -146,7 +123,7 @@ def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict
         key, equals, value = override.partition("=")
         if not equals or not key:
             raise ValueError(f"{shown(override)} is not of the form name=value, such as training.steps=100")
-        set_field(content, key.split("."), parse_yaml(value, f"the value in {shown(override)}"))
+        set_field(content, key.split("."), parse_yaml(value, f"the value in {f'{key[:80]}={value[:40]}'!r}"))
     return content
 
 

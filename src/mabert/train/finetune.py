@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallb
 
 from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import family_of
+from mabert.bounds import SEED
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
@@ -24,7 +25,7 @@ from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import read_json, read_json_if_there
+from mabert.reading import read_json, read_json_if_there, shown
 from mabert.train.classifier import (
     FinetuneRecipe,
     Job,
@@ -163,8 +164,8 @@ def check_seeds(seeds: Sequence[int]) -> None:
     Raises:
         ValueError: Naming them.
     """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-        raise ValueError(f"seeds are {list(seeds)}; needed is one at least, none twice, each from 0 to {2**32 - 1}")
+    if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
+        raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
 
 
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:

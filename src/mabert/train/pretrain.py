@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.load import build, load_config, weights_digest
+from mabert.baselines.load import build, class_for, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
@@ -31,9 +31,10 @@ from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
-from mabert.memory import naming_memory
+from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
+from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
 from mabert.train.checkpoint import checkpoint_to_resume, checkpoints, drop_damaged
@@ -154,6 +155,7 @@ def pretrain(
         cache, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
         tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
     config = model_config(recipe, tokenizer)
+    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
@@ -292,6 +294,9 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     if "unpad" in asked:
         raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
     of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    for name, value in of_run.items():
+        if asked.get(name, value) != value:
+            raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
     if family.name == "mabert":
         of_run["unpad"] = recipe.training.unpad
     config = family.config_of(asked, vocab_size=size, **of_run)
@@ -305,6 +310,19 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
             raise ValueError(f"model: these fields make no {family.title}: {error}") from error
     check_stages(recipe, config)
     return config
+
+
+def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
+    """Bytes that the backward pass of one micro-batch needs at least.
+
+    Each layer keeps its input, queries, keys and values or their like, and the inner activations of its feed-forward
+    network; with checkpointing its input alone. Windows of single documents may be of any length.
+    """
+    training = recipe.training
+    length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
+    kept = config.hidden_size if training.gradient_checkpointing else 4 * config.hidden_size + config.intermediate_size
+    each = 2 if resolve_precision(training.precision) == "bf16" else 4
+    return training.micro_batch_size * length * config.num_hidden_layers * kept * each
 
 
 def check_stages(recipe: PretrainRecipe, config: PreTrainedConfig) -> None:

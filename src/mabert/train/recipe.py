@@ -5,18 +5,18 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from transformers import PreTrainedConfig
 
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import family_named, family_of
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, Range, check_values
 from mabert.data.corpus import Source, parse_sources
 from mabert.model import MaBertConfig
+from mabert.model.config import check_fields
 from mabert.train.fields import (
-    at_least,
     build,
-    check_choices,
     convert,
     convert_number,
     read_yaml,
@@ -72,14 +72,11 @@ class DataRecipe:
     text_column: str = "text"
     cache: str | None = None
     windows: Literal["packed", "document"] = "packed"
-    held_out: float = 0.005
-    max_tokens: int | None = None
+    held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
+    max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 
     def __post_init__(self) -> None:
-        at_least("data", self, 1, ("max_tokens",))
-        check_choices("data", self)
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"data.held_out is {self.held_out}; it must be above 0 and below 1")
+        check_values("data", self)
 
     def readable(self) -> list[Source]:
         """The sources, ready to read.
@@ -95,18 +92,24 @@ class DataRecipe:
 class MaskingRecipe:
     """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
 
-    probability: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    probability: Annotated[float, SHARE] = 0.15
+    mask_share: Annotated[float, SHARE] = 0.8
+    random_share: Annotated[float, SHARE] = 0.1
     whole_word: bool = False
+
+    def __post_init__(self) -> None:
+        check_values("masking", self)
 
 
 @dataclass
 class Stage:
     """Part of the length schedule: windows of `length` tokens for `share` of the steps."""
 
-    length: int
-    share: float
+    length: Annotated[int, Range(4, 2**24)]
+    share: Annotated[float, SHARE]
+
+    def __post_init__(self) -> None:
+        check_values("stages", self)
 
 
 @dataclass
@@ -141,44 +144,30 @@ class TrainingRecipe:
             default); `pack` is refused elsewhere.
     """
 
-    steps: int = 1_000_000
-    batch_size: int = 256
-    micro_batch_size: int = 256
-    learning_rate: float = 6e-4
-    warmup_steps: int = 24_000
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    steps: Annotated[int, COUNT] = 1_000_000
+    batch_size: Annotated[int, ROWS] = 256
+    micro_batch_size: Annotated[int, ROWS] = 256
+    learning_rate: Annotated[float, LEARNING_RATE] = 6e-4
+    warmup_steps: Annotated[int, Range(0, 10**9)] = 24_000
+    adam_beta1: Annotated[float, RATE] = 0.9
+    adam_beta2: Annotated[float, RATE] = 0.98
+    adam_epsilon: Annotated[float, SHARE] = 1e-6
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
     decay_exempt: Literal["default", "nothing"] = "default"
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Range(0, 10**9)] = 1.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_checkpointing: bool = False
-    seed: int = 0
-    log_steps: int = 50
-    eval_steps: int | None = None
-    eval_windows: int = 512
-    save_steps: int | None = None
-    keep_checkpoints: int = 2
-    workers: int = 0
+    seed: Annotated[int, SEED] = 0
+    log_steps: Annotated[int, COUNT] = 50
+    eval_steps: Annotated[int, COUNT] | None = None
+    eval_windows: Annotated[int, COUNT] = 512
+    save_steps: Annotated[int, COUNT] | None = None
+    keep_checkpoints: Annotated[int, COUNT] = 2
+    workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
 
     def __post_init__(self) -> None:
-        at_least(
-            "training",
-            self,
-            1,
-            ("steps", "batch_size", "micro_batch_size", "log_steps", "eval_steps", "eval_windows", "save_steps"),
-        )
-        at_least("training", self, 1, ("keep_checkpoints",))
-        at_least("training", self, 0, ("warmup_steps", "workers", "seed", "learning_rate", "weight_decay"))
-        at_least("training", self, 0, ("adam_epsilon", "max_grad_norm"))
-        check_choices("training", self)
-        if self.seed >= 2**32:
-            raise ValueError(f"training.seed is {self.seed}; it must be at most {2**32 - 1}")
-        for name in ("adam_beta1", "adam_beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        check_values("training", self)
 
     @property
     def unpad(self) -> Literal["auto", "never"]:
@@ -222,9 +211,7 @@ class PretrainRecipe:
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
         self.model = in_numbers(self.model, family_named(self.architecture).declared())
-        for stage in self.stages:
-            at_least("stages", stage, 4, ("length",))
-            at_least("stages", stage, 0, ("share",))
+        check_fields(self.model, "model.")
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
@@ -252,12 +239,14 @@ def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, An
     Where it takes whole numbers beside others they stay whole: runs and cells are known by what was written.
 
     Raises:
-        ValueError: For text that is no number, where only a number can be.
+        ValueError: For text that is no number, where only a number can be, and for nothing where something must be.
     """
     found = dict(fields)
     for name, value in fields.items():
         kind = kinds.get(name)
         takes = {kind, *typing.get_args(kind)}
+        if value is None and kind is not None and type(None) not in takes:
+            raise ValueError(f"model.{name} is given without a value; leave it out, or give it one")
         if float in takes and str not in takes and (isinstance(value, str) or (kind is float and type(value) is int)):
             found[name] = convert_number(float, value, f"model.{name}")
     return found
