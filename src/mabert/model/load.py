@@ -121,7 +121,9 @@ def load_model(
             ignore_mismatched_sizes=True,
         )
     except SafetensorError as error:
-        raise ValueError(f"the weights in {path} are damaged or cut short ({error}); copy the folder again") from error
+        raise ValueError(
+            f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
+        ) from error
     except OSError as error:
         if any((Path(path) / name).exists() for name in WEIGHTS):
             raise
@@ -139,7 +141,30 @@ def load_model(
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     if not may_be_read_as(kind, config.architectures or ()):
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
+    check_finite(model, path)
     return model.eval()
+
+
+def check_finite(model: PreTrainedModel, path: str | Path) -> None:
+    """Refuses weights that are no numbers, of which no answer could be one.
+
+    A sum is one pass over memory and takes no more of it; where that is not finite, the weights themselves are asked,
+    since a sum of large ones may overflow.
+
+    Raises:
+        ValueError: Naming the file and the weight.
+    """
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
+            raise ValueError(
+                f"{weights_file(path)}: the weight {name} holds NaN or infinity; the training that wrote it diverged, "
+                "or the file is damaged"
+            )
+
+
+def weights_file(path: str | Path) -> Path:
+    """The file of weights in a folder, or what lists several; the folder itself where there is none, as on the hub."""
+    return next((Path(path) / name for name in WEIGHTS if (Path(path) / name).is_file()), Path(path))
 
 
 def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
