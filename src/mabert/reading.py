@@ -3,6 +3,7 @@ file's content is known by."""
 
 import hashlib
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,30 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
         return read_json(file)
     except FileNotFoundError:
         return None
+
+
+def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
+    """The files in a folder and the folders in it, without hidden ones and what macOS adds to archives.
+
+    Links to folders are followed; a folder that is reached twice, by a loop of links too, is read once. A link to
+    nothing is among the files, for reading it to complain of.
+
+    Args:
+        folder: Where to look.
+        left_out: Names of further folders to leave out.
+
+    Returns:
+        Sorted by path.
+    """
+    found, seen, waiting = [], set(), [folder]
+    while waiting:
+        # Folders before links to them, so that a file has its own name where it lies below.
+        waiting.sort(key=lambda path: (path.is_symlink(), path))
+        here = waiting.pop(0)
+        if (real := here.resolve()) in seen:
+            continue
+        seen.add(real)
+        entries = [each for each in here.iterdir() if not each.name.startswith(".") and each.name != "__MACOSX"]
+        waiting += [each for each in entries if each.is_dir() and each.name not in left_out]
+        found += [each for each in entries if each.is_file() or (each.is_symlink() and not each.exists())]
+    return sorted(found)
