@@ -1,9 +1,11 @@
 """The command line: thin, one line and exit code 2 for bad input, a traceback only by --debug."""
 
 import dataclasses
+import datetime
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -13,15 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 
 import mabert
 from mabert import cli
+from mabert.baselines.load import load_config
 from mabert.bench import models
 from mabert.cli.train import pretrain_recipe, seed_list
 from mabert.infer import windows
+from mabert.model import load as model_load
 from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
@@ -193,6 +199,41 @@ def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
             assert output not in made, f"{' '.join(words_)}: {output} is there already"
             made[output] = getattr(options, "seeds", [])
     assert inputs > 5
+
+
+def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811
+    when = datetime.date(2026, 11, 25)
+    rows = {"text": ["the bird", "a house"], "id": [7, 8], "when": [when, None], "score_of": [math.nan, 0.5]}
+    pq.write_table(pa.table(rows), tmp_path / "in.parquet")
+    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "when", "score_of")
+    assert code == 0
+    first, second = map(json.loads, out.splitlines())
+    assert [first[name] for name in ("id", "when", "score_of", "text")] == [7, "2026-11-25", None, "the bird"]
+    assert [second[name] for name in ("id", "when", "score_of", "text")] == [8, None, 0.5, "a house"]
+    assert first["label"] in ("a", "b", "c")
+    code, _, err = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "label")
+    assert (code, err) == (2, "mabert: --keep has 'label', which is a name in the answers; rename that column\n")
+
+
+def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tmp_path):  # noqa: F811
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
+    (tmp_path / "t.csv").write_text("text,label\n" + "the bird,负面\na house,正面\n" * 8, encoding="utf-8")
+    options = ["--train", f"{tmp_path}/t.csv", "--validation", f"{tmp_path}/t.csv", "--epochs", "1"]
+    assert cli.main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
+    sys.stdout.flush()
+    assert r"f1 of '\u8d1f\u9762': " in shown.getvalue().decode("cp1252")
+
+
+def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch):
+    asked = []
+    monkeypatch.setattr(model_load, "fields_from_hub", lambda name: asked.append(name) or {"model_type": "bert"})
+    assert load_config("bert-base-uncased").model_type == "bert"
+    assert load_config("google-bert/bert-base-uncased").model_type == "bert"
+    assert asked == ["bert-base-uncased", "google-bert/bert-base-uncased"]
+    for folder in ("berts", "./bert-base-uncased", "/bert-base-uncased", "runs/bert-base/x"):
+        with pytest.raises(FileNotFoundError, match="no model folder"):
+            load_config(folder)
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811

@@ -87,7 +87,12 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--regression", action="store_true", help="labels are numbers")
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
-    how.add_argument("--learning-rate", type=float, nargs="+", default=[2e-5], help="several make a grid [2e-5]")
+    how.add_argument(
+        "--learning-rate",
+        type=float,
+        nargs="+",
+        help="several make a grid [2e-5 at width 768, narrower: more]",
+    )
     how.add_argument("--epochs", type=int, help="[10 for CoLA, MRPC and RTE, else 3]")
     how.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
     how.add_argument("--batch-tokens", type=int, help="tokens a step at most, in place of --batch-size")

@@ -51,7 +51,8 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
     with sink(output) as file:
         for rows in windows:
             for row in rows:
-                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+                # Parquet has dates and the like, which JSON has as text.
+                file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
                 count += 1
             file.flush()
     return count

@@ -15,6 +15,9 @@ from mabert.reading import read_json
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 CONFIG = "config.json"
+WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-", "xlm-")
+"""How the hub's names begin that have no owner, such as bert-base-uncased."""
+
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -52,7 +55,7 @@ def config_fields(path: str | Path) -> dict[str, Any]:
         ValueError: If it is no JSON object.
     """
     folder = Path(path)
-    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
+    if not folder.exists() and is_hub_name(str(path)):
         return fields_from_hub(str(path))
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
@@ -62,6 +65,12 @@ def config_fields(path: str | Path) -> dict[str, Any]:
         hint = f"; did you mean {inside[0].parent}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
     return read_json(file)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name is one of the hub: owner/name, or one of those that have been there without an owner."""
+    owned = name.count("/") == 1 and not name.startswith((".", "/"))
+    return owned or ("/" not in name and name.startswith(WITHOUT_OWNER))
 
 
 def fields_from_hub(name: str) -> dict[str, Any]:
