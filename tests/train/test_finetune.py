@@ -30,12 +30,14 @@ from mabert.train.classifier import (
     ClassifierTrainer,
     FinetuneRecipe,
     Job,
+    TaskData,
     encode_task,
     epochs_of,
     logits_of,
+    rate_for,
     train_classifier,
 )
-from mabert.train.finetune import check_divides, finetune
+from mabert.train.finetune import check_divides, finetune, warn_of_one_answer
 from mabert.train.trainer import TrainingDivergedError
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
@@ -96,6 +98,46 @@ def test_it_learns_and_writes_all_that_is_promised(pretrained, tmp_path):
         own = json.loads((place / "result.json").read_text())
         assert share == pytest.approx(own["metrics"]["validation"]["accuracy"])
         assert len((place / "test.tsv").read_text().splitlines()) == 11
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "labels", "told"),
+    [
+        (TASK, [1, 1], [0, 1], 1),
+        (TASK, [0, 1], [0, 1], 0),
+        (TASK, [1, 1], [1, 1], 0),
+        (glue_task("stsb"), [], [0, 1], 0),
+    ],
+)
+def test_answers_that_are_all_of_one_class_are_told_of(caplog, task, answers, labels, told):
+    logits = np.eye(2)[answers] if answers else np.ones((2, 1))
+    warn_of_one_answer(TaskData(task, {}, {"validation": np.array(labels)}, {}), "validation", logits, 3, 2e-5)
+    line = "seed 3 answers 'yes' to all 2 examples of validation; a higher --learning-rate (now 2e-05) or more --epochs"
+    assert [record.message.startswith(line) for record in caplog.records] == [True] * told
+
+
+def test_what_validation_is_answered_is_looked_at(pretrained, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(finetuning, "warn_of_one_answer", lambda data, split, *rest: seen.append(split))
+    go(pretrained, tmp_path / "run", seeds=(0, 1), test=True, epochs=1)
+    assert seen == ["validation", "validation"]
+
+
+@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (192, 8e-5), (128, 1.2e-4), (1024, 1.5e-5)])
+def test_the_default_rate_suits_the_width(width, rate):
+    assert rate_for(SimpleNamespace(hidden_size=width)) == rate
+
+
+def test_a_run_says_which_rate_it_took(pretrained, tmp_path):
+    result = go(pretrained, tmp_path / "run", learning_rates=None, epochs=1)
+    assert result["request"]["learning_rates"] == [result["outcome"]["learning_rate"]] == [9.6e-4]
+
+
+def test_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", task=table_task("birds", ("n\to", "y\nes")), epochs=1)
+    written = (tmp_path / "run/seed-0/validation.tsv").read_text().splitlines()
+    assert len(written) == 41
+    assert {word for line in written[1:] for word in line.split("\t")[1:]} == {r"n\to", r"y\nes"}
 
 
 def test_a_glue_test_split_gets_the_leaderboards_file(pretrained, tmp_path):

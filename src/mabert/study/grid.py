@@ -136,7 +136,9 @@ class Scale:
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
         """The fine-tuning of an arm on a task."""
-        return build(FinetuneRecipe, {**self.finetune, **task.finetune, **arm.finetune}, "finetune")
+        # One rate for all arms, whatever their width, unless the scale or an arm names others.
+        fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
+        return build(FinetuneRecipe, fields, "finetune")
 
 
 def load_study(name: str | Path) -> Study:

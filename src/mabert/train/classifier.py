@@ -1,6 +1,5 @@
 """One classifier: the task's examples, the model with a new head, one training run."""
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -74,7 +73,7 @@ class FinetuneRecipe:
 
     Attributes:
         learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
-            validation data.
+            validation data. Default, one that suits the model's width (`rate_for`).
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
         batch_size: Examples a step.
         batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
@@ -97,7 +96,7 @@ class FinetuneRecipe:
         padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
     """
 
-    learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
+    learning_rates: list[float] | None = None
     epochs: int | None = None
     batch_size: int = 32
     batch_tokens: int | None = None
@@ -118,10 +117,24 @@ class FinetuneRecipe:
         at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
         at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
         check_choices("", self)
-        if not self.learning_rates or min(self.learning_rates) < 0:
+        if self.learning_rates is not None and (not self.learning_rates or min(self.learning_rates) < 0):
             raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
         if max(self.warmup_share, self.dropout) >= 1:
             raise ValueError(f"warmup_share {self.warmup_share} and dropout {self.dropout} must be below 1")
+
+
+def rate_for(config: PreTrainedConfig) -> float:
+    """The peak learning rate that is tried unless another is asked for: BERT's 2e-5 at width 768, and more for less.
+
+    Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
+
+    Args:
+        config: Of the model.
+
+    Returns:
+        The rate, to two digits.
+    """
+    return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
 
 @dataclass
@@ -288,6 +301,7 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         train_dataset=job.data.splits["train"],
         eval_dataset=job.data.splits[job.data.validations[0]],
         title=f"{job.data.task.name} seed {seed} lr {rate:g}" if job.progress else None,
+        step_tokens=[sum(map(batches.lengths.__getitem__, batch)) for batch in batches],
         job=job,
         batches=batches,
         callbacks=[interrupt, stopwatch, *job.callbacks],

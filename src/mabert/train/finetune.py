@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import shutil
 import statistics
 import time
@@ -20,6 +21,7 @@ from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
+from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
@@ -32,11 +34,14 @@ from mabert.train.classifier import (
     checkpoints_of,
     encode_task,
     new_classifier,
+    rate_for,
     train_classifier,
 )
 from mabert.train.run import RESULT, RunFolder, grid_file, now
 from mabert.train.trainer import TrainingDivergedError, joined
 from mabert.writing import write_text
+
+logger = logging.getLogger(__name__)
 
 FREE = ("resolved.processes", "resolved.chosen_under")
 """What a resumed run may change."""
@@ -94,6 +99,8 @@ def finetune(
     check_divides(recipe, processes.num_processes)
     config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
+    if recipe.learning_rates is None:
+        recipe = dataclasses.replace(recipe, learning_rates=[rate_for(config)])
     longest = longest_input(config, tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
@@ -282,6 +289,7 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     for split, logits in found.items():
         if split in data.labels:
             metrics[split] = compute(data.task, logits, data.labels[split])
+            warn_of_one_answer(data, split, logits, seed, rate)
             write_predictions(place / f"{split}.tsv", data, split, logits)
         elif isinstance(data.task, GlueTask):
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
@@ -299,6 +307,20 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     leave_no_checkpoints(place.parent, rate, seed)
     return result
+
+
+def warn_of_one_answer(data: TaskData, split: str, logits: np.ndarray, seed: int, rate: float) -> None:
+    """Says so where a classifier gives all validation examples, which differ, one class: it has learnt nothing else."""
+    answers = np.unique(decided(data.task, logits))
+    if not data.task.is_regression and len(answers) == 1 < len(np.unique(data.labels[split])):
+        logger.warning(
+            "seed %d answers %r to all %d examples of %s; a higher --learning-rate (now %g) or more --epochs may help",
+            seed,
+            data.task.label_names[int(answers[0])],
+            len(logits),
+            split,
+            rate,
+        )
 
 
 def leave_no_checkpoints(folder: Path, rate: float, seed: int) -> None:
@@ -322,12 +344,12 @@ def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray
         return names[int(value)] if names else f"{value:.4f}"
 
     columns = [data.indices[split], [shown(value) for value in decided(data.task, logits)]]
-    header = "index\tprediction"
+    header = ["index", "prediction"]
     if split in data.labels:
         columns.append([shown(value) for value in data.labels[split]])
-        header += "\tlabel"
-    lines = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
-    write_text(path, "\n".join([header, *lines]) + "\n")
+        header.append("label")
+    lines = map(tsv_line, [header, *zip(*columns, strict=True)])
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
