@@ -22,12 +22,12 @@ import torch
 import yaml
 
 import mabert
-from mabert import cli
+from mabert import cli, folders
 from mabert.baselines.load import load_config
 from mabert.bench import models
+from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
 from mabert.infer import windows
-from mabert.model import load as model_load
 from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
@@ -97,7 +97,7 @@ def test_texts_too_long_say_which_option_cuts_them(capsys, masked_lm, tmp_path):
     (tmp_path / "in.txt").write_text("bird " * 40, encoding="utf-8")
     code, _, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert code == 2
-    assert err.endswith("shorten them or ask for truncation by --truncate\n")
+    assert err.endswith("shorten them, or have them cut (--truncate, or truncate=True)\n")
     assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "--truncate")[0] == 0
 
 
@@ -159,6 +159,7 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
     assert err.endswith(f" by {helps}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path):  # noqa: F811
     (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
@@ -215,6 +216,16 @@ def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):
     assert (code, err) == (2, "mabert: --keep has 'label', which is a name in the answers; rename that column\n")
 
 
+def test_what_an_encoding_lacks_is_said_escaped(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
+    cli.take_any_character()
+    say("f1 of 负面")
+    sys.stdout.flush()
+    assert shown.getvalue() == rb"f1 of \u8d1f\u9762" + os.linesep.encode()
+
+
+@pytest.mark.slow
 def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tmp_path):  # noqa: F811
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
@@ -227,7 +238,7 @@ def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tm
 
 def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch):
     asked = []
-    monkeypatch.setattr(model_load, "fields_from_hub", lambda name: asked.append(name) or {"model_type": "bert"})
+    monkeypatch.setattr(folders, "fields_from_hub", lambda name: asked.append(name) or {"model_type": "bert"})
     assert load_config("bert-base-uncased").model_type == "bert"
     assert load_config("google-bert/bert-base-uncased").model_type == "bert"
     assert asked == ["bert-base-uncased", "google-bert/bert-base-uncased"]
@@ -370,6 +381,7 @@ def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, arguments, m
     assert complaint.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     from tests.report.rows import CPU, GPU, whole
 

@@ -17,8 +17,9 @@ from transformers import (
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
+from mabert.folders import config_fields
 from mabert.model import MaBertConfig
-from mabert.model.load import config_fields, config_of_fields, load_model
+from mabert.model.load import config_of_fields, load_model
 from mabert.reading import digest
 
 Use = Literal["encoder", "masked_lm", "classifier"]

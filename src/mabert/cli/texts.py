@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mabert.cli.command import command, say_written
-from mabert.data.batches import TOKENS_A_BATCH
+from mabert.data import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
@@ -60,7 +60,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
     person typing."""
     from mabert.infer.load import check_at_least_one
     from mabert.infer.model import load
-    from mabert.infer.write import check_output
+    from mabert.writing import check_output
 
     numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
     check_at_least_one(**numbers)

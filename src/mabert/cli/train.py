@@ -135,7 +135,8 @@ def seed_list(text: str) -> list[int]:
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     from mabert.baselines.load import load_config
-    from mabert.train.finetune import FinetuneRecipe, finetune
+    from mabert.train.finetune import finetune
+    from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.precision import resolve_precision
-from mabert.train.fields import at_least, check_choices
-from mabert.train.recipe import Packing, check_packing
+from mabert.train.recipe import FinetuneRecipe, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
     SAVE_SECONDS,
@@ -65,62 +64,6 @@ BEST = "best.safetensors"
 
 SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
-
-
-@dataclass
-class FinetuneRecipe:
-    """How a classifier is trained.
-
-    Attributes:
-        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
-            validation data. Default, one that suits the model's width (`rate_for`).
-        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step.
-        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where the model runs it.
-        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
-            padding as where nobody sorts, and measured in the order of the examples.
-        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
-            other in a row; `none`, padded and masked. The results are the same, up to rounding and
-            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
-        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
-        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
-        dropout: On embeddings, sub-layers, attention and classifier.
-        max_length: Tokens an example has at most; default, all that the model takes.
-        truncate: Whether longer examples are cut; otherwise they are an error.
-        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
-        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
-            validation data.
-        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
-        pooling: In place of the model's own.
-        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
-    """
-
-    learning_rates: list[float] | None = None
-    epochs: int | None = None
-    batch_size: int = 32
-    batch_tokens: int | None = None
-    batches: Literal["length", "random"] = "length"
-    packing: Packing = "unpad"
-    warmup_share: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int | None = None
-    truncate: bool = False
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    select: Literal["last", "best"] = "last"
-    from_scratch: bool = False
-    pooling: str | None = None
-    padding_safe_masking: str | None = None
-
-    def __post_init__(self) -> None:
-        at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
-        at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
-        check_choices("", self)
-        if self.learning_rates is not None and (not self.learning_rates or min(self.learning_rates) < 0):
-            raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
-        if max(self.warmup_share, self.dropout) >= 1:
-            raise ValueError(f"warmup_share {self.warmup_share} and dropout {self.dropout} must be below 1")
 
 
 def rate_for(config: PreTrainedConfig) -> float:

@@ -28,7 +28,6 @@ from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import (
-    FinetuneRecipe,
     Job,
     TaskData,
     checkpoints_of,
@@ -37,6 +36,7 @@ from mabert.train.classifier import (
     rate_for,
     train_classifier,
 )
+from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, now
 from mabert.train.trainer import TrainingDivergedError, joined
 from mabert.writing import write_text
@@ -162,16 +162,6 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
     if limit is not None:
         tokenizer.model_max_length = limit
     return int(longest)
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuses seeds that no random generator takes, or that would make the same run twice.
-
-    Raises:
-        ValueError: Naming them.
-    """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-        raise ValueError(f"seeds are {list(seeds)}; needed is one at least, none twice, each from 0 to {2**32 - 1}")
 
 
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
