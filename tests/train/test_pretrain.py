@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from mabert.train.pretrain import model_config, prepare_data, pretrain, training
 from mabert.train.recipe import recipe_of_run
 from mabert.train.trainer import TrainingDivergedError
 from mabert.train.vocabulary import find_tokenizer
-from tests.train.helpers import WORDS, corpus, recipe, tokenizer
+from tests.train.helpers import WORDS, KillAt, StopAt, corpus, recipe, tokenizer
 
 
 def weights(folder):
@@ -34,28 +33,6 @@ def weights(folder):
 
 def go(plan, output, **options):
     return pretrain(plan, output, tokenizer=tokenizer(), progress=False, **options)
-
-
-class StopAt(TrainerCallback):
-    """Sends what Ctrl-C sends, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-class KillAt(TrainerCallback):
-    """Ends a run as a kill does, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise SystemError("killed")
 
 
 def same_weights(a, b):
