@@ -1,5 +1,6 @@
 """Model folders, as far as they can be looked at without a model: what their `config.json` holds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,21 @@ def config_fields(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / CONFIG
     if not file.is_file():
-        inside = sorted(folder.glob(f"*/{CONFIG}"))
-        hint = f"; did you mean {inside[0].parent}?" if inside else ""
+        inside = model_inside(folder)
+        hint = f"; did you mean {inside}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
     return read_json(file)
+
+
+def model_inside(folder: Path) -> Path | None:
+    """The model in a folder of one or of several runs that a person most likely means: one that is finished, else the
+    newest checkpoint. What is not whole yet has a hidden name."""
+    places = (f"*/{CONFIG}", f"unfinished/*/*/{CONFIG}")
+    found = [file.parent for place in places for file in sorted(folder.glob(place))]
+    shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    finished = [each for each in shown if not each.name.startswith("checkpoint-")]
+    step = {each: int("0" + re.sub(r"\D", "", each.name)) for each in shown}
+    return finished[0] if finished else max(shown, key=step.__getitem__, default=None)
 
 
 def is_hub_name(name: str) -> bool:

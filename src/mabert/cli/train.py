@@ -34,7 +34,11 @@ def add_pretrain(commands: Any) -> None:
     added.add_argument("--start-from", metavar="MODEL", help="go on from these weights [random ones]")
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     added.add_argument("--budget", metavar="N%", help="share of the recipe's steps [100%%]")
-    added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+    going_on = added.add_mutually_exclusive_group()
+    going_on.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+    going_on.add_argument(
+        "--resume-from", metavar="CHECKPOINT", help="the same from this one, where the newest is damaged"
+    )
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
@@ -44,9 +48,14 @@ def pretrain_recipe(options: argparse.Namespace) -> Any:
 
     named = {"architecture": options.model, "start_from": options.start_from}
     fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
-    if options.resume and options.budget is None:
+    if resumes(options) and options.budget is None:
         return recipe_of_run(options.output, fields)
     return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+
+
+def resumes(options: argparse.Namespace) -> bool:
+    """Whether a pretraining goes on."""
+    return options.resume or options.resume_from is not None
 
 
 def run_pretrain(options: argparse.Namespace) -> None:
@@ -55,7 +64,9 @@ def run_pretrain(options: argparse.Namespace) -> None:
 
     keep_freed_memory()
     with ended_as_interrupted():
-        result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
+        result = pretrain(
+            pretrain_recipe(options), options.output, resume=resumes(options), resume_from=options.resume_from
+        )
     if result:
         from mabert.report.figures import on_paper
         from mabert.report.training import loss_chart, stage_ends

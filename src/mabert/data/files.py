@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
+
+from mabert.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
 _BLOCK = 1 << 20
@@ -209,10 +210,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     Raises:
         ValueError: If it is no JSON, or something else than an object.
     """
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):
         raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
     if "\\ud" in line.lower():

@@ -1,12 +1,11 @@
 """The results that a report is made of: JSON files, found by what they say they are."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.reading import files_below
+from mabert.reading import files_below, read_json_value
 from mabert.report.efficiency.results import Results, merged, read_results
 from mabert.report.study.results import QUESTIONS, Study, read_study
 
@@ -114,9 +113,9 @@ def _json_in(folder: Path) -> list[Path]:
 def _read(path: Path) -> tuple[str | None, Any]:
     """What a file says it is, and what it holds, checked; drift and throughput with the file's name."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json_value(path, nan=True)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
+        raise ValueError(f"{error}; needed is a file of results") from None
     kind = kind_of(content)
     try:
         if kind == "study":

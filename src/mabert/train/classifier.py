@@ -26,7 +26,6 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from mabert.baselines.load import build, load_config, with_new_head
 from mabert.baselines.registry import family_of
@@ -40,6 +39,7 @@ from mabert.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.precision import resolve_precision
+from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
 from mabert.train.recipe import FinetuneRecipe, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
@@ -235,7 +235,7 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
     batches = job.batches(seed)
     place = checkpoints_of(folder, rate, seed)
     joined(job.recipe.precision).wait_for_everyone()  # the first may be removing some of before
-    checkpoint = get_last_checkpoint(str(place)) if place.is_dir() else None
+    checkpoint = checkpoint_to_resume(place)
     interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ClassifierTrainer(
         model=classifier,
@@ -250,9 +250,9 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         callbacks=[interrupt, stopwatch, *job.callbacks],
     )
     with interrupt.listening():
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(place))}; go on with --resume")
+        raise KeyboardInterrupt(f"saved {checkpoints(place)[-1]}; go on with --resume")
     if trainer.best_weights is not None:
         classifier.load_state_dict(trainer.best_weights)
     if isinstance(classifier.config, MaBertConfig):

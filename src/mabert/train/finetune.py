@@ -38,8 +38,8 @@ from mabert.train.classifier import (
 )
 from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, now
-from mabert.train.trainer import TrainingDivergedError, joined
-from mabert.writing import write_text
+from mabert.train.trainer import TrainingDivergedError, joined, size_of
+from mabert.writing import filling, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -267,9 +267,10 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     began = time.time()
     trained = train_classifier(job, place.parent, rate, seed)
     if writes and keep_model:
-        trained.classifier.save_pretrained(place)
-        job.tokenizer.save_pretrained(place)
-        Encoding(job.recipe.max_length, job.recipe.truncate, job.data.splits["train"].pairs).save(place)
+        with filling(place, size_of(trained.classifier), "make room and train it again by --resume") as staging:
+            trained.classifier.save_pretrained(staging)
+            job.tokenizer.save_pretrained(staging)
+            Encoding(job.recipe.max_length, job.recipe.truncate, job.data.splits["train"].pairs).save(staging)
     data, metrics = job.data, {}
     # By every process, each a part.
     found = {split: job.logits(trained.classifier, split) for split in data.splits if split != "train"}

@@ -21,7 +21,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.baselines.load import build, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
@@ -36,13 +36,13 @@ from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
+from mabert.train.checkpoint import checkpoint_to_resume, checkpoints, drop_damaged
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import started_config, started_model
 from mabert.train.trainer import (
     SAVE_SECONDS,
-    STAGING,
     MaBertTrainer,
     SaveOnInterrupt,
     StepsAsAsked,
@@ -50,8 +50,10 @@ from mabert.train.trainer import (
     TrainingDivergedError,
     device_arguments,
     orderly,
+    size_of,
 )
 from mabert.train.vocabulary import find_tokenizer
+from mabert.writing import filling
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ def pretrain(
     output: str | Path,
     *,
     resume: bool = False,
+    resume_from: str | None = None,
     vouched: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     progress: bool = True,
@@ -110,6 +113,8 @@ def pretrain(
         recipe: What to do.
         output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
         resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
+        resume_from: Name of the checkpoint to go on from, in place of the newest, where that is damaged; damaged ones
+            that are newer are removed.
         vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
             and tokenizer may lie elsewhere then, holding the same.
         tokenizer: In place of `recipe.tokenizer`.
@@ -123,6 +128,7 @@ def pretrain(
         ValueError: If the recipe cannot be run, the folder holds another run, or the loss diverges.
         MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
         OSError: If a checkpoint cannot be written; earlier ones are kept.
+        DamagedCheckpointError: If the checkpoint to go on from lacks a file, or one is not as it was written.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     if not recipe.data.sources:
@@ -139,13 +145,14 @@ def pretrain(
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
+    kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     origin = "given by the caller"
     if recipe.start_from is not None:
         load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
     if tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
-        kept, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
-        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), kept, before)
+        cache, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
+        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
     config = model_config(recipe, tokenizer)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
@@ -185,11 +192,12 @@ def pretrain(
         decay_exempt=recipe.training.decay_exempt,
         loss_limit=EXPLODED * math.log(len(tokenizer)),
     )
-    checkpoint = get_last_checkpoint(str(folder.path)) if resume else None
+    if resume_from is not None and kept is not None and arguments.should_save:
+        drop_damaged(folder.path, kept)
     with interrupt.listening():
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=kept and str(kept))
     if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(folder.path))}; go on with --resume")
+        raise KeyboardInterrupt(f"saved {checkpoints(folder.path)[-1]}; go on with --resume")
     outcome = finish(trainer, folder.path, finishes) | data.counts
     if not arguments.should_save:
         return {}
@@ -216,11 +224,10 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         trainer.family.finish_pretraining(model)
     if isinstance(model.config, MaBertConfig):
         model.config.unpad = "auto"
-    trainer.save_model(str(folder / STAGING))
     if trainer.args.should_save:
-        for file in (folder / STAGING).iterdir():
-            file.replace(folder / file.name)
-        (folder / STAGING).rmdir()
+        advice = "the last checkpoint is whole; make room and go on by --resume"
+        with filling(folder, size_of(model), advice) as staging:
+            trainer.save_model(str(staging))
     return {
         "held_out_loss": held_out["eval_loss"],
         "held_out_accuracy": held_out["eval_accuracy"],
