@@ -33,7 +33,9 @@ def add_embed(commands: Any) -> None:
 def add_texts(added: argparse.ArgumentParser) -> None:
     """What every command on texts takes."""
     added.add_argument("model", help="model folder or hub name")
-    added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
+    added.add_argument(
+        "input", nargs="?", help="a text a line, or .jsonl, .csv, .tsv (unquoted), .parquet; default, stdin"
+    )
     added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
     added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")

@@ -88,7 +88,7 @@ def add_finetune(commands: Any) -> None:
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
     glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
+    table = added.add_argument_group("your own table: CSV, TSV (without quoting), JSONL or Parquet")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
