@@ -25,10 +25,9 @@ from mabert.model import MaBertModel
 from mabert.model.load import load_config, load_model
 from mabert.reading import read_json
 from mabert.report.demo import render
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import PretrainRecipe, load_recipe
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe
 from mabert.train.run import RESULT
 from mabert.writing import filling, write_text
 

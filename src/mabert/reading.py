@@ -1,14 +1,13 @@
-"""JSON and YAML, with one clear line for everything that can be wrong with them; and what any file's content is known
-by."""
+"""JSON, with one clear line for everything that can be wrong with it; values in messages; what a file's content is known
+by; and which files a folder has."""
 
 import hashlib
 import json
 import re
+from collections.abc import Container
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
-
-import yaml
 
 _BLOCK = 1 << 20
 _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
@@ -16,13 +15,10 @@ _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
 DEEPEST = 64
 """Levels of nesting; no file that a person means has as many, and walking more would end in a RecursionError."""
 
-MOST = 100_000
-"""Values that a YAML file has at most when its aliases are written out."""
+DIGITS = 4_000
+"""Digits of a whole number at most, below Python's own limit."""
 
-_DIGITS = 4_000
-"""Digits of a whole number, below Python's own limit."""
-
-_TOO_DEEP = f"nested more than {DEEPEST} levels deep"
+TOO_DEEP = f"nested more than {DEEPEST} levels deep"
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
@@ -88,6 +84,33 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
         return None
 
 
+def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
+    """The files in a folder and the folders in it, without hidden ones and what macOS adds to archives.
+
+    Links to folders are followed; a folder that is reached twice, by a loop of links too, is read once. A link to
+    nothing is among the files, for reading it to complain of.
+
+    Args:
+        folder: Where to look.
+        left_out: Names of further folders to leave out.
+
+    Returns:
+        Sorted by path.
+    """
+    found, seen, waiting = [], set(), [folder]
+    while waiting:
+        # Folders before links to them, so that a file has its own name where it lies below.
+        waiting.sort(key=lambda path: (path.is_symlink(), path))
+        here = waiting.pop(0)
+        if (real := here.resolve()) in seen:
+            continue
+        seen.add(real)
+        entries = [each for each in here.iterdir() if not each.name.startswith(".") and each.name != "__MACOSX"]
+        waiting += [each for each in entries if each.is_dir() and each.name not in left_out]
+        found += [each for each in entries if each.is_file() or (each.is_symlink() and not each.exists())]
+    return sorted(found)
+
+
 def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> Any:
     """The value that JSON text holds.
 
@@ -104,11 +127,11 @@ def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> A
         value = json.loads(text, parse_constant=float if nan else _no_number, parse_int=_whole)
         if not _is_deep(value):
             return value
-        place, told = _deep_place(text), _TOO_DEEP
+        place, told = _deep_place(text), TOO_DEEP
     except json.JSONDecodeError as error:
         place, told = error.pos, f"not JSON: {error.msg} at column {error.colno}"
     except RecursionError:
-        place, told = _deep_place(text), _TOO_DEEP
+        place, told = _deep_place(text), TOO_DEEP
     except _NumberError as error:
         place, told = text.find(error.written), str(error)
     raise ValueError(f"{where}: {told}" + (f" in line {text.count(chr(10), 0, place) + 1}" if line else ""))
@@ -125,12 +148,13 @@ def _no_number(word: str) -> Any:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise _NumberError(_too_long(digits), digits)
+    if len(digits) > DIGITS:
+        raise _NumberError(too_long(digits), digits)
     return int(digits)
 
 
-def _too_long(digits: str) -> str:
+def too_long(digits: str) -> str:
+    """What is wrong with a whole number of too many digits."""
     return f"a whole number has {len(digits):,} digits, {digits[:10]}..."
 
 
@@ -153,84 +177,3 @@ def _deep_place(text: str) -> int:
         if depth > DEEPEST:
             return bracket.start()
     return 0
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """The value that YAML text holds, by a safe loader.
-
-    Args:
-        text: The text.
-        where: It stands, for messages.
-
-    Raises:
-        ValueError: If it is not YAML, has a key twice, or holds itself or more than a person can mean; names the line.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where} is not YAML: {_shortened(error.problem or error.context)}{line}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"{where} is not YAML: {_shortened(error)}") from error
-
-
-def _shortened(told: object) -> str:
-    return " ".join(str(told).split())[:200]
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses what a person cannot mean: a key twice, values within themselves, nesting and aliases without an end."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.depth = 0
-        self.sizes: dict[int, int] = {}  # of whole nodes, aliases written out
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        mark = self.peek_event().start_mark
-        if self.depth == DEEPEST:
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
-        alias = isinstance(self.peek_event(), yaml.AliasEvent)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        if node is None:
-            return node
-        if alias and id(node) not in self.sizes:
-            raise yaml.MarkedYAMLError(problem="an alias stands within what it is an alias of", problem_mark=mark)
-        if not alias:
-            self._measure(node)
-        if self.sizes[id(node)] > MOST:
-            raise yaml.MarkedYAMLError(problem=f"aliases make more than {MOST:,} values", problem_mark=mark)
-        return node
-
-    def _measure(self, node: yaml.Node) -> None:
-        """Notes how many values a node has; refuses a key that is there already."""
-        inner: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            inner = node.value
-        elif isinstance(node, yaml.MappingNode):
-            inner = [each for pair in node.value for each in pair]
-            lines: dict[tuple[str, str], int] = {}
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) in lines:
-                    told = f"{key.value[:60]!r} stands in line {lines[name]} already, and again"
-                    raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
-                if isinstance(key, yaml.ScalarNode):
-                    lines[key.tag, key.value] = key.start_mark.line + 1
-        self.sizes[id(node)] = 1 + sum(self.sizes[id(each)] for each in inner)
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > _DIGITS and node.tag == "tag:yaml.org,2002:int":
-            raise yaml.MarkedYAMLError(problem=_too_long(node.value), problem_mark=node.start_mark)
-        try:
-            return super().construct_object(node, deep)
-        except (
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:  # such as a date that there is not
-            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -210,3 +210,24 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_output(output: str | None, suffixes: Sequence[str]) -> None:
+    """Refuses a file that could not be written, before the work rather than after it.
+
+    Raises:
+        ValueError: If the suffix is not one of those, or the file exists.
+        FileNotFoundError: If its folder does not.
+        PermissionError: If nobody may write in that.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.suffix not in suffixes:
+        raise ValueError(f"{output} must end in {' or '.join(suffixes)}")
+    if path.exists():
+        raise ValueError(f"{output} exists already; name another file")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"no permission to write in {path.absolute().parent}, where {path.name} is to be")

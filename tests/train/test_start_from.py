@@ -50,6 +50,7 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
 
 
+@pytest.mark.slow
 def test_it_learns_from_there(tmp_path, start):
     pretrain(begin(tmp_path, start, steps=12), tmp_path / "first", progress=False)
     once = pretrain(begin(tmp_path, tmp_path / "first", steps=1, learning_rate=0.0), tmp_path / "once", progress=False)

@@ -17,9 +17,10 @@ from transformers import (
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
+from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig
 from mabert.model.config import check_fields, in_words
-from mabert.model.load import CONFIG, config_fields, config_of_fields, load_model
+from mabert.model.load import config_of_fields, load_model
 from mabert.reading import digest
 
 Use = Literal["encoder", "masked_lm", "classifier"]

@@ -1,6 +1,7 @@
 """`mabert ...`: each subcommand reads its arguments, calls one library function and shows what came back."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
     """
+    take_any_character()
     try:
         options = parse(arguments)
     except ValueError as error:
@@ -76,6 +78,13 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and str(error.filename) not in text:
         text = f"{error.filename}: {text}"
     return " ".join(text.split())
+
+
+def take_any_character() -> None:
+    """Escapes what an output's encoding lacks, as cp1252 a label in Chinese: saying what was done must not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def quiet_libraries() -> None:

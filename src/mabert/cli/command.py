@@ -53,13 +53,15 @@ def quoted(text: str) -> str:
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"mabert: {message}\n")
+    """One line on standard error, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"mabert: {message}\n")
 
 
 def say(text: str) -> None:
-    """One line on standard output."""
-    sys.stdout.write(text + "\n")
+    """One line on standard output, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text + "\n")
 
 
 def say_written(output: str | None, what: str) -> None:

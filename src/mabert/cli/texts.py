@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from mabert.bounds import TOKENS, Range
 from mabert.cli.command import command, say_written, within
-from mabert.data.batches import TOKENS_A_BATCH
+from mabert.data import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
     from mabert.infer.model import TextModel
     from mabert.infer.windows import Row
+
+
+ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores"})
+"""Names that `predict` writes."""
 
 
 def add_embed(commands: Any) -> None:
@@ -30,7 +34,9 @@ def add_embed(commands: Any) -> None:
 def add_texts(added: argparse.ArgumentParser) -> None:
     """What every command on texts takes."""
     added.add_argument("model", help="model folder or hub name")
-    added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
+    added.add_argument(
+        "input", nargs="?", help="a text a line, or .jsonl, .csv, .tsv (unquoted), .parquet; default, stdin"
+    )
     added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
     added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
@@ -67,7 +73,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
     """The model; what can be wrong without the texts is found before they are read, since standard input may be a
     person typing."""
     from mabert.infer.model import load
-    from mabert.infer.write import check_output
+    from mabert.writing import check_output
 
     check_output(options.output, suffixes)
     return load(options.model, precision=options.precision, device=options.device)
@@ -77,7 +83,13 @@ def rows_of(options: argparse.Namespace) -> Iterable[Row]:
     """The texts or pairs, as they are read."""
     from mabert.infer.texts import read_rows
 
-    return read_rows(options.input, options.text_column, getattr(options, "pair_column", None), jsonl=options.jsonl)
+    return read_rows(
+        options.input,
+        options.text_column,
+        getattr(options, "pair_column", None),
+        jsonl=options.jsonl,
+        keep=getattr(options, "keep", ()),
+    )
 
 
 def how_of(options: argparse.Namespace) -> How:
@@ -103,14 +115,11 @@ def errors_join_answers() -> bool:
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Says which option helps where texts are too long for the model or the memory."""
-    from mabert.data.encode import TextsTooLongError
+    """Says which option helps where texts are too long for the memory."""
     from mabert.infer.answers import BatchTooLargeError
 
     try:
         yield
-    except TextsTooLongError as error:
-        raise TextsTooLongError(f"{error} by --truncate") from error
     except BatchTooLargeError as error:
         helps = "--batch-tokens" if error.texts > 1 else "--max-length and --truncate"
         raise ValueError(f"{error} by {helps}") from error
@@ -135,18 +144,24 @@ def add_predict(commands: Any) -> None:
     added = command(commands, "predict", run_predict, "a label a text or pair of texts, from a fine-tuned model")
     add_texts(added)
     added.add_argument("--pair-column", help="where a table has the second text of a pair")
+    added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="further columns to write, as an id")
 
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
     from mabert.infer.write import write_rows
 
+    if taken := sorted(ANSWERS & set(options.keep)):
+        raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
     model, paired = opened(options, (".jsonl",)), options.pair_column is not None
     rows, names = rows_of(options), ("text", "pair") if paired else ("text",)
     with naming_options():
         count = write_rows(
             (
-                [{**dict(zip(names, row, strict=True)), **answer} for row, answer in zip(*window, strict=True)]
+                [
+                    {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
+                    for row, answer in zip(*window, strict=True)
+                ]
                 for window in model.labels(rows, how_of(options), paired=paired)
             ),
             options.output,

@@ -91,7 +91,7 @@ def add_finetune(commands: Any) -> None:
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
     glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
+    table = added.add_argument_group("your own table: CSV, TSV (without quoting), JSONL or Parquet")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
@@ -106,8 +106,7 @@ def add_finetune(commands: Any) -> None:
         type=float,
         action=within(LEARNING_RATE),
         nargs="+",
-        default=[2e-5],
-        help="several make a grid [2e-5]",
+        help="several make a grid [2e-5 at width 768, narrower: more]",
     )
     how.add_argument("--epochs", type=int, action=within(COUNT), help="[10 for CoLA, MRPC and RTE, else 3]")
     how.add_argument("--batch-size", type=int, action=within(ROWS), default=32, help="[%(default)s]")
@@ -157,7 +156,8 @@ def seed_list(text: str) -> list[int]:
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     from mabert.baselines.load import load_config
-    from mabert.train.finetune import FinetuneRecipe, finetune
+    from mabert.train.finetune import finetune
+    from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)

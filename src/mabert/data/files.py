@@ -64,13 +64,20 @@ def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
 
 
 def check_is_file(path: Path) -> None:
-    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it."""
+    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it, or a pipe."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
+    if path.is_dir():
         raise ValueError(f"{path}: a folder, where a file is needed")
-    if path.stat().st_size == 0:
+    if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path}: empty (0 bytes)")
+
+
+def check_can_read_twice(path: Path) -> None:
+    """Raises FileNotFoundError or ValueError unless `path` is a file that gives the same bytes whenever it is read."""
+    check_is_file(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
 def lines(path: Path, stream: BinaryIO) -> Iterator[str]:

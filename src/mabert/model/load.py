@@ -1,6 +1,5 @@
 """Opening a model folder, with one clear line for everything that can be wrong with it."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,13 +9,12 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from mabert.folders import CONFIG, config_fields
 from mabert.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
-from mabert.reading import read_json
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -44,45 +42,6 @@ def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
         return make_config(**fields)
     except ValueError as error:
         raise ValueError(f"{Path(path) / CONFIG}: {error}") from error
-
-
-def config_fields(path: str | Path) -> dict[str, Any]:
-    """What the `config.json` of a model folder (or of a model on the hub) holds.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        ValueError: If it is no JSON object.
-    """
-    folder = Path(path)
-    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
-        return fields_from_hub(str(path))
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
-    file = folder / CONFIG
-    if not file.is_file():
-        inside = model_inside(folder)
-        hint = f"; did you mean {inside}?" if inside else ""
-        raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
-    return read_json(file)
-
-
-def model_inside(folder: Path) -> Path | None:
-    """The model in a folder of one or of several runs that a person most likely means: one that is finished, else the
-    newest checkpoint. What is not whole yet has a hidden name."""
-    places = (f"*/{CONFIG}", f"unfinished/*/*/{CONFIG}")
-    found = [file.parent for place in places for file in sorted(folder.glob(place))]
-    shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
-    finished = [each for each in shown if not each.name.startswith("checkpoint-")]
-    step = {each: int("0" + re.sub(r"\D", "", each.name)) for each in shown}
-    return finished[0] if finished else max(shown, key=step.__getitem__, default=None)
-
-
-def fields_from_hub(name: str) -> dict[str, Any]:
-    """The same of a model on the hub, or in the hub's cache here."""
-    try:
-        return PreTrainedConfig.get_config_dict(name)[0]
-    except OSError as error:
-        raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error
 
 
 def load_model(

@@ -1,6 +1,5 @@
 """One classifier: the task's examples, the model with a new head, one training run."""
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -8,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ from transformers import (
 
 from mabert.baselines.load import build, class_for, load_config, with_new_head
 from mabert.baselines.registry import family_of
-from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, TOKENS, Range, check_values
 from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, batches_by_length, part
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
@@ -43,7 +41,7 @@ from mabert.model.config import make_config
 from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision
 from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
-from mabert.train.recipe import Packing, check_packing
+from mabert.train.recipe import FinetuneRecipe, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
     SAVE_SECONDS,
@@ -69,56 +67,18 @@ SHORTER = "shorter examples help (--max-length with --truncate; in a study finet
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
-@dataclass
-class FinetuneRecipe:
-    """How a classifier is trained.
+def rate_for(config: PreTrainedConfig) -> float:
+    """The peak learning rate that is tried unless another is asked for: BERT's 2e-5 at width 768, and more for less.
 
-    Attributes:
-        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
-            validation data.
-        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step.
-        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where the model runs it.
-        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
-            padding as where nobody sorts, and measured in the order of the examples.
-        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
-            other in a row; `none`, padded and masked. The results are the same, up to rounding and
-            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
-        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
-        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
-        dropout: On embeddings, sub-layers, attention and classifier.
-        max_length: Tokens an example has at most; default, all that the model takes.
-        truncate: Whether longer examples are cut; otherwise they are an error.
-        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
-        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
-            validation data.
-        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
-        pooling: In place of the model's own.
-        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
+    Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
+
+    Args:
+        config: Of the model.
+
+    Returns:
+        The rate, to two digits.
     """
-
-    learning_rates: list[Annotated[float, LEARNING_RATE]] = dataclasses.field(default_factory=lambda: [2e-5])
-    epochs: Annotated[int, COUNT] | None = None
-    batch_size: Annotated[int, ROWS] = 32
-    batch_tokens: Annotated[int, TOKENS] | None = None
-    batches: Literal["length", "random"] = "length"
-    packing: Packing = "unpad"
-    warmup_share: Annotated[float, RATE] = 0.06
-    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
-    dropout: Annotated[float, RATE] = 0.1
-    max_length: Annotated[int, TOKENS] | None = None
-    truncate: bool = False
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    select: Literal["last", "best"] = "last"
-    from_scratch: bool = False
-    pooling: str | None = None
-    padding_safe_masking: str | None = None
-
-    def __post_init__(self) -> None:
-        check_values("", self)
-        if not self.learning_rates:
-            raise ValueError("learning_rates is empty; at least one is needed")
+    return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
 
 @dataclass
@@ -285,6 +245,7 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         train_dataset=job.data.splits["train"],
         eval_dataset=job.data.splits[job.data.validations[0]],
         title=f"{job.data.task.name} seed {seed} lr {rate:g}" if job.progress else None,
+        step_tokens=[sum(map(batches.lengths.__getitem__, batch)) for batch in batches],
         job=job,
         batches=batches,
         callbacks=[interrupt, stopwatch, *job.callbacks],

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from mabert.data import files
-from mabert.reading import parse_yaml, shown
+from mabert.reading import shown
+from mabert.reading_yaml import parse_yaml
 
 
 def build(kind: type, content: Any, where: str) -> Any:

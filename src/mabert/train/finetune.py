@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import shutil
 import statistics
 import time
@@ -16,28 +17,31 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallb
 
 from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import family_of
-from mabert.bounds import SEED
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
+from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import read_json, read_json_if_there, shown
+from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import (
-    FinetuneRecipe,
     Job,
     TaskData,
     checkpoints_of,
     encode_task,
     new_classifier,
+    rate_for,
     train_classifier,
 )
+from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, now
 from mabert.train.trainer import TrainingDivergedError, joined, size_of
 from mabert.writing import filling, write_text
+
+logger = logging.getLogger(__name__)
 
 FREE = ("resolved.processes", "resolved.chosen_under")
 """What a resumed run may change."""
@@ -95,6 +99,8 @@ def finetune(
     check_divides(recipe, processes.num_processes)
     config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
+    if recipe.learning_rates is None:
+        recipe = dataclasses.replace(recipe, learning_rates=[rate_for(config)])
     longest = longest_input(config, tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
@@ -156,16 +162,6 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
     if limit is not None:
         tokenizer.model_max_length = limit
     return int(longest)
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuses seeds that no random generator takes, or that would make the same run twice.
-
-    Raises:
-        ValueError: Naming them.
-    """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
-        raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
 
 
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
@@ -284,6 +280,7 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     for split, logits in found.items():
         if split in data.labels:
             metrics[split] = compute(data.task, logits, data.labels[split])
+            warn_of_one_answer(data, split, logits, seed, rate)
             write_predictions(place / f"{split}.tsv", data, split, logits)
         elif isinstance(data.task, GlueTask):
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
@@ -301,6 +298,20 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     leave_no_checkpoints(place.parent, rate, seed)
     return result
+
+
+def warn_of_one_answer(data: TaskData, split: str, logits: np.ndarray, seed: int, rate: float) -> None:
+    """Says so where a classifier gives all validation examples, which differ, one class: it has learnt nothing else."""
+    answers = np.unique(decided(data.task, logits))
+    if not data.task.is_regression and len(answers) == 1 < len(np.unique(data.labels[split])):
+        logger.warning(
+            "seed %d answers %r to all %d examples of %s; a higher --learning-rate (now %g) or more --epochs may help",
+            seed,
+            data.task.label_names[int(answers[0])],
+            len(logits),
+            split,
+            rate,
+        )
 
 
 def leave_no_checkpoints(folder: Path, rate: float, seed: int) -> None:
@@ -324,12 +335,12 @@ def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray
         return names[int(value)] if names else f"{value:.4f}"
 
     columns = [data.indices[split], [shown(value) for value in decided(data.task, logits)]]
-    header = "index\tprediction"
+    header = ["index", "prediction"]
     if split in data.labels:
         columns.append([shown(value) for value in data.labels[split]])
-        header += "\tlabel"
-    lines = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
-    write_text(path, "\n".join([header, *lines]) + "\n")
+        header.append("label")
+    lines = map(tsv_line, [header, *zip(*columns, strict=True)])
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

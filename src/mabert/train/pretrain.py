@@ -186,6 +186,11 @@ def pretrain(
         processing_class=tokenizer,
         callbacks=[StepsAsAsked(), interrupt, stopwatch, *(callbacks or [])],
         title="pretraining" if progress else None,
+        step_tokens=[
+            recipe.training.batch_size * stage.length
+            for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
+            for _ in range(steps)
+        ],
         decay_exempt=recipe.training.decay_exempt,
         loss_limit=EXPLODED * math.log(len(tokenizer)),
     )

@@ -2,19 +2,14 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from transformers import PreTrainedConfig
-
-from mabert.baselines.load import load_config
-from mabert.baselines.registry import family_named, family_of
-from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, Range, check_values
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_values
 from mabert.data.corpus import Source, parse_sources
-from mabert.model import MaBertConfig
-from mabert.model.config import check_fields
+from mabert.reading import shown
 from mabert.train.fields import (
     build,
     convert,
@@ -25,10 +20,13 @@ from mabert.train.fields import (
 )
 from mabert.train.run import REQUEST
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
 Packing = Literal["none", "pack", "unpad"]
 
 
-def check_packing(packing: Packing, config: PreTrainedConfig, pools: bool = False) -> None:
+def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
     """Refuses packed rows where padding is meant to have its effect, or the model takes none.
 
     Args:
@@ -41,6 +39,8 @@ def check_packing(packing: Packing, config: PreTrainedConfig, pools: bool = Fals
     """
     if packing != "pack":
         return
+    from mabert.model import MaBertConfig
+
     if not isinstance(config, MaBertConfig):
         raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
     if config.padding_safe_masking != "exact":
@@ -202,6 +202,9 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
+        from mabert.baselines.registry import family_named  # with torch and transformers
+        from mabert.model.config import check_fields
+
         known = family_named(self.architecture).known_fields()
         for key in self.model:
             if self.start_from is not None and not changeable(key):
@@ -231,6 +234,68 @@ class PretrainRecipe:
         steps = max(1, round(self.training.steps * share))
         warmup = round(self.training.warmup_steps * share)
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))
+
+
+@dataclass
+class FinetuneRecipe:
+    """How a classifier is trained.
+
+    Attributes:
+        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
+            validation data. Default, one that suits the model's width (`rate_for`).
+        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
+        batch_size: Examples a step.
+        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
+            costs about the same. Counted with padding where the model runs it.
+        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
+            padding as where nobody sorts, and measured in the order of the examples.
+        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
+            other in a row; `none`, padded and masked. The results are the same, up to rounding and
+            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
+        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
+        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
+        dropout: On embeddings, sub-layers, attention and classifier.
+        max_length: Tokens an example has at most; default, all that the model takes.
+        truncate: Whether longer examples are cut; otherwise they are an error.
+        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
+        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
+            validation data.
+        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
+        pooling: In place of the model's own.
+        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
+    """
+
+    learning_rates: list[Annotated[float, LEARNING_RATE]] | None = None
+    epochs: Annotated[int, COUNT] | None = None
+    batch_size: Annotated[int, ROWS] = 32
+    batch_tokens: Annotated[int, TOKENS] | None = None
+    batches: Literal["length", "random"] = "length"
+    packing: Packing = "unpad"
+    warmup_share: Annotated[float, RATE] = 0.06
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
+    dropout: Annotated[float, RATE] = 0.1
+    max_length: Annotated[int, TOKENS] | None = None
+    truncate: bool = False
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    select: Literal["last", "best"] = "last"
+    from_scratch: bool = False
+    pooling: str | None = None
+    padding_safe_masking: str | None = None
+
+    def __post_init__(self) -> None:
+        check_values("", self)
+        if self.learning_rates == []:
+            raise ValueError("learning_rates is empty; at least one is needed")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuses seeds that no random generator takes, or that would make the same run twice.
+
+    Raises:
+        ValueError: Naming them.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
+        raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
 
 
 def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,6 +342,9 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
     if content.get("start_from") is not None:
         start = convert(str, content["start_from"], "start_from")
         if start:
+            from mabert.baselines.load import load_config
+            from mabert.baselines.registry import family_of
+
             content.setdefault("architecture", family_of(load_config(start)).name)
     return build(PretrainRecipe, content, "")
 

@@ -9,8 +9,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,6 +54,7 @@ class MaBertTrainer(Trainer):
 
     Args:
         title: What the progress bar calls the run; None shows none.
+        step_tokens: Tokens of each step, by which the bar tells the time left.
         decay_exempt: See `mabert.train.optim`.
         loss_limit: Largest loss that is not divergence; default, none.
         arguments: As `Trainer` takes them.
@@ -61,11 +63,17 @@ class MaBertTrainer(Trainer):
     smaller = "a smaller batch helps"
 
     def __init__(
-        self, *, title: str | None = None, decay_exempt: str = "default", loss_limit: float = math.inf, **arguments: Any
+        self,
+        *,
+        title: str | None = None,
+        step_tokens: Iterable[int] = (),
+        decay_exempt: str = "default",
+        loss_limit: float = math.inf,
+        **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self.remove_callback(PrinterCallback)
-        self.bar = None if title is None else TrainingBar(title)
+        self.bar = None if title is None else TrainingBar(title, list(accumulate(step_tokens)))
         if self.bar is not None:
             self.add_callback(self.bar)
         self.decay_exempt = decay_exempt
