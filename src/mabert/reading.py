@@ -1,4 +1,4 @@
-"""JSON, with one clear line for everything that can be wrong with it; values in messages; what a file's content is known
+"""JSON, with one clear line for all that can be wrong with it; values in messages; what a file's content is known
 by; and which files a folder has."""
 
 import hashlib

@@ -47,13 +47,14 @@ def add_pretrain(commands: Any) -> None:
 def pretrain_recipe(options: argparse.Namespace) -> Any:
     """The recipe of a new run, or of the one that goes on; a command with its budget is taken as repeated whole."""
     from mabert.train.fields import share_of
-    from mabert.train.recipe import load_recipe, recipe_of_run
+    from mabert.train.recipe import as_begun, load_recipe, recipe_of_run
 
     named = {"architecture": options.model, "start_from": options.start_from}
     fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
     if resumes(options) and options.budget is None:
         return recipe_of_run(options.output, fields)
-    return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+    recipe = load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+    return as_begun(recipe, options.output) if resumes(options) else recipe
 
 
 def resumes(options: argparse.Namespace) -> bool:
@@ -191,7 +192,8 @@ def run_finetune(options: argparse.Namespace) -> None:
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             of = f" of {task.positive!r}" if metric == "f1" and not options.task else ""
-            line = f"{task.name} {split} {metric}{of}: {score['mean']:.4f}{spread}"
+            mean = "undefined" if score["mean"] is None else f"{score['mean']:.4f}"
+            line = f"{task.name} {split} {metric}{of}: {mean}{spread}"
             count = len(result["seeds"])
             say(f"{line} ({count} seed{'s' if count > 1 else ''})")
 

@@ -120,6 +120,7 @@ def encode_task(
     Raises:
         ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
     """
+    warn_of_nothing_to_learn(task, splits)
     return TaskData(
         task,
         {
@@ -129,6 +130,20 @@ def encode_task(
         {name: np.asarray(column(rows, "label")) for name, rows in splits.items() if name.startswith("validation")},
         {name: column(rows, "index") for name, rows in splits.items()},
     )
+
+
+def warn_of_nothing_to_learn(task: Task, splits: Mapping[str, Rows]) -> None:
+    """Says so where no training text holds a word, or all scores of a regression are one number."""
+    texts = (
+        text for name in ("text_a", "text_b") if name in splits["train"][:1] for text in column(splits["train"], name)
+    )
+    if not any(text.strip() for text in texts):
+        logger.warning("all training texts of %s are empty: there is nothing to learn from them", task.name)
+    for name, rows in splits.items():
+        labels = set(column(rows, "label")) if task.is_regression and "label" in rows[:1] else set()
+        if len(labels) == 1:
+            told = "nothing to learn from them" if name == "train" else "a correlation with them is not defined"
+            logger.warning("all %s scores of %s are %g: %s", name, task.name, labels.pop(), told)
 
 
 @dataclass(frozen=True)
@@ -184,7 +199,7 @@ class Job:
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return logits
 
-    def scores(self, classifier: PreTrainedModel) -> dict[str, float]:
+    def scores(self, classifier: PreTrainedModel) -> dict[str, float | None]:
         """The task's metrics on its first validation split."""
         split = self.data.validations[0]
         return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
@@ -378,7 +393,7 @@ class ClassifierTrainer(MaBertTrainer):
         scores = self.job.scores(self.model)
         metrics = {f"eval_{name}": value for name, value in scores.items()}
         main, best = scores[self.job.data.task.main_metric], self.state.best_metric
-        if self.job.recipe.select == "best" and (best is None or main > best):
+        if self.job.recipe.select == "best" and main is not None and (best is None or main > best):
             self.state.best_metric = main  # which a checkpoint keeps
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log(metrics)

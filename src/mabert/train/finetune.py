@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import shutil
 import statistics
 import time
@@ -177,7 +178,8 @@ def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
 def best_rate(
     job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], processes: PartialState
 ) -> tuple[float, dict[str, float | None]]:
-    """The learning rate of the grid with the best main metric under one seed, and what each gave: None, it diverged.
+    """The learning rate of the grid with the best main metric under one seed, and what each gave: None where it
+    diverged, or where the metric is not defined.
 
     Raises:
         TrainingDivergedError: If every rate did, or one in one of several processes, for which the others wait.
@@ -203,7 +205,12 @@ def best_rate(
             grid_file(folder, rate).parent.mkdir(exist_ok=True)
             write_text(grid_file(folder, rate), json.dumps(found[rate]) + "\n")
             leave_no_checkpoints(folder, rate, seed)
-    whole = {rate: each["score"] for rate, each in found.items() if each["score"] is not None}
+    # A score that is not defined is no better than any other; one that diverged gives no model.
+    whole = {
+        rate: -math.inf if each["score"] is None else each["score"]
+        for rate, each in found.items()
+        if each.get("diverged") is None
+    }
     if not whole:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
@@ -251,7 +258,8 @@ def run_seeds(
             leave_no_checkpoints(folder, rate, seed)
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        raise TrainingDivergedError(f"{causes}; the other seeds are finished and kept; leave out those that diverged")
+        kept = "; the other seeds are finished and kept; leave out those that diverged" if runs else ""
+        raise TrainingDivergedError(causes + kept)
     return runs
 
 
@@ -346,7 +354,8 @@ def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray
 def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split.
 
-    What seeds that were finished under an earlier version were not measured by is left out.
+    What seeds that were finished under an earlier version were not measured by is left out. A metric that the labels
+    leave undefined is None.
     """
     summary: dict[str, Any] = {}
     for split in data.validations:
@@ -354,6 +363,8 @@ def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         measured = [metric for metric in data.task.metrics if all(metric in run["metrics"][split] for run in runs)]
         for metric in measured:
             values = [run["metrics"][split][metric] for run in runs]
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            summary[split][metric] = {"mean": statistics.mean(values), "std": deviation, "values": values}
+            defined = None not in values
+            mean = statistics.mean(values) if defined else None
+            deviation = statistics.stdev(values) if defined and len(values) > 1 else None
+            summary[split][metric] = {"mean": mean, "std": deviation, "values": values}
     return summary

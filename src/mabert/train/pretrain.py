@@ -140,7 +140,7 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    folder = RunFolder(output, (*FREE, "resolved.tokenizer") if vouched else FREE, vouched)
+    folder = RunFolder(output, FREE, vouched)
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:

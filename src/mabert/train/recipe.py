@@ -18,10 +18,13 @@ from mabert.train.fields import (
     unknown,
     with_overrides,
 )
-from mabert.train.run import REQUEST
+from mabert.train.run import DIRECTORY, REQUEST, located
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
+"""Fields that may name files."""
 
 Packing = Literal["none", "pack", "unpad"]
 
@@ -362,9 +365,14 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     path = Path(folder) / REQUEST
     if not path.is_file():
         raise ValueError(f"{folder} holds no run to resume (no {REQUEST})")
-    content = read_yaml(path)
-    content.pop("resolved", None)
+    content = located(read_yaml(path), PATHS)
     return build(PretrainRecipe, with_overrides(content, overrides), "")
+
+
+def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
+    """A recipe that names its files as they were named when the run in a folder began."""
+    began = read_yaml(Path(folder) / REQUEST).get(DIRECTORY) if (Path(folder) / REQUEST).is_file() else None
+    return build(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS), "")
 
 
 def find_recipe(path: str | Path) -> Path:
