@@ -33,6 +33,10 @@ class CannotSaveError(OSError):
         error: What ended it.
         room: Bytes that it takes; 0 where that is not known.
         advice: How to go on.
+
+    Attributes:
+        cause: What ended it, in words.
+        found: The message without the advice.
     """
 
     def __init__(self, path: Path, error: BaseException, room: int = 0, advice: str = "") -> None:
@@ -40,8 +44,12 @@ class CannotSaveError(OSError):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
         needed = f"about {_mebibytes(room)} are needed and " if room else ""
         free = f"{needed}{_mebibytes(shutil.disk_usage(there).free)} are free on that disk"
-        parts = (f"cannot save {path}: {self.cause[:200]}", free, advice or "make room and run it again")
-        super().__init__(getattr(error, "errno", None) or errno.EIO, "; ".join(parts))
+        self.found = f"cannot save {path}: {self.cause[:200]}; {free}"
+        told = f"{self.found}; {advice or 'make room and run it again'}"
+        super().__init__(getattr(error, "errno", None) or errno.EIO, told, str(path))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def _mebibytes(size: int) -> str:

@@ -89,7 +89,7 @@ def test_a_file_names_itself_and_the_room(tmp_path, monkeypatch):
 
 def test_an_error_within_an_error_is_told_once(tmp_path):
     with (
-        pytest.raises(CannotSaveError, match=rf"^\[Errno 28\] cannot save {tmp_path}: {FULL}; about 3.0 MiB"),
+        pytest.raises(CannotSaveError, match=rf"^cannot save {tmp_path}: {FULL}; about 3.0 MiB"),
         saving(tmp_path, 3 << 20),
     ):
         raise CannotSaveError(tmp_path / "part", SYSTEM)

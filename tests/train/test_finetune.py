@@ -482,7 +482,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
     go(pretrained, tmp_path / "run", epochs=1)
     assert (tmp_path / "run/seed-0/result.json").is_file()
     assert "No space left on device" in caplog.text
-    assert caplog.text.count("there is no earlier checkpoint; training goes on") == 10
+    assert caplog.text.count("are free on that disk; training goes on") == 10
     given = (pretrained, TASK, splits(), tmp_path / "other", FinetuneRecipe(**RECIPE))
     with pytest.raises(OSError, match="No space left on device"):
         finetune(*given, progress=False, callbacks=[Ends(3, interrupted)])
@@ -776,7 +776,7 @@ def test_regression(pretrained, tmp_path):
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
         ({"learning_rates": []}, r"learning_rates are \[\]"),
-        ({"dropout": 1}, "dropout 1 must be below 1"),
+        ({"dropout": 1}, "dropout is 1; it must be at least 0 and below 1"),
         ({"pooling": "max"}, "pooling"),
     ],
 )

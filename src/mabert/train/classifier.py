@@ -54,6 +54,7 @@ from mabert.train.trainer import (
     orderly,
     rows_at_once,
 )
+from mabert.writing import CannotSaveError
 
 logger = logging.getLogger(__name__)
 
@@ -408,12 +409,12 @@ class ClassifierTrainer(MaBertTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         try:
             super()._save_checkpoint(model, trial)
-        except OSError as error:
+        except CannotSaveError as error:
             # Training needs no disk, so one that is full need not end it; several processes would wait for this one.
             listeners = (each for each in self.callback_handler.callbacks if isinstance(each, SaveOnInterrupt))
             if self.args.world_size > 1 or any(each.interrupted for each in listeners):
                 raise
-            logger.warning("%s; training goes on", error)
+            logger.warning("%s; training goes on", error.found)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -288,7 +288,7 @@ class FinetuneRecipe:
     def __post_init__(self) -> None:
         check_values("", self)
         if self.learning_rates == []:
-            raise ValueError("learning_rates is empty; at least one is needed")
+            raise ValueError("learning_rates are []; at least one is needed")
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
