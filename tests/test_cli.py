@@ -354,7 +354,7 @@ def test_version(capsys):
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
         (["bench", "throughput", "--lengths", "3"], "lengths is for `bench models`, not for `bench throughput`"),
         (["bench", "lengths", "--device", "cuda"], "device is for `bench models`, not for `bench lengths`"),
-        (["bench", "models", "--budget", "0"], "--budget is 0.0; it must be above 0 and at most 1000000"),
+        (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
         (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements, not for `bench report`"),

@@ -68,7 +68,7 @@ def add_bench(commands: Any) -> None:
     rivals.add_argument(
         "--budget",
         type=float,
-        action=within(SECONDS),
+        action=within(Range(0, 10**6)),
         help="seconds of a model's calls, three to five at least [20, 30, 40]",
     )
     rivals.add_argument(

@@ -221,4 +221,5 @@ def _open(file: Path) -> None:
             pass
     else:
         with safe_globals():
-            torch.load(file, map_location="cpu", weights_only=True)
+            if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(file):
+                raise ValueError(f"asks for {', '.join(unsafe)}")

@@ -320,12 +320,15 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
 def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
     """Bytes that the backward pass of one micro-batch needs at least.
 
-    Each layer keeps its input, queries, keys and values or their like, and the inner activations of its feed-forward
-    network; with checkpointing its input alone. Windows of single documents may be of any length.
+    Each layer keeps its input and that of each sub-layer, queries, keys and values or their like, what they give, and
+    the feed-forward network's inner activations twice; with checkpointing its input alone. Windows of single documents
+    may be of any length.
     """
     training = recipe.training
     length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
-    kept = config.hidden_size if training.gradient_checkpointing else 4 * config.hidden_size + config.intermediate_size
+    kept = (
+        config.hidden_size if training.gradient_checkpointing else 6 * config.hidden_size + 2 * config.intermediate_size
+    )
     each = 2 if resolve_precision(training.precision) == "bf16" else 4
     return training.micro_batch_size * length * config.num_hidden_layers * kept * each
 

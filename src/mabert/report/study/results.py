@@ -226,8 +226,8 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
     _need(content, _STUDY, file)
     for name in ("study", "scale"):  # which name the files of a report
-        if not re.fullmatch(r"[^/\\\s]+", str(content[name])):
-            raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path or a space")
+        if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
+            raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
     columns = tuple(_column(raw, file) for raw in content["columns"])
     known = {column.key for column in columns}
     here = [content["environment"]]
