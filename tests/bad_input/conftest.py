@@ -12,7 +12,7 @@ from mabert.train.recipe import as_mapping
 from tests.train.helpers import recipe, tokenizer
 
 PROGRESS = re.compile(r"^(pretraining|tokenising|\S+ seed \d+ lr) ")
-NOTES = ("mabert: compil", "mabert: reusing the token cache")
+NOTES = ("mabert: compil", "mabert: reusing the token cache", "mabert: held ")
 
 
 def hashes(folder):

@@ -1,6 +1,7 @@
 """YAML and JSON that a person did not mean, or means to do harm: one line, in no time and little memory."""
 
 import json
+import shutil
 
 import pytest
 
@@ -50,9 +51,16 @@ def test_a_recipe_is_refused(tmp_path, refused, case):
     told = refused("pretrain", tmp_path / "plan.yaml", "-o", tmp_path / "run")
     assert f"{tmp_path / 'plan.yaml'} is not YAML: " in told
     assert message in told
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
+
+
+@pytest.mark.slow  # the first study of a process imports what studies need
+@pytest.mark.parametrize("case", YAML)
+def test_a_study_and_a_scale_are_refused(tmp_path, refused, case):
+    text, message = YAML[case]
+    (tmp_path / "plan.yaml").write_text(text)
     for command in (["study", "pattern", "--scale"], ["study", "grid"]):
         assert message in refused(*command, tmp_path / "plan.yaml", "-o", tmp_path / "studies")
-    assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
 
 
 @pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "{a: 1, a: 2}", "1" * 5000, "&a [*a]", "'"])
@@ -113,3 +121,31 @@ def test_a_row_of_json_is_refused_by_its_line(made, tmp_path, refused, text):
     assert at in refused(*tune, tmp_path / "rows.jsonl")
     pretrain = ["pretrain", made / "plan.yaml", "-o", tmp_path / "run"]
     assert at in refused(*pretrain, f"data.sources=[{tmp_path / 'rows.jsonl'}]")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["", '{"model": {', "\0" * 99, "[" * 100_000, "[1]"])
+def test_a_damaged_tokenizer_names_its_file(made, tmp_path, refused, name, text):
+    model = shutil.copytree(made / "tuned/seed-0", tmp_path / "model")
+    (model / name).write_text(text)
+    told = refused("predict", model, made / "classes.csv")
+    assert f"not a readable tokenizer: {model / name}: " in told
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[" * 100_000])
+def test_a_damaged_result_of_a_seed_names_its_file(made, tmp_path, refused, text):
+    tuned = shutil.copytree(made / "tuned", tmp_path / "tuned")
+    (tuned / "seed-0/result.json").write_text(text)
+    tune = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "1", "-o", tuned, "--resume"]
+    assert f"{tuned / 'seed-0/result.json'}: " in refused(*tune)
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "offsets.npy", "manifest.json"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}"])
+def test_a_damaged_token_cache_names_its_file(made, tmp_path, refused, name, content):
+    shutil.copytree(made / "cache", tmp_path / "cache")
+    (file,) = (tmp_path / "cache").glob(f"*/{name}")
+    file.write_bytes(content)
+    told = refused("pretrain", made / "plan.yaml", f"data.cache={tmp_path / 'cache'}", "-o", tmp_path / "run")
+    assert str(file if content != b"{}" else file.parent) in told
+    assert "pickle" not in told

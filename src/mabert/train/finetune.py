@@ -124,8 +124,8 @@ def finetune(
     if processes.is_main_process:
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
-    tried = {rate: read_json_if_there(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
-    done = {seed: read_json_if_there(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
+    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in recipe.learning_rates}
+    done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
     processes.wait_for_everyone()
     if processes.is_main_process:
         for result in filter(None, done.values()):  # a kill may have come before this
@@ -148,6 +148,19 @@ def finetune(
     grid = [read_json_if_there(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
+
+
+def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
+    """What an earlier start wrote of a training; None where there is nothing.
+
+    Raises:
+        ValueError: If it is damaged; names the file.
+    """
+    record = read_json_if_there(file)
+    missing = [name for name in ("seed", "learning_rate", *fields) if record is not None and name not in record]
+    if missing:
+        raise ValueError(f"{file}: damaged: it lacks {', '.join(missing)}; remove it, and --resume makes it anew")
+    return record
 
 
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
