@@ -1,14 +1,11 @@
 """A checkpoint that is not whole is refused in one line, which names the file and the newest checkpoint that is."""
 
 import json
-import shutil
 
 import pytest
-import torch
 
 from mabert.cli import main
 from mabert.train import checkpoint
-from mabert.train.trainer import MaBertTrainer
 from tests.bad_input.conftest import hashes
 
 FILES = (
@@ -92,47 +89,10 @@ def test_a_foreign_pickle_is_refused_and_never_opened(run, refused):
     assert "checkpoint-4/rng_state.pth is not of this checkpoint" in told
 
 
-@pytest.fixture(scope="module")
-def pickled(made, tmp_path_factory):
-    """A run with the checkpoints that were written before there were manifests: pickles among them."""
-    place = tmp_path_factory.mktemp("pickled") / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delattr(MaBertTrainer, "_save_rng_state")
-        patched.delattr(MaBertTrainer, "_save_optimizer_and_scheduler")
-        patched.setattr(checkpoint, "seal", lambda folder: None)
-        assert main(["pretrain", str(made / "plan.yaml"), "-o", str(place)]) == 0
-    (place / "result.json").unlink()
-    return place
-
-
-@pytest.fixture
-def old(pickled, tmp_path):
-    """A copy of it."""
-    return shutil.copytree(pickled, tmp_path / "old")
-
-
-@pytest.mark.parametrize("damage", ["missing", "empty", "cut short"])
-def test_a_damaged_checkpoint_from_before_there_were_manifests_is_refused(old, refused, damage):
-    whole = hashes(old / "checkpoint-4")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "model.safetensors"):
-        DAMAGE[damage](old / "checkpoint-4" / name)
-        told = refused("pretrain", "any", "-o", old, "--resume")
-        named = "manifest.json" if (name, damage) == ("optimizer.pt", "missing") else name
-        assert f"{old}/checkpoint-4/{named} is " in told
-        assert "--resume-from checkpoint-3" in told
-        for path, content in whole.items():
-            path.write_bytes(content)
-
-
-def test_checkpoints_from_before_there_were_manifests_go_on(made, old, refused):
-    torch.save(print, old / "checkpoint-4" / "rng_state.pth")
-    told = refused("pretrain", "any", "-o", old, "--resume")
-    assert "rng_state.pth is damaged, or holds more than plain data" in told
-    assert "weights_only" not in told
-    shutil.rmtree(old / "checkpoint-4")
-    (old / "model.safetensors").unlink()
-    assert main(["pretrain", "any", "-o", str(old), "--resume"]) == 0
-    assert (old / "model.safetensors").read_bytes() == (made / "run" / "model.safetensors").read_bytes()
+def test_a_checkpoint_without_a_manifest_is_refused(run, refused):
+    (run / "checkpoint-4" / "manifest.json").unlink()
+    told = refused("pretrain", "any", "-o", run, "--resume")
+    assert f"{run}/checkpoint-4/manifest.json is missing; the newest whole checkpoint is" in told
 
 
 def test_a_fine_tuning_goes_on_from_whole_checkpoints_alone(made, tmp_path, monkeypatch, refused):

@@ -161,8 +161,7 @@ class MaBertTrainer(Trainer):
             write_text(Path(output_dir) / checkpoint.SCHEDULER, json.dumps(self.lr_scheduler.state_dict()) + "\n")
 
     def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
-        if folder is None or not (Path(folder) / checkpoint.OPTIMIZER).exists():  # from before, as pickles
-            super()._load_optimizer_and_scheduler(folder)
+        if folder is None:
             return
         checkpoint.load_optimizer(self.optimizer, Path(folder) / checkpoint.OPTIMIZER)
         self.lr_scheduler.load_state_dict(read_json(Path(folder) / checkpoint.SCHEDULER))
@@ -172,8 +171,7 @@ class MaBertTrainer(Trainer):
         checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
 
     def _load_rng_state(self, folder: str | None) -> None:
-        if folder is None or not (Path(folder) / checkpoint.OPTIMIZER).exists():
-            super()._load_rng_state(folder)
+        if folder is None:
             return
         file = Path(folder) / checkpoint.generators_file(self.args.process_index)
         if file.exists():  # else it was saved by fewer processes
