@@ -168,7 +168,7 @@ class Equations:
     def scan(self, name, u, keep):
         """Eqs. 6 to 8 and the recurrence, one step after the other."""
         n = self.c.ssm_state_size
-        rank = self.w[name + ".dt_proj"].shape[1]
+        rank = self.w[name + ".dt_proj.weight"].shape[1]
         coefficients = u @ self.w[name + ".x_proj.weight"].T
         a = -np.exp(self.w[name + ".A_log"])
         state = np.zeros_like(a)
@@ -177,7 +177,7 @@ class Equations:
             if not keep[t]:
                 continue
             d, bt, ct = coefficients[t, :rank], coefficients[t, rank : rank + n], coefficients[t, rank + n :]
-            delta = softplus(self.w[name + ".dt_proj"] @ d + self.w[name + ".delta_bias"])
+            delta = softplus(self.w[name + ".dt_proj.weight"] @ d + self.w[name + ".delta_bias"])
             state = np.exp(delta[:, None] * a) * state + delta[:, None] * bt[None, :] * u[t][:, None]
             out[t] = state @ ct + self.w[name + ".D"] * u[t]
         return out

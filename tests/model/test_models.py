@@ -84,7 +84,7 @@ def test_mamba_parameters_start_as_in_mamba_1():
     assert abs(middle - (math.log(1e-3) + math.log(1e-1)) / 2) < 0.5
     torch.testing.assert_close(core.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
     assert torch.equal(core.D, torch.ones(512))
-    assert core.dt_proj.abs().max() <= 16**-0.5
+    assert core.dt_proj.weight.abs().max() <= 16**-0.5
     assert core.conv_bias.abs().max() <= 0.5
     assert core.conv_bias.std() > 0.1
     assert DT_INIT_FLOOR < 1e-3

@@ -176,3 +176,38 @@ def test_what_it_cannot_do_gets_one_line():
         mabert.prepack(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)))
     with pytest.raises(ValueError, match="is on meta"):
         mabert.prepack(nn.Sequential(nn.Linear(2, 2, device="meta")))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@torch.no_grad()
+def test_it_loads_weights_its_own_and_those_of_a_model_as_trained(strict):
+    model = prepack(build(MaBertForSequenceClassification, config(), dtype=torch.float32))
+    tokens, mask = batch()
+    expected = model(tokens, mask).logits
+    assert str(model.load_state_dict(model.state_dict(), strict)) == "<All keys matched successfully>"
+    assert torch.equal(model(tokens, mask).logits, expected)
+    other = build(MaBertForSequenceClassification, config(), seed=1, dtype=torch.float32)
+    for assign in (False, True):
+        model.load_state_dict(other.state_dict(), strict, assign)
+        torch.testing.assert_close(model(tokens, mask).logits, other(tokens, mask).logits, **CLOSE[torch.float32])
+
+
+@torch.no_grad()
+def test_weights_that_are_missing_or_of_another_size_are_named():
+    packed = PackedLinear(layers())
+    given = packed.state_dict()
+    assert packed.load_state_dict({"bias": given["bias"]}, strict=False).missing_keys == ["weight"]
+    with pytest.raises(RuntimeError, match=r"size mismatch for weight: it is \(40, 23\), the layer's \(40, 24\)"):
+        packed.load_state_dict({**given, "weight": torch.zeros(40, 23)})
+    assert torch.equal(packed.weight, given["weight"])
+
+
+@pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="no instructions for bf16")
+@torch.no_grad()
+def test_weights_are_loaded_in_the_dtype_that_was_packed_for():
+    linear, hidden = layers(), torch.randn(2, 24).to(torch.bfloat16)
+    packed = PackedLinear(linear, torch.bfloat16)
+    expected = packed(hidden)
+    packed.load_state_dict(linear.state_dict(), assign=True)
+    assert packed.weight.dtype == packed.bias.dtype == torch.bfloat16
+    assert torch.equal(packed(hidden), expected)

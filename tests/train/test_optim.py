@@ -15,7 +15,7 @@ def test_biases_norms_and_the_recurrence_are_exempt():
     assert spared == {"bias", "norm", "A_log", "D", "delta_bias", "conv_bias"}
     assert {name for name in decayed if "norm" in name or name.endswith("bias")} == set()
     assert "mabert.embeddings.word_embeddings.weight" in decayed
-    assert "mabert.layers.0.mixer.cores.0.dt_proj" in decayed
+    assert "mabert.layers.0.mixer.cores.0.dt_proj.weight" in decayed
     assert set(decay_parameter_names(model, "nothing")) == everything
     with pytest.raises(ValueError, match="decay_exempt is 'norms'"):
         decay_parameter_names(model, "norms")

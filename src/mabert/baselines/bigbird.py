@@ -22,6 +22,7 @@ class BigBird(Family):
 
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
     tokenizer = "bigbird"
+    keeps_state = True
     unreached = ("pooler.",)
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:

@@ -89,6 +89,7 @@ class Family:
         head: The first module of the masked language model's head.
         unreached: Parts of names of weights that masked language modelling does not reach.
         fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
+        keeps_state: Whether a forward changes the model, so that two may not run at once.
         compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster, as transformers has it, each with
             the tokens of the inputs of which that was seen.
         compiles_at_best: The same of it with this package's attention, beside prepacked weights.
@@ -103,6 +104,7 @@ class Family:
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = attention.NAME
+    keeps_state: ClassVar[bool] = False
     compiles: ClassVar[Mapping[str, range]] = {}
     compiles_at_best: ClassVar[Mapping[str, range]] = {}
 

@@ -20,7 +20,7 @@ from mabert.baselines.registry import FAMILIES, family_of
 from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig
 from mabert.model.config import check_fields, in_words
-from mabert.model.load import config_of_fields, load_model
+from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
 Use = Literal["encoder", "masked_lm", "classifier"]
@@ -100,7 +100,8 @@ def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
 
 def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTrainedModel:
     """A model with random weights; as transformers computes it unless `hastened`, which gives the same sooner."""
-    return ready(class_for(use, config)(config), hastened)
+    with LOADING:
+        return ready(class_for(use, config)(config), hastened)
 
 
 def load(

@@ -31,6 +31,7 @@ class Longformer(Family):
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
     tokenizer = "longformer"
     head = "lm_head"
+    keeps_state = True
     unreached = ("_global.",)
     base: ClassVar = {
         "vocab_size": 50265,

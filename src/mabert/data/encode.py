@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 # text beside its ids takes several times the text's own memory.
 _CHUNK_TEXTS = 1000
 _CHUNK_CHARACTERS = 2_000_000
+
+# A tokenizer keeps in itself whether it cuts texts and where, so a call with other options would change those of
+# another thread's call.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ def encode_texts(
     items: list[dict[str, list[int]]] = []
     for start, end in _chunks(texts_a, texts_b):
         pairs = None if texts_b is None else list(texts_b[start:end])
-        chunk = tokenizer(list(texts_a[start:end]), pairs, return_attention_mask=False, verbose=False, **options)
+        with _ONE_AT_A_TIME:
+            chunk = tokenizer(list(texts_a[start:end]), pairs, return_attention_mask=False, verbose=False, **options)
         items += [dict(zip(chunk, values, strict=True)) for values in zip(*chunk.values(), strict=True)]
     if max_length is not None:
         _check_lengths([len(item["input_ids"]) for item in items], max_length, name, before)

@@ -1,7 +1,8 @@
 """A model ready for use: with its tokenizer, which must fit it, on its device, and with the length it takes."""
 
 import contextlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,9 @@ from mabert.model.prepack import can_prepack, prepack
 from mabert.precision import resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+
+_ALONE = threading.Lock()
+"""Held by a thread whose model must not be run by another one meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Loaded(Generic[Model]):
         """Tokens that the model has positions for; None for any number."""
         return self.family.longest(self.model.config)
 
-    def computing(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
         """What forwards of the model stand in.
 
         bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
@@ -54,7 +59,9 @@ class Loaded(Generic[Model]):
         large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much). The precision is
         the model's own, whatever autocast the caller is in.
         """
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16)
+        alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
+        with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
+            yield
 
     def prepacked(self) -> "Loaded[Model]":
         """The same, prepacked where that can be (`mabert.prepack`); the model is not to be used otherwise any more."""

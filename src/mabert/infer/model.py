@@ -17,6 +17,7 @@ from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
+from mabert.model.load import LOADING
 from mabert.model.pooling import first_token, mean_of_tokens
 from mabert.precision import resolve_precision
 
@@ -44,7 +45,7 @@ class TextModel:
     """What a model folder has to say about texts; `load` opens one.
 
     A folder holds an encoder, mostly under a head: `embed` works with any, `predict` needs a classifier, `fill_mask` a
-    masked language model. Weights are read when they are first needed, and kept.
+    masked language model. Weights are read when they are first needed, and kept. Several threads may use it at once.
 
     Attributes:
         path: Where it came from.
@@ -213,7 +214,10 @@ class TextModel:
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:
-            self._loaded[use] = load_for_use(use, self.path, precision=self._precision, device=self._device).prepacked()
+            with LOADING:
+                if use not in self._loaded:  # another thread may have read it meanwhile
+                    loaded = load_for_use(use, self.path, precision=self._precision, device=self._device)
+                    self._loaded[use] = loaded.prepacked()
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:

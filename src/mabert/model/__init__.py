@@ -9,6 +9,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.models.auto import modeling_auto
 
 from mabert.model.config import SCHEDULES, MaBertConfig, expand_schedule
@@ -20,6 +22,7 @@ from mabert.model.heads import (
     MaBertForSequenceClassification,
     MaBertForTokenClassification,
 )
+from mabert.model.mamba import SAVED_NAMES
 
 __all__ = [
     "SCHEDULES",
@@ -43,6 +46,8 @@ def register() -> None:
     decides which labels a model is trained with.
     """
     AutoConfig.register(MaBertConfig.model_type, MaBertConfig, exist_ok=True)
+    renamed = [WeightRenaming(rf"\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]
+    register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
     for auto, names, model in (
         (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),
         (AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, MaBertForMaskedLM),

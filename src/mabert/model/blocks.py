@@ -9,10 +9,11 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mabert.model.attention import SelfAttention
-from mabert.model.bare import is_bare
+from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
+from mabert.model.prepack import PackedLinear
 
 IN_PLACE: dict[type, Callable[[Tensor], Tensor]] = {
     type(ACT2FN["gelu"]): torch.ops.aten.gelu_,
@@ -47,7 +48,8 @@ class FeedForward(nn.Module):
     def activate(self, inner: Tensor) -> Tensor:
         """The activation; in inference in the place of what it is given, the largest tensor of a block."""
         in_place = IN_PLACE.get(type(self.activation))
-        if in_place is None or torch.is_grad_enabled() or not (is_bare(self.up) and is_bare(self.activation)):
+        ours = isinstance(self.up, PackedLinear) or is_plain(self.up)  # else whoever made `inner` may have kept it
+        if in_place is None or torch.is_grad_enabled() or not (ours and is_bare(self.up) and is_bare(self.activation)):
             return self.activation(inner)
         return in_place(inner)
 

@@ -21,6 +21,7 @@ class MaBertEmbeddings(nn.Module):
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.config = config
 
     def forward(
         self,
@@ -44,15 +45,18 @@ class MaBertEmbeddings(nn.Module):
             ValueError: If a token id, segment or position is outside its table.
         """
         if inputs_embeds is None:
-            check_ids("input_ids", input_ids, self.word_embeddings, "vocab_size")
-            inputs_embeds = self.word_embeddings(input_ids)
-        if token_type_ids is None:
-            hidden = inputs_embeds + self.token_type_embeddings(position_ids.new_zeros(1, 1))
+            check_ids("input_ids", input_ids, "vocab_size", rows_of(self.word_embeddings, self.config.vocab_size))
+            hidden = self.word_embeddings(input_ids)
         else:
-            check_ids("token_type_ids", token_type_ids, self.token_type_embeddings, "type_vocab_size")
-            hidden = inputs_embeds + self.token_type_embeddings(token_type_ids)
+            hidden = inputs_embeds
+        if token_type_ids is None:
+            token_type_ids = position_ids.new_zeros(1, 1)
+        rows = rows_of(self.token_type_embeddings, self.config.type_vocab_size)
+        check_ids("token_type_ids", token_type_ids, "type_vocab_size", rows)
+        hidden = hidden + self.token_type_embeddings(token_type_ids)
         if self.position_embeddings is not None:
-            check_ids("position_ids", position_ids, self.position_embeddings, "max_position_embeddings")
+            rows = rows_of(self.position_embeddings, self.config.max_position_embeddings)
+            check_ids("position_ids", position_ids, "max_position_embeddings", rows)
             hidden = hidden + self.position_embeddings(position_ids)
         return self.dropout(self.norm(hidden))
 
@@ -74,7 +78,12 @@ def stretch(table: Tensor, rows: int) -> Tensor:
     return longer.squeeze(0).T.to(table.dtype)
 
 
-def check_ids(name: str, ids: Tensor | None, table: nn.Embedding, size_name: str) -> None:
+def rows_of(table: nn.Module, size: int) -> int:
+    """Rows of an embedding; those of the configuration, `size`, where an adapter stands in its place."""
+    return getattr(table, "num_embeddings", size)
+
+
+def check_ids(name: str, ids: Tensor | None, size_name: str, size: int) -> None:
     """Refuses ids outside an embedding, which on a GPU would be an assertion that ends the process.
 
     Raises:
@@ -83,12 +92,9 @@ def check_ids(name: str, ids: Tensor | None, table: nn.Embedding, size_name: str
     if ids is None or is_tracing() or ids.numel() == 0:
         return
     low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= table.num_embeddings:
+    if low < 0 or high >= size:
         worst = low if low < 0 else high
-        raise ValueError(
-            f"{name} holds {worst}; {size_name} is {table.num_embeddings}, so ids run from 0 to "
-            f"{table.num_embeddings - 1}"
-        )
+        raise ValueError(f"{name} holds {worst}; {size_name} is {size}, so ids run from 0 to {size - 1}")
 
 
 class RotaryPositions(nn.Module):

@@ -156,16 +156,17 @@ class MaBertModel(MaBertPreTrainedModel):
 
         unpadding = Unpadding.of(mask.valid) if mask.valid is not None and self._unpads(mask, kwargs) else None
         if unpadding is not None:
-            mask = PaddingMask(None, regime, unpadding.packing)
+            # Whatever stands at padding has no effect: an id outside its table, or a NaN that a gradient would meet.
             input_ids, token_type_ids, position_ids, inputs_embeds = (
-                None if x is None else unpadding.flatten(x)
-                for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
+                None if x is None else mask.zero(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
             )
-        warn_of_holes(mask)
         if position_ids is None:
             position_ids = mask.positions(shape, given.device)
         inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
-        outputs = self._through_layers(inputs, mask, **{**kwargs, "return_dict": True})
+        if unpadding is not None:
+            mask = PaddingMask(None, regime, unpadding.packing)
+        warn_of_holes(mask)
+        outputs = self._through_layers(inputs, mask, unpadding, **{**kwargs, "return_dict": True})
         if unpadding is not None:
             for name, recorded in list(outputs.items()):
                 whole = isinstance(recorded, Tensor)
@@ -175,13 +176,20 @@ class MaBertModel(MaBertPreTrainedModel):
 
     @capture_outputs
     def _through_layers(
-        self, inputs: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None], mask: PaddingMask, **kwargs: Any
+        self,
+        inputs: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None],
+        mask: PaddingMask,
+        unpadding: Unpadding | None,
+        **kwargs: Any,
     ) -> BaseModelOutput:
         """Embeddings, the stack and the last LayerNorm; padded or packed, as are the outputs recorded on the way.
 
-        The embeddings are made in here, since what a caller holds is not freed while the layers run.
+        The embeddings are made in here, since what a caller holds is not freed while the layers run. They are made of
+        the batch as it was given, so that whoever hooks or wraps them sees its shape.
         """
         hidden, position_ids = self.embeddings(*inputs), inputs[2]
+        if unpadding is not None:
+            hidden, position_ids = unpadding.flatten(hidden), unpadding.flatten(position_ids)
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
         asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}

@@ -1,5 +1,6 @@
 """Opening a model folder, with one clear line for everything that can be wrong with it."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,10 @@ from mabert.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+
+LOADING = threading.RLock()
+"""Held while a model is made. transformers then changes what belongs to the whole process: its verbosity, the default
+dtype, and whether weights are drawn and tied."""
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -67,18 +72,10 @@ def load_model(
             weights of the class are missing.
     """
     config = config or load_config(path)
-    check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    with LOADING:
+        check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     try:
-        model, about = kind.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype or "auto",
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+        model, about = read_weights(kind, path, config, dtype)
     except SafetensorError as error:
         raise ValueError(
             f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
@@ -87,8 +84,6 @@ def load_model(
         if any((Path(path) / name).exists() for name in WEIGHTS):
             raise
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
-    finally:
-        logging.set_verbosity(verbosity)
     if about["mismatched_keys"]:
         name, there, wanted = sorted(about["mismatched_keys"])[0]
         raise ValueError(
@@ -102,6 +97,27 @@ def load_model(
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
     check_finite(model, path)
     return model.eval()
+
+
+def read_weights(
+    kind: type[Model], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
+) -> tuple[Model, dict[str, Any]]:
+    """Reads a model without a word on the terminal, one at a time in this process; returns it and what transformers
+    says of its weights."""
+    with LOADING:
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)
+        try:
+            return kind.from_pretrained(
+                path,
+                config=config,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        finally:
+            logging.set_verbosity(verbosity)
 
 
 def check_finite(model: PreTrainedModel, path: str | Path) -> None:

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from mabert.model.bare import is_bare
+from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
@@ -24,6 +24,11 @@ DIRECTIONS = {
 
 DT_INIT_FLOOR = 1e-4
 """Smallest step size an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
+
+
+SAVED_NAMES = {"dt_proj": "dt_proj.weight"}
+"""What files of weights call a core's weights that go by other names in it: the step size's projection, which is a
+layer now and was a parameter, is saved as it was."""
 
 
 class CoreOutput(NamedTuple):
@@ -58,10 +63,11 @@ class SelectiveCore(nn.Module):
         self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
         self.conv_bias = nn.Parameter(torch.empty(channels))
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
-        self.dt_proj = nn.Parameter(torch.empty(channels, rank))
+        self.dt_proj = nn.Linear(rank, channels, bias=False)
         self.delta_bias = nn.Parameter(torch.empty(channels, dtype=wide))
         self.A_log = nn.Parameter(torch.empty(channels, states, dtype=wide))
         self.D = nn.Parameter(torch.empty(channels, dtype=wide))
+        self.register_load_state_dict_pre_hook(rename_saved)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -73,8 +79,8 @@ class SelectiveCore(nn.Module):
         init.copy_(self.delta_bias, step + torch.log(-torch.expm1(-step)))
         init.copy_(self.A_log, torch.arange(1, states + 1, dtype=torch.float32).log().expand(channels, states))
         init.ones_(self.D)
-        bound = self.dt_proj.shape[1] ** -0.5
-        init.uniform_(self.dt_proj, -bound, bound)
+        bound = self.dt_proj.in_features**-0.5
+        init.uniform_(self.dt_proj.weight, -bound, bound)
         bound = self.conv_weight.shape[1] ** -0.5
         init.uniform_(self.conv_weight, -bound, bound)
         init.uniform_(self.conv_bias, -bound, bound)
@@ -109,7 +115,7 @@ class SelectiveCore(nn.Module):
     def scan(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None) -> CoreOutput:
         """Eqs. 6 to 8, one sequence per row; see `forward`."""
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
-        delta = nn.functional.linear(d, self.dt_proj)
+        delta = self.dt_proj(d)
         A = -self.A_log.exp()
         gated = selective_scan(
             u,
@@ -148,6 +154,13 @@ class SelectiveCore(nn.Module):
             if parameter.dtype in (torch.bfloat16, torch.float16) and value.dtype == torch.float32:
                 parameter.data = value.to(parameter.device)
         return self
+
+
+def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Gives weights as files have them the names of a core's modules, see `SAVED_NAMES`."""
+    for saved, name in SAVED_NAMES.items():
+        if prefix + saved in weights:
+            weights[prefix + name] = weights.pop(prefix + saved)
 
 
 class MambaMixer(nn.Module):
@@ -214,7 +227,7 @@ def in_halves(projection: nn.Linear | PackedLinear, hidden: Tensor) -> tuple[Ten
     """A projection's result cut in two along its features, in inference as two tensors of which one can go before the
     other.
 
-    What a person put in the projection's place, or hung on it, is called as it is.
+    What a person put in the projection's place or in its weight's, or hung on it, is called as it is.
 
     Args:
         projection: To 2 M features.
@@ -226,7 +239,7 @@ def in_halves(projection: nn.Linear | PackedLinear, hidden: Tensor) -> tuple[Ten
     if isinstance(projection, PackedLinear) and is_bare(projection):
         first, second = projection.parts(hidden)
         return first, second
-    plain = type(projection) is nn.Linear and projection.bias is None and is_bare(projection)
+    plain = is_plain(projection) and projection.bias is None
     # Autocast keeps what it has cast of a whole weight, and would cast halves anew in each forward.
     cast = torch.is_autocast_enabled(hidden.device.type)
     if torch.is_grad_enabled() or is_tracing() or cast or not plain:

@@ -112,10 +112,11 @@ class PaddingMask:
         return self.zero(hidden) if self.regime == "exact" else hidden
 
     def zero(self, hidden: Tensor) -> Tensor:
-        """m ⊙ H by selection, so that a NaN at a padded position does not survive. hidden: (batch, time, D)."""
+        """m ⊙ H by selection, so that a NaN at a padded position does not survive. hidden: (batch, time, ...)."""
         if self.valid is None:
             return hidden
-        return hidden.masked_fill(~self.valid.to(hidden.device).unsqueeze(-1), 0)
+        padding = ~self.valid.to(hidden.device)
+        return hidden.masked_fill(padding[(..., *[None] * (hidden.dim() - 2))], 0)
 
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.

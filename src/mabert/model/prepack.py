@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from mabert.model.bare import is_bare
+from mabert.model.bare import is_plain
 from mabert.model.packing import is_tracing
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -88,6 +88,30 @@ class PackedLinear(nn.Module):
         destination[prefix + "weight"] = self.weight
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        name, shape = prefix + "weight", (self.out_features, self.in_features)
+        weight = state_dict.pop(name, None)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if self.bias is not None:
+            self.bias = self.bias.to(self.dtype)  # which `assign` leaves as it was given
+        if weight is None:
+            missing_keys.append(name)
+        elif weight.shape != shape:
+            error_msgs.append(f"size mismatch for {name}: it is {tuple(weight.shape)}, the layer's {shape}")
+        else:
+            self._pack(weight.to("cpu", self.dtype), len(self._packs))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLinear":
         weight = fn(self.weight)
         if not can_prepack(weight.device, weight.dtype):
@@ -109,8 +133,10 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
     """Makes a model's forwards faster on a CPU, for good: it answers, and trains no more.
 
     Linear layers become `PackedLinear`, in place, and hold no second copy of their weights. As they were stay those
-    whose weight is another module's as well (a decoder's, tied to embeddings), those with hooks, and layers of any
-    other class. `save_pretrained` writes the ordinary layout, in the dtype packed for. A module whose class has
+    whose weight is another module's as well (a decoder's, tied to embeddings), those with hooks or with a weight that
+    is quantized or sharded, those beneath an adapter of PEFT, which writes to them when it is merged, and layers of any
+    other class. `save_pretrained` writes the ordinary layout, in the dtype packed for, and
+    `load_state_dict` packs anew. A module whose class has
     `PARTS`, layer names to numbers, gets `parts` of those layers.
 
     Args:
@@ -129,7 +155,7 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
         (module, name)
         for module in model.modules()
         for name, child in module._modules.items()
-        if type(child) is nn.Linear and is_bare(child) and uses[id(child.weight)] == 1
+        if is_plain(child) and uses[id(child.weight)] == 1 and not hasattr(module, "base_layer")
     ]
     for module, name in places:
         weight = getattr(module, name).weight

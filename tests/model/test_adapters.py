@@ -1,0 +1,229 @@
+"""Adapters, hooks and weights of a class of their own: what a person puts in a layer's place, or hangs on it, is
+called, and sees the batch that BERT would show it."""
+
+import pytest
+import torch
+from captum.attr import LayerIntegratedGradients
+from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from mabert.model.mamba import in_halves
+from mabert.model.prepack import PackedLinear, can_prepack, prepack
+from tests.model.helpers import build, config
+
+TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+LABELS = {MaBertForMaskedLM: TOKENS, MaBertForSequenceClassification: torch.tensor([0, 1])}
+PREPACKS = can_prepack(torch.device("cpu"), torch.float32)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated"),  # which PEFT asks for
+    pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings"),
+]
+
+
+class OnlyMultiplies(torch.Tensor):
+    """A weight that can be multiplied by and nothing else, as quantized and sharded ones are."""
+
+    CAN = ("linear", "requires_grad_", "__get__")
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function.__name__ not in cls.CAN:
+            raise NotImplementedError(f"{cls.__name__} cannot {function.__name__}")
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+
+def with_weights_that_only_multiply(model):
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module._parameters["weight"] = module.weight.detach().as_subclass(OnlyMultiplies)
+    return model
+
+
+@pytest.mark.parametrize("how", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_weights_of_a_class_of_their_own_are_left_to_their_layers(how):
+    model = build(MaBertForSequenceClassification, config(), dtype=torch.float32)
+    expected = model(TOKENS, MASK).logits
+    with_weights_that_only_multiply(model)
+    with how():
+        torch.testing.assert_close(model(TOKENS, MASK).logits, expected)
+
+
+@pytest.mark.skipif(not PREPACKS, reason="oneDNN's layouts are for x86 processors")
+@pytest.mark.parametrize("kind", ["mabert", "bert"])
+@torch.no_grad()
+def test_prepacking_leaves_them_as_they_are(kind):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    bert = BertModel(BertConfig(vocab_size=61, **sizes)).eval()
+    model = build(MaBertModel, config(), dtype=torch.float32) if kind == "mabert" else bert
+    expected = model(TOKENS, MASK)[0]
+    prepack(with_weights_that_only_multiply(model))
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+    torch.testing.assert_close(model(TOKENS, MASK)[0], expected)
+
+
+@torch.no_grad()
+def test_both_halves_come_of_one_call_where_somebody_watches_every_module():
+    projection, seen = nn.Linear(4, 6, bias=False), []
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
+    try:
+        in_halves(projection, torch.ones(1, 2, 4))
+    finally:
+        hook.remove()
+    assert seen == [projection]
+
+
+def test_gradients_of_a_feed_forward_network_are_shown_to_its_hooks():
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    seen = []
+    model.layers[0].feed_forward.register_full_backward_hook(lambda *_: seen.append(1))
+    model(TOKENS, MASK).last_hidden_state.sum().backward()
+    assert seen
+
+
+@torch.no_grad()
+def test_what_a_layer_in_anothers_place_gives_is_not_written_over():
+    model = build(MaBertModel, config(), dtype=torch.float32)
+
+    class Kept(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, hidden):
+            self.given = self.inner(hidden)
+            self.copy = self.given.clone()
+            return self.given
+
+    up = model.layers[0].feed_forward.up = Kept(model.layers[0].feed_forward.up)
+    model(TOKENS, MASK)
+    assert torch.equal(up.given, up.copy)
+
+
+WAYS = {
+    "word embeddings": LoraConfig(target_modules=["word_embeddings"]),
+    "every table": LoraConfig(target_modules=["word_embeddings", "position_embeddings", "token_type_embeddings"]),
+    "some tokens": TrainableTokensConfig(token_indices=[5, 6], target_modules=["word_embeddings"]),
+    "some tokens beside": LoraConfig(target_modules=["in_proj"], trainable_token_indices=[5, 6]),
+    "whole tables": LoraConfig(target_modules=["in_proj"], modules_to_save=["word_embeddings"]),
+    "step sizes": LoraConfig(target_modules=["dt_proj"]),
+    "time constants": LoraConfig(target_modules=["dt_proj"], target_parameters=["A_log"]),
+    "all layers": LoraConfig(target_modules="all-linear"),
+    "head": LoraConfig(target_modules=["in_proj"], modules_to_save=["classifier", "pooler"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_adapters_of_peft_learn_and_are_saved(way, tmp_path):
+    kind = MaBertForSequenceClassification if way == "head" else MaBertForMaskedLM
+    model = get_peft_model(build(kind, config(), dtype=torch.float32), WAYS[way])
+    model(TOKENS, MASK, labels=LABELS[kind]).loss.backward()
+    learned = {name: held for name, held in model.named_parameters() if held.requires_grad}
+    assert learned
+    assert all(held.grad is not None for held in learned.values())
+    with torch.no_grad():
+        for held in learned.values():
+            held.add_(0.1)
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(build(kind, config(), dtype=torch.float32), tmp_path).eval()
+    expected = model.eval()(TOKENS, MASK).logits
+    assert torch.equal(again(TOKENS, MASK).logits, expected)
+    assert not torch.equal(build(kind, config(), dtype=torch.float32)(TOKENS, MASK).logits, expected)
+
+
+@pytest.mark.skipif(not PREPACKS, reason="oneDNN's layouts are for x86 processors")
+@torch.no_grad()
+def test_an_adapter_can_be_merged_into_a_prepacked_model():
+    model = get_peft_model(build(MaBertModel, config(), dtype=torch.float32), LoraConfig(target_modules=["up"]))
+    for name, held in model.named_parameters():
+        if "lora_B" in name:
+            held.fill_(0.5)
+    expected = model.eval()(TOKENS, MASK).last_hidden_state
+    merged = prepack(model).merge_and_unload()
+    torch.testing.assert_close(merged(TOKENS, MASK).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+
+
+def as_before(folder):
+    """A folder's weights as the first version saved them, with the step size's projection as a parameter."""
+    file = folder / "model.safetensors"
+    return file, {name.replace("dt_proj.weight", "dt_proj"): held for name, held in load_file(file).items()}
+
+
+def test_folders_keep_the_name_of_the_step_sizes_projection(tmp_path):
+    model = build(MaBertForMaskedLM, config(ssm_direction="bidirectional"), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    file, before = as_before(tmp_path)
+    assert before.keys() == load_file(file).keys(), "what is written now, the former code reads"
+    save_file(before, file, {"format": "pt"})
+    again, told = MaBertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not (told["missing_keys"])
+    assert not (told["unexpected_keys"])
+    assert again.state_dict().keys() == model.state_dict().keys()
+    for name, held in again.state_dict().items():
+        assert torch.equal(held, model.state_dict()[name]), name
+    encoder = MaBertModel.from_pretrained(tmp_path)
+    core = "layers.0.mixer.cores.1.dt_proj.weight"
+    assert torch.equal(encoder.state_dict()[core], model.state_dict()[f"mabert.{core}"])
+
+
+def test_weights_by_their_names_in_a_folder_are_loaded_into_a_model(tmp_path):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    _, before = as_before(tmp_path)
+    other = build(MaBertModel, config(), seed=1, dtype=torch.float32)
+    other.load_state_dict(before)
+    assert torch.equal(other(TOKENS, MASK).last_hidden_state, model(TOKENS, MASK).last_hidden_state)
+
+
+def test_whoever_hooks_the_embeddings_sees_the_batch():
+    model = build(MaBertForSequenceClassification, config(), dtype=torch.float32)
+    shapes = {}
+    for name in ("embeddings", "embeddings.word_embeddings", "embeddings.norm"):
+        module = model.mabert.get_submodule(name)
+        module.register_forward_hook(lambda _, given, out, name=name: shapes.update({name: tuple(out.shape)}))
+    expected = model(TOKENS, MASK).logits
+    assert set(shapes.values()) == {(2, 5, 8)}
+    noise = torch.randn(2, 5, 8)
+    model.mabert.embeddings.word_embeddings.register_forward_hook(lambda _, given, out: out + noise)
+    moved = model(TOKENS, MASK).logits
+    assert not torch.equal(moved, expected)
+    noise[0, 3:] = torch.nan  # at padding
+    assert torch.equal(model(TOKENS, MASK).logits, moved)
+
+
+def test_captum_attributes_a_padded_batch_to_its_tokens():
+    found = []
+    for unpad in ("auto", "never"):
+        model = build(MaBertForSequenceClassification, config(unpad=unpad), dtype=torch.float32)
+        gradients = LayerIntegratedGradients(
+            lambda ids, mask, model=model: model(ids, mask).logits[:, 0], model.mabert.embeddings
+        )
+        found.append(gradients.attribute(TOKENS, torch.zeros_like(TOKENS), additional_forward_args=(MASK,), n_steps=4))
+    assert found[0].shape == (2, 5, 8)
+    assert not found[0][0, 3:].any()
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "token_type_ids", "position_ids", "inputs_embeds"])
+def test_what_stands_at_padding_has_no_effect_whatever_it_is(name):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    given = {
+        "input_ids": TOKENS,
+        "token_type_ids": torch.ones_like(TOKENS),
+        "position_ids": torch.arange(5).repeat(2, 1),
+    }
+    if name == "inputs_embeds":
+        given[name] = torch.randn(2, 5, 8)
+        del given["input_ids"]
+    expected = model(**given, attention_mask=MASK).last_hidden_state
+    other = given[name].clone()
+    other[0, 3:] = torch.nan if name == "inputs_embeds" else 10**6
+    found = model(**{**given, name: other}, attention_mask=MASK).last_hidden_state
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert all(held.grad.isfinite().all() for held in model.parameters() if held.grad is not None)
