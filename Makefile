@@ -1,5 +1,6 @@
 # make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (about ten minutes)
-# make test   lint, types, tests                                                        (the gate)
+# make test   lint, types, the import rule, fast tests                                  (four minutes)
+# make test-all  all tests; what the gate runs                                          (a quarter of an hour)
 # make check  lint, types, the import rule
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check bench gpu format clean
+.PHONY: demo test test-slow test-all check bench gpu format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -40,11 +41,18 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: check
-	$(BIN)/python -m pytest -m "not triton"
+	$(PYTEST) -m "not slow and not triton"
+
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m "slow and not triton"
 	@if $(BIN)/python -c 'import triton' 2>/dev/null; \
-	then TRITON_INTERPRET=1 $(BIN)/python -m pytest -m "triton and not gpu" tests/ops/test_triton.py; \
+	then TRITON_INTERPRET=1 $(PYTEST) -m "triton and not gpu" tests/ops/test_triton.py; \
 	else echo "left out: tests of the Triton kernels, since there is no Triton for this machine"; fi
+
+test-all: test test-slow
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/mabert bench ops

@@ -5,6 +5,20 @@ import signal
 import pytest
 import torch
 
+from mabert.ops import depthwise_conv1d, selective_scan, softmax_attention
+
+pytest_plugins = ["pytester", "tests.tiers"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_kernels():
+    """The CPU kernels are compiled, on a machine's first run, before any test is timed."""
+    u, a, b = torch.ones(1, 2, 3, requires_grad=True), -torch.ones(3, 2), torch.ones(1, 2, 2)
+    mixed = depthwise_conv1d(u, torch.ones(3, 2))
+    selective_scan(mixed, torch.ones(1, 2, 3), a, b, b).sum().backward()
+    with torch.no_grad():
+        softmax_attention(*(torch.ones(1, 2, 32) for _ in range(3)), 1)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def heard_interrupts():

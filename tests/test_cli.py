@@ -1,9 +1,11 @@
 """The command line: thin, one line and exit code 2 for bad input, a traceback only by --debug."""
 
 import dataclasses
+import datetime
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -13,13 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 
 import mabert
-from mabert import cli
+from mabert import cli, folders
+from mabert.baselines.load import load_config
 from mabert.bench import models
+from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
 from mabert.infer import windows
 from mabert.model.blocks import MambaBlock
@@ -91,7 +97,7 @@ def test_texts_too_long_say_which_option_cuts_them(capsys, masked_lm, tmp_path):
     (tmp_path / "in.txt").write_text("bird " * 40, encoding="utf-8")
     code, _, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert code == 2
-    assert err.endswith("shorten them or ask for truncation by --truncate\n")
+    assert err.endswith("shorten them, or have them cut (--truncate, or truncate=True)\n")
     assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "--truncate")[0] == 0
 
 
@@ -153,6 +159,7 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
     assert err.endswith(f" by {helps}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path):  # noqa: F811
     (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
@@ -193,6 +200,51 @@ def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
             assert output not in made, f"{' '.join(words_)}: {output} is there already"
             made[output] = getattr(options, "seeds", [])
     assert inputs > 5
+
+
+def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811
+    when = datetime.date(2026, 11, 25)
+    rows = {"text": ["the bird", "a house"], "id": [7, 8], "when": [when, None], "score_of": [math.nan, 0.5]}
+    pq.write_table(pa.table(rows), tmp_path / "in.parquet")
+    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "when", "score_of")
+    assert code == 0
+    first, second = map(json.loads, out.splitlines())
+    assert [first[name] for name in ("id", "when", "score_of", "text")] == [7, "2026-11-25", None, "the bird"]
+    assert [second[name] for name in ("id", "when", "score_of", "text")] == [8, None, 0.5, "a house"]
+    assert first["label"] in ("a", "b", "c")
+    code, _, err = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "label")
+    assert (code, err) == (2, "mabert: --keep has 'label', which is a name in the answers; rename that column\n")
+
+
+def test_what_an_encoding_lacks_is_said_escaped(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
+    cli.take_any_character()
+    say("f1 of 负面")
+    sys.stdout.flush()
+    assert shown.getvalue() == rb"f1 of \u8d1f\u9762" + os.linesep.encode()
+
+
+@pytest.mark.slow
+def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tmp_path):  # noqa: F811
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
+    (tmp_path / "t.csv").write_text("text,label\n" + "the bird,负面\na house,正面\n" * 8, encoding="utf-8")
+    options = ["--train", f"{tmp_path}/t.csv", "--validation", f"{tmp_path}/t.csv", "--epochs", "1"]
+    assert cli.main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
+    sys.stdout.flush()
+    assert r"f1 of '\u8d1f\u9762': " in shown.getvalue().decode("cp1252")
+
+
+def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch):
+    asked = []
+    monkeypatch.setattr(folders, "fields_from_hub", lambda name: asked.append(name) or {"model_type": "bert"})
+    assert load_config("bert-base-uncased").model_type == "bert"
+    assert load_config("google-bert/bert-base-uncased").model_type == "bert"
+    assert asked == ["bert-base-uncased", "google-bert/bert-base-uncased"]
+    for folder in ("berts", "./bert-base-uncased", "/bert-base-uncased", "runs/bert-base/x"):
+        with pytest.raises(FileNotFoundError, match="no model folder"):
+            load_config(folder)
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
@@ -310,7 +362,7 @@ def test_version(capsys):
         (["bench", "parts", "--recipe", "mini"], "recipe is for `bench models`, not for `bench parts`"),
         (["bench", "models", "--recipe", "nano"], "no recipe 'nano'"),
         (["bench", "models", "--quick", "--limit", "5"], "limit is not looked at with --quick"),
-        (["bench", "models", "--limit", "inf"], "limit is inf; it must be above 0 and at most 1,000,000 seconds"),
+        (["bench", "models", "--limit", "inf"], "--limit is inf; it must be above 0 and at most 1000000"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
         (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),
@@ -329,6 +381,7 @@ def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, arguments, m
     assert complaint.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     from tests.report.rows import CPU, GPU, whole
 

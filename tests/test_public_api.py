@@ -33,6 +33,7 @@ def test_the_public_names():
     assert {"selective_scan", "depthwise_conv1d", "use_backend", "explain"} <= set(mabert.ops.__all__)
 
 
+@pytest.mark.slow
 def test_importing_is_quiet_and_light(tmp_path):
     program = (
         "import sys, torch\n"

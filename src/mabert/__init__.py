@@ -1,22 +1,24 @@
 """MaBERT: a Transformer-Mamba hybrid encoder, exact under padding. Importing registers it with transformers."""
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import mabert.baselines.attention  # noqa: F401 -- attn_implementation="mabert", for any encoder of transformers
-from mabert.model import (
-    SCHEDULES,
-    MaBertConfig,
-    MaBertForMaskedLM,
-    MaBertForMultipleChoice,
-    MaBertForQuestionAnswering,
-    MaBertForSequenceClassification,
-    MaBertForTokenClassification,
-    MaBertModel,
-    MaBertPreTrainedModel,
-    register,
-)
-from mabert.model.prepack import prepack
-from mabert.ops import depthwise_conv1d, selective_scan
+if TYPE_CHECKING:
+    from mabert.infer.model import load
+    from mabert.model import (
+        SCHEDULES,
+        MaBertConfig,
+        MaBertForMaskedLM,
+        MaBertForMultipleChoice,
+        MaBertForQuestionAnswering,
+        MaBertForSequenceClassification,
+        MaBertForTokenClassification,
+        MaBertModel,
+        MaBertPreTrainedModel,
+    )
+    from mabert.model.prepack import prepack
+    from mabert.ops import depthwise_conv1d, selective_scan
 
 __version__ = "0.1.0"
 
@@ -37,17 +39,26 @@ __all__ = [
     "selective_scan",
 ]
 
-if TYPE_CHECKING:
-    from mabert.infer.model import load
+_ELSEWHERE = {
+    "load": "mabert.infer.model",
+    "prepack": "mabert.model.prepack",
+    "register": "mabert.model",
+    "depthwise_conv1d": "mabert.ops",
+    "selective_scan": "mabert.ops",
+}
+"""Where a public name is defined; the others are in `mabert.model`."""
 
 
 def __getattr__(name: str) -> Any:
-    """`load` on its first use: what it needs beside the models would make every import slower."""
-    if name == "load":
-        from mabert.infer.model import load
-
-        return load
+    """A public name on its first use: what `load` needs beside the models would make every import slower."""
+    if name in __all__ or name in _ELSEWHERE:
+        value = getattr(import_module(_ELSEWHERE.get(name, "mabert.model")), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-register()
+# The command line imports what it runs, and nothing to print its help or refuse an option.
+if "mabert_launch" not in sys.modules:
+    import_module("mabert.baselines.attention")  # attn_implementation="mabert", for any encoder of transformers
+    import_module("mabert.model")

@@ -25,12 +25,11 @@ from mabert.model import MaBertModel
 from mabert.model.load import load_config, load_model
 from mabert.reading import read_json
 from mabert.report.demo import render
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import PretrainRecipe, load_recipe
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe
 from mabert.train.run import RESULT
-from mabert.writing import write_text
+from mabert.writing import filling, write_text
 
 VOCABULARY = 6000
 EXAMPLES = {"train": 6000, "validation": 1000}
@@ -91,7 +90,8 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None) -> dict[st
     console.print(f"[bold]2[/] training a WordPiece tokenizer of {VOCABULARY:,} entries")
     with waiting(console, "training"):
         tokenizer = train_wordpiece(learnt, VOCABULARY)
-    tokenizer.save_pretrained(folder / "tokenizer")
+    with filling(folder / "tokenizer") as staging:
+        tokenizer.save_pretrained(staging)
     recipe = demo_recipe(folder, steps)
     lengths = " then ".join(str(stage.length) for stage in recipe.stages)
     console.print(f"[bold]3[/] pretraining by masked language modelling, windows of {lengths} tokens")

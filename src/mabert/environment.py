@@ -1,4 +1,7 @@
-"""On what a result was made: machine, versions, commit; and in what the machine is fast."""
+"""On what a result was made: machine, versions, commit; and in what the machine is fast.
+
+Functions import torch themselves: what imports this module may have to refuse a command, and should do so at once.
+"""
 
 import contextlib
 import os
@@ -7,8 +10,6 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux tells of the processor."""
@@ -19,6 +20,8 @@ NUMBERS = {"cpu family": "family", "model": "model"}
 
 def environment() -> dict[str, Any]:
     """Machine, versions and commit, as every result records them."""
+    import torch
+
     packages = ("mabert", "torch", "triton", "transformers", "tokenizers", "datasets", "accelerate", "numba", "numpy")
     return {
         "platform": platform.platform(),
@@ -44,6 +47,8 @@ def fast_dtype(device: str | None = None) -> str:
     Args:
         device: ``cpu`` or ``cuda``; default, the GPU where there is one.
     """
+    import torch
+
     if device == "cuda" or (device is None and torch.cuda.is_available()):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bfloat16" if bf16_instructions() else "float32"
@@ -55,6 +60,8 @@ def bf16_instructions() -> frozenset[str]:
     Empty where nobody tells. Torch tells from some release on; before that Linux does, by the same names, since a
     processor that has them must not be taken for one without.
     """
+    import torch
+
     wanted = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
     if hasattr(torch.cpu, "get_capabilities"):
         capabilities = torch.cpu.get_capabilities()
@@ -68,6 +75,8 @@ def bf16_instructions() -> frozenset[str]:
 
 def instructions() -> str:
     """The processor's kind of instructions, as torch uses them: ``AVX2``, ``AVX512``, ``AVX512 BF16 AMX``."""
+    import torch
+
     short = bf16_instructions()
     return torch.backends.cpu.get_cpu_capability() + " BF16" * bool(short) + " AMX" * ("amx_bf16" in short)
 

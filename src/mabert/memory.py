@@ -1,9 +1,13 @@
-"""Running out of memory, by whatever name it comes."""
+"""Memory: how much is left, what a model needs of it, and running out of it, by whatever name it comes."""
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
+
+TRAINED = 16
+"""Bytes that training needs for each parameter in float32: its value, its gradient and AdamW's two moments."""
 
 _WORDS = (
     "can't allocate memory",
@@ -40,3 +44,69 @@ def naming_memory(where: Callable[[], str]) -> Iterator[None]:
         if not is_want_of_memory(error):
             raise
         raise OutOfMemoryError(f"out of memory {where()}") from error
+
+
+def memory_left() -> int:
+    """Bytes that the machine and this process's control groups have left; 0 where that is not known."""
+    return min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()])
+
+
+def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> None:
+    """Refuses, before anything is allocated, a model that the memory cannot hold.
+
+    Args:
+        what: It is, for the message.
+        parameters: How many it has.
+        bytes_each: Bytes of each: 2 or 4 to use it, `TRAINED` to train it.
+        beside: Bytes that a batch needs at least.
+
+    Raises:
+        ValueError: Naming both amounts.
+    """
+    needed, left = parameters * bytes_each + beside, memory_left()
+    if left and needed > left:
+        batch = f", {beside / 2**30:,.1f} GiB of it for a batch" if beside else ""
+        raise ValueError(
+            f"{what} has {parameters:,} parameters and needs at least {needed / 2**30:,.1f} GiB of memory{batch}; "
+            f"{left / 2**30:,.1f} GiB are free"
+        )
+
+
+def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """Bytes that are left of each limit which this process's control groups set, as containers and clusters do; files
+    that were read and can be dropped count as left.
+
+    Args:
+        groups: Linux's file that names them.
+        root: Where they lie.
+    """
+    if not groups.is_file():
+        return []
+    left = []
+    for line in groups.read_text(encoding="utf-8").splitlines():
+        _, controllers, own = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        # Version 2 has one tree, version 1 one for each controller.
+        top, limit, used, dropped = (
+            (root, "memory.max", "memory.current", "inactive_file")
+            if not controllers
+            else (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        )
+        inner = top / own.strip("/")
+        for group in (inner, *inner.parents):
+            files = [group / name for name in (limit, used, "memory.stat")]
+            if group.is_relative_to(top) and all(file.is_file() for file in files):
+                most, now, told = (file.read_text(encoding="ascii") for file in files)
+                statistics = dict(each.split() for each in told.splitlines())
+                if most.strip() != "max":
+                    left.append(max(0, int(most) - int(now) + int(statistics.get(dropped, 0))))
+    return left
+
+
+def field_of(file: str, name: str) -> int:
+    """Bytes by a field of one of Linux's files about memory; 0 where there is no such file, or it lacks the field."""
+    if not Path(file).is_file():
+        return 0
+    lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
+    return next((int(words[1]) << 10 for words in lines if words[0] == f"{name}:"), 0)

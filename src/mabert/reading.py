@@ -1,13 +1,34 @@
-"""JSON files that must hold an object, with one clear line for everything that can be wrong with them; and what any
-file's content is known by."""
+"""JSON, with one clear line for all that can be wrong with it; values in messages; what a file's content is known
+by; and which files a folder has."""
 
 import hashlib
 import json
+import re
+from collections.abc import Container
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 _BLOCK = 1 << 20
 _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
+
+DEEPEST = 64
+"""Levels of nesting; no file that a person means has as many, and walking more would end in a RecursionError."""
+
+DIGITS = 4_000
+"""Digits of a whole number at most, below Python's own limit."""
+
+TOO_DEEP = f"nested more than {DEEPEST} levels deep"
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist = 3, 4, 6
+
+
+def shown(value: Any) -> str:
+    """A value for a message: as Python writes it, at most a line long however large or nested it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def digest(path: Path) -> str:
@@ -34,18 +55,25 @@ def read_json(file: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If it is not there.
-        ValueError: If it is not UTF-8, not JSON, or no object.
+        ValueError: If it is not UTF-8, not JSON, or no object; names file and line.
     """
+    value = read_json_value(file)
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: holds {type(value).__name__}, where an object is needed")
+    return value
+
+
+def read_json_value(file: Path, nan: bool = False) -> Any:
+    """Whatever a JSON file holds; raises as `read_json` does. For `nan` see `parse_json`."""
+    content = file.read_bytes()
+    if not content.strip():
+        raise ValueError(f"{file}: not JSON: empty ({len(content)} bytes)")
     try:
-        content = json.loads(file.read_bytes())
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise ValueError(f"{file}: not UTF-8: {byte}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: holds {type(content).__name__}, where an object is needed")
-    return content
+    return parse_json(text, str(file), nan)
 
 
 def read_json_if_there(file: Path) -> dict[str, Any] | None:
@@ -54,3 +82,98 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
         return read_json(file)
     except FileNotFoundError:
         return None
+
+
+def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
+    """The files in a folder and the folders in it, without hidden ones and what macOS adds to archives.
+
+    Links to folders are followed; a folder that is reached twice, by a loop of links too, is read once. A link to
+    nothing is among the files, for reading it to complain of.
+
+    Args:
+        folder: Where to look.
+        left_out: Names of further folders to leave out.
+
+    Returns:
+        Sorted by path.
+    """
+    found, seen, waiting = [], set(), [folder]
+    while waiting:
+        # Folders before links to them, so that a file has its own name where it lies below.
+        waiting.sort(key=lambda path: (path.is_symlink(), path))
+        here = waiting.pop(0)
+        if (real := here.resolve()) in seen:
+            continue
+        seen.add(real)
+        entries = [each for each in here.iterdir() if not each.name.startswith(".") and each.name != "__MACOSX"]
+        waiting += [each for each in entries if each.is_dir() and each.name not in left_out]
+        found += [each for each in entries if each.is_file() or (each.is_symlink() and not each.exists())]
+    return sorted(found)
+
+
+def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> Any:
+    """The value that JSON text holds.
+
+    Args:
+        text: The text.
+        where: It stands, for messages.
+        nan: Whether NaN and infinities may stand in it, for whoever checks them with more to say.
+        line: Whether messages name the line; not where `where` does.
+
+    Raises:
+        ValueError: If it is not JSON, or holds a number that cannot be or more levels than a person can mean.
+    """
+    try:
+        value = json.loads(text, parse_constant=float if nan else _no_number, parse_int=_whole)
+        if not _is_deep(value):
+            return value
+        place, told = _deep_place(text), TOO_DEEP
+    except json.JSONDecodeError as error:
+        place, told = error.pos, f"not JSON: {error.msg} at column {error.colno}"
+    except RecursionError:
+        place, told = _deep_place(text), TOO_DEEP
+    except _NumberError as error:
+        place, told = text.find(error.written), str(error)
+    raise ValueError(f"{where}: {told}" + (f" in line {text.count(chr(10), 0, place) + 1}" if line else ""))
+
+
+class _NumberError(ValueError):
+    def __init__(self, told: str, written: str) -> None:
+        super().__init__(told)
+        self.written = written
+
+
+def _no_number(word: str) -> Any:
+    raise _NumberError(f"not JSON: {word} is no number; null stands for none", word)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise _NumberError(too_long(digits), digits)
+    return int(digits)
+
+
+def too_long(digits: str) -> str:
+    """What is wrong with a whole number of too many digits."""
+    return f"a whole number has {len(digits):,} digits, {digits[:10]}..."
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value has more levels than it may."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _deep_place(text: str) -> int:
+    """Where brackets stand deeper than they may."""
+    depth = 0
+    for bracket in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)
+        if depth > DEEPEST:
+            return bracket.start()
+    return 0

@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,8 +17,101 @@ from filelock import FileLock
 WRITING = ".writing"
 """How the names end of what is not whole yet."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk that takes no more says, without naming a file."""
+STAGING = ".saving"
+"""Where a model or checkpoint is written before its files get their names."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_WORDS = ("no space left", "quota exceeded", "file too large", *(f"os error {number}" for number in _FULL))
+"""What a disk that takes no more says, in the words of libraries that raise no OSError as well."""
+
+
+class CannotSaveError(OSError):
+    """Something could not be saved; names the path, the cause, the room needed and free, and how to go on.
+
+    Args:
+        path: What was to be saved.
+        error: What ended it.
+        room: Bytes that it takes; 0 where that is not known.
+        advice: How to go on.
+
+    Attributes:
+        cause: What ended it, in words.
+        found: The message without the advice.
+    """
+
+    def __init__(self, path: Path, error: BaseException, room: int = 0, advice: str = "") -> None:
+        self.cause = getattr(error, "cause", None) or " ".join((getattr(error, "strerror", None) or str(error)).split())
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+        needed = f"about {_mebibytes(room)} are needed and " if room else ""
+        free = f"{needed}{_mebibytes(shutil.disk_usage(there).free)} are free on that disk"
+        self.found = f"cannot save {path}: {self.cause[:200]}; {free}"
+        told = f"{self.found}; {advice or 'make room and run it again'}"
+        super().__init__(getattr(error, "errno", None) or errno.EIO, told, str(path))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
+@contextmanager
+def saving(path: str | Path, room: int = 0, advice: str = "") -> Iterator[None]:
+    """Raises CannotSaveError for whatever ends the saving of a path; the arguments are those of that error.
+
+    tokenizers raises a bare Exception where it cannot write, safetensors an error of its own.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or type(error) is Exception or "os error" in str(error) or is_full(error):
+            raise CannotSaveError(Path(path), error, room, advice) from error
+        raise
+
+
+@contextmanager
+def naming_full_disk(folder: Path, advice: Callable[[], str]) -> Iterator[None]:
+    """Raises CannotSaveError where a full disk ends what writes into a folder by itself, as TensorBoard's log does.
+
+    Its thread fails first, and tells who writes next: the thread's own traceback would be a second message.
+    """
+    hook = threading.excepthook
+    threading.excepthook = lambda failed: None if failed.exc_value and is_full(failed.exc_value) else hook(failed)
+    try:
+        yield
+    except Exception as error:
+        if is_full(error) and not isinstance(error, CannotSaveError):
+            raise CannotSaveError(folder, error, advice=advice()) from error
+        raise
+    finally:
+        threading.excepthook = hook
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk, a quota or a limit of a file's size ended a write, whoever tells it."""
+    return getattr(error, "errno", None) in _FULL or any(word in str(error).lower() for word in _FULL_WORDS)
+
+
+@contextmanager
+def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Path]:
+    """A place to write files of a folder in, which get their names there when the block ends without an error.
+
+    Raises:
+        CannotSaveError: If they cannot be written; what the folder held stays.
+    """
+    folder = Path(folder)
+    staging = folder / STAGING
+    try:
+        with saving(folder, room, advice):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+            yield staging
+            for file in staging.iterdir():
+                file.replace(folder / file.name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def locked(path: str | Path) -> FileLock:
@@ -39,25 +134,57 @@ def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
         A stream to write to.
 
     Raises:
-        OSError: If it cannot be written; names the file, where the disk is full as well.
+        OSError: If it cannot be written; names the file. A CannotSaveError where the disk is full.
     """
     path = Path(path)
-    # Several processes, of several machines too, may write the same file; each has a name of its own until it is whole.
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{WRITING}")
+    beside, file = _new_beside(path)
     try:
-        with beside.open("wb") as file:
+        with file:
             yield file
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())  # else the name may be on the disk before what it names
-        beside.replace(path)
+            beside.replace(path)
     except OSError as error:
-        if str(error.filename) == str(beside) or (error.filename is None and error.errno in FULL):
+        if is_full(error):
+            raise CannotSaveError(path, error) from error
+        if str(error.filename) == str(beside):
             error.filename = str(path)
         raise
     finally:
         with contextlib.suppress(OSError):  # it is not there, or the error on the way tells more
             beside.unlink()
+
+
+def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside another, open and locked; those that killed processes left there are removed.
+
+    Several processes, of several machines too, may write the same file; each has a name of its own until it is whole,
+    and a lock, which ends with the process.
+    """
+    begin = f".{path.name}."
+    while True:
+        beside = path.with_name(f"{begin}{secrets.token_hex(4)}{WRITING}")
+        try:
+            for name in os.listdir(path.absolute().parent):
+                if name.startswith(begin) and name.endswith(WRITING):
+                    _remove_abandoned(path.with_name(name))
+            file = beside.open("wb")
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if beside.exists():
+            return beside, file
+        file.close()  # another process took it for abandoned before it was locked
+
+
+def _remove_abandoned(beside: Path) -> None:
+    """Removes a file that no process is writing any more."""
+    with contextlib.suppress(OSError), beside.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        beside.unlink()
 
 
 def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:
@@ -74,6 +201,9 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
     Yields:
         The folder, under another name.
+
+    Raises:
+        CannotSaveError: If the disk is full.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}{WRITING}")
@@ -82,5 +212,30 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         beside.mkdir()
         yield beside
         beside.rename(path)
+    except Exception as error:
+        if is_full(error):
+            raise CannotSaveError(path, error) from error
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_output(output: str | None, suffixes: Sequence[str]) -> None:
+    """Refuses a file that could not be written, before the work rather than after it.
+
+    Raises:
+        ValueError: If the suffix is not one of those, or the file exists.
+        FileNotFoundError: If its folder does not.
+        PermissionError: If nobody may write in that.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.suffix not in suffixes:
+        raise ValueError(f"{output} must end in {' or '.join(suffixes)}")
+    if path.exists():
+        raise ValueError(f"{output} exists already; name another file")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"no permission to write in {path.absolute().parent}, where {path.name} is to be")

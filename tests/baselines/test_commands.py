@@ -20,11 +20,10 @@ from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
 from mabert.infer.predict import predict
 from mabert.train import pretrain as pretraining
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import load_recipe
+from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small
 from tests.train.helpers import WORDS, recipe
 from tests.train.test_finetune import splits
@@ -51,6 +50,7 @@ def pretrained(request, tmp_path_factory):
     return request.param, folder / "run", result
 
 
+@pytest.mark.slow
 def test_pretraining_learns_and_says_what_it_trained(pretrained):
     name, folder, result = pretrained
     losses = [entry["loss"] for entry in result["outcome"]["history"] if "loss" in entry]

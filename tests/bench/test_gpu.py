@@ -182,6 +182,7 @@ def test_nothing_is_timed_where_the_operators_are_wrong(monkeypatch, tmp_path, w
     assert gpu._is_done(step, tmp_path) is not checked
 
 
+@pytest.mark.slow
 def test_it_needs_no_package_that_measuring_does_without(tmp_path):
     """A machine with a GPU may be bare but for torch and transformers."""
     program = (
@@ -195,6 +196,7 @@ def test_it_needs_no_package_that_measuring_does_without(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_step_goes_on_from_the_pieces_it_has_and_keeps_them_when_one_fails(monkeypatch, tmp_path, capsys, with_gpu):
     broken, measured = {"second": "odd"}, []
 
@@ -254,6 +256,7 @@ def test_a_lost_gpu_ends_the_process_while_there_is_something_untried(monkeypatc
     assert "illegal memory access" in again.errors["bad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["best", "paper"])
 @pytest.mark.parametrize("measure", ["latency", "memory", "training"])
 def test_all_seven_are_measured_one_by_one_each_kept_as_it_comes(monkeypatch, tmp_path, with_gpu, profile, measure):
@@ -285,6 +288,7 @@ def test_all_seven_are_measured_one_by_one_each_kept_as_it_comes(monkeypatch, tm
     assert gpu._is_done(step, tmp_path), "a rival may fail"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["best_latency", "many_texts"])
 def test_a_step_in_which_mabert_failed_is_not_done(monkeypatch, tmp_path, capsys, with_gpu, step):
     def measured(models):
@@ -347,6 +351,7 @@ def test_forwards_have_a_row_a_side_and_length_kept_as_they_come(pretended, piec
     }
 
 
+@pytest.mark.slow
 @WITHOUT_GPU
 @pytest.mark.parametrize("compiled", [False, True])
 def test_steps_have_a_row_a_side_and_length_and_one_is_taken_apart(pretended, monkeypatch, pieces, compiled):
@@ -359,6 +364,7 @@ def test_steps_have_a_row_a_side_and_length_and_one_is_taken_apart(pretended, mo
     assert result.get("parts") == (None if compiled else {"share": 0.5})
 
 
+@pytest.mark.slow
 @WITHOUT_GPU
 def test_what_a_step_is_made_of_may_fail_alone(pretended, monkeypatch, pieces):
     empty = SimpleNamespace(key_averages=list)
@@ -370,6 +376,7 @@ def test_what_a_step_is_made_of_may_fail_alone(pretended, monkeypatch, pieces):
     assert pieces.errors == {"parts": "RuntimeError: torch's profiler saw no kernel on the GPU"}
 
 
+@pytest.mark.slow
 @WITHOUT_GPU
 @pytest.mark.parametrize(("most", "found"), [(8, {8}), (1, {1}), (0, set())])
 def test_a_micro_batch_is_halved_until_it_fits(pretended, monkeypatch, capsys, pieces, most, found):
@@ -390,6 +397,7 @@ def test_a_micro_batch_is_halved_until_it_fits(pretended, monkeypatch, capsys, p
     assert not pieces.errors
 
 
+@pytest.mark.slow
 @WITHOUT_GPU
 def test_a_compiled_step_that_wants_more_than_the_one_sought_with_is_left_out(pretended, monkeypatch, capsys, pieces):
     class Compiled(torch.nn.Module):
@@ -402,6 +410,7 @@ def test_a_compiled_step_that_wants_more_than_the_one_sought_with_is_left_out(pr
     assert "bert is left out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @WITHOUT_GPU
 def test_an_error_that_is_no_want_of_memory_is_told(pretended, monkeypatch, pieces):
     monkeypatch.setattr(whole, "measure_parts", dict)
@@ -410,6 +419,7 @@ def test_an_error_that_is_no_want_of_memory_is_told(pretended, monkeypatch, piec
     assert pieces.errors == dict.fromkeys(("2 tokens", "4 tokens"), "IndexError: list index out of range")
 
 
+@pytest.mark.slow
 def test_uneven_texts_are_those_of_the_distributions_and_of_real_ones(pretended, monkeypatch, pieces):
     drawn = {}
     monkeypatch.setattr(lengths, "calls", lambda texts, *_: drawn.setdefault(len(drawn), texts) and {"unpadded": int})
@@ -435,6 +445,7 @@ def test_many(number): pathlib.Path(f"ran {number}").open("a").write("x")
 """
 
 
+@pytest.mark.slow
 def test_tests_that_have_passed_are_not_run_again(monkeypatch, tmp_path):
     (tmp_path / "test_a.py").write_text(TESTS)
     monkeypatch.chdir(tmp_path)
@@ -504,6 +515,7 @@ def small_operators(monkeypatch):
     operators._inputs.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_combination_that_fails_costs_no_other(small_operators, monkeypatch, pieces):
     def convolution(u, **_):
         raise ValueError("a kernel")
@@ -524,6 +536,7 @@ def test_a_combination_that_fails_costs_no_other(small_operators, monkeypatch, p
     assert all(row["floor_ms"] > 0 for row in result["rows"] if "error" not in row)
 
 
+@pytest.mark.slow
 def test_a_limit_that_fails_is_left_out_of_the_floors(small_operators, monkeypatch, pieces):
     def fails():
         raise RuntimeError("a kernel")

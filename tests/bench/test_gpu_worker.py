@@ -81,6 +81,7 @@ def test_a_gpu_is_lost_where_it_answers_with_errors(monkeypatch):
     assert not is_of_gpu(ValueError("odd"))
 
 
+@pytest.mark.slow
 def test_the_next_cell_has_a_new_process():
     asked = Worker("bert")
     try:

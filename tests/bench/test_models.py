@@ -286,6 +286,7 @@ def test_a_plan_has_every_combination_once():
     assert all(each.small for each in plan.quick().cells())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_both_profiles_of_a_training_step_have_the_same_loss(name, monkeypatch):
     monkeypatch.setattr(tasks, "PAPER_DROPOUT", 0.0)
@@ -495,6 +496,7 @@ def test_an_older_c_library_is_asked_for_what_it_takes(monkeypatch, library, siz
     assert worker_module.kept() == size
 
 
+@pytest.mark.slow
 def test_a_worker_measures_and_says_why_it_cannot():
     worker = Worker("bert")
     try:
@@ -555,6 +557,7 @@ def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_process_is_bounded_in_its_memory():
     program = (
         "import torch; from mabert.bench import memory, worker; memory.limit_memory(0)\n"
@@ -600,6 +603,7 @@ def test_models_of_a_recipes_sizes_run_at_any_length(name):
     assert Forward(family, small)() > 0
 
 
+@pytest.mark.slow
 def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monkeypatch):
     from mabert.report.efficiency.results import load_results
 
@@ -618,6 +622,7 @@ def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monke
         Plan(recipe="further")
 
 
+@pytest.mark.slow
 def test_a_run_writes_what_the_report_reads(tmp_path):
     from mabert.report.efficiency.results import load_results
     from tests.report.rows import efficiency_report

@@ -217,6 +217,7 @@ build.build_cache(sys.argv[1], load_tokenizer(sys.argv[2]), sys.argv[3], progres
 """
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_nothing_that_looks_finished(make, tokenizer, text_file, tmp_path):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     command = [sys.executable, "-c", KILLED, text_file, tmp_path / "tokenizer", tmp_path / "caches"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import corpus
-from mabert.data.corpus import parse_sources, read_documents
+from mabert.data.corpus import identities, parse_sources, read_documents
 
 PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
 DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=5)
@@ -124,3 +125,26 @@ def test_bad_places(tmp_path):
         parse_sources(tmp_path)
     with pytest.raises(ValueError, match="no source of documents given"):
         parse_sources([])
+
+
+def test_hidden_files_are_left_out_and_linked_folders_read_once(tmp_path):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for place in (folder / "real", elsewhere, folder / ".ipynb_checkpoints", folder / "__MACOSX"):
+        place.mkdir(parents=True)
+        (place / "a.txt").write_text(place.name)
+    (folder / "real" / "._a.txt").write_text("of macOS")
+    (folder / "linked").symlink_to("../elsewhere")
+    (folder / "again").symlink_to("../elsewhere")
+    (folder / "linked" / "loop").symlink_to("..")
+    (folder / "a-link-to-real").symlink_to("real")
+    assert list(read_documents(folder)) == ["elsewhere", "real"]
+    assert [source.path.name for source in parse_sources(folder / "real")] == ["a.txt"]
+    (folder / "gone.txt").symlink_to("nowhere.txt")
+    with pytest.raises(FileNotFoundError, match=r"gone\.txt: no such file"):
+        list(read_documents(folder))
+
+
+def test_text_to_pretrain_on_is_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match=r"a\.txt: a pipe, which can be read once; write what comes from it to a file"):
+        identities(tmp_path / "a.txt")

@@ -140,6 +140,7 @@ def test_the_stream_is_the_same_for_any_batch_worker_and_restart(cache, tokenize
     assert at == len(whole) == 220
 
 
+@pytest.mark.slow
 def test_a_worker_that_opens_the_cache_itself_reads_the_same(cache, tokenizer):
     source = stream(cache, tokenizer)
     loader = DataLoader(source, num_workers=1, multiprocessing_context="spawn", collate_fn=lambda rows: rows)

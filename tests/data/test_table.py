@@ -4,6 +4,11 @@ import csv
 import gzip
 import io
 import json
+import math
+import os
+import re
+import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import rows
-from mabert.data.table import Columns, load_table, load_tables, table_task
+from mabert.data.table import Columns, _classes, load_table, load_tables, table_task
 
 KINDS = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
 COLUMNS = Columns("text", label="topic")
@@ -152,7 +157,13 @@ def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, c
         ("t.tsv", "text\ttopic\nx\ty\ta\n", r"t\.tsv, line 2: 3 columns where the header has 2"),
         ("t.csv", b"text,topic\ncaf\xe9,a\n", r"t\.csv: not UTF-8: byte 0xe9 at offset 14"),
         ("t.jsonl", '{"text": "x", "topic": "a"}\n{"text": 3, "topic": "a"}', r"line 2: 'text' is 3, not text"),
-        ("t.jsonl", '{"text": "x", "topic": null}', r"line 1: no value for 'topic'; there is text, topic"),
+        ("t.jsonl", '{"text": "x", "topic": null}', r"line 1: 'topic' is null; give the row a value"),
+        ("t.jsonl", '{"text": "x"}', r"line 1: no 'topic'; there is text"),
+        (
+            "t.tsv",
+            'text\ttopic\n"x\ny"\ta\n',
+            r"line 2: 1 columns .* so write what quotes a tab or a line end as \.csv",
+        ),
         ("t.jsonl", "[]", r"line 1: not an object but '\[\]'"),
         ("t.jsonl", "{", r"line 1: not JSON"),
         ("t.parquet", "PAR?", r"t\.parquet: not a readable Parquet file"),
@@ -168,7 +179,7 @@ def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
 
 def test_a_missing_value_in_parquet_is_named(tmp_path):
     pq.write_table(pa.table({"text": ["x", None], "topic": ["a", "b"]}), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=r"t\.parquet, row 2: no value for 'text'"):
+    with pytest.raises(ValueError, match=r"t\.parquet, row 2: 'text' is null"):
         load_table(tmp_path / "t.parquet", COLUMNS, table_task("t", ["a", "b"]))
 
 
@@ -188,7 +199,7 @@ def test_what_a_task_needs(tmp_path):
 
 def test_a_row_without_label_is_no_class_of_its_own(tmp_path):
     rows = [{"text": "one", "topic": "a"}, {"text": "two", "topic": ""}, {"text": "three", "topic": "b"}]
-    with pytest.raises(ValueError, match=r"line 3: no label in 'topic'"):
+    with pytest.raises(ValueError, match=r"line 3: 'topic' is '', which is no label"):
         load_tables({"train": write(tmp_path / "t.csv", rows)}, COLUMNS)
 
 
@@ -196,3 +207,55 @@ def test_a_column_is_text_or_label(tmp_path):
     file = write(tmp_path / "t.csv", [{"text": "one", "topic": "a"}, {"text": "two", "topic": "b"}])
     with pytest.raises(ValueError, match="the column 'text' is given as text and as label"):
         load_tables({"train": file}, Columns("text", label="text"))
+
+
+NO_LABEL = {"a list": ["a"], "a mapping": {"a": 1}, "bytes": b"a", "NaN": math.nan}
+
+
+@pytest.mark.parametrize("value", NO_LABEL.values(), ids=NO_LABEL)
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_label_is_one_value_and_anything_else_is_named_with_its_row(tmp_path, value, regression):
+    pq.write_table(pa.table({"text": ["x"], "topic": [value]}), tmp_path / "t.parquet")
+    message = (
+        rf"t\.parquet, line 1: 'topic' is {re.escape(repr(value))}, which is no label|; a label is one text or number"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_tables({"train": tmp_path / "t.parquet"}, COLUMNS, regression=regression)
+    if not isinstance(value, bytes):
+        (tmp_path / "t.jsonl").write_text(json.dumps({"text": "x", "topic": value}))
+        with pytest.raises(ValueError, match=r"t\.jsonl, line 1: 'topic' is "):
+            load_tables({"train": tmp_path / "t.jsonl"}, COLUMNS, regression=regression)
+
+
+@given(order=st.permutations(["1", "01", "001", "2", "02", "-1", "10" * 3000]))
+def test_classes_have_one_order_whatever_the_order_of_the_rows(order):
+    labels = [(name, "") for name in order]
+    assert _classes(Path("t.csv"), "topic", labels) == ("-1", "001", "01", "1", "02", "2", "10" * 3000)
+
+
+def test_a_table_may_be_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    writer = threading.Thread(target=(tmp_path / "t.csv").write_text, args=("text,topic\nx,a\ny,b\n",))
+    writer.start()
+    _, loaded = load_tables({"train": tmp_path / "t.csv"}, COLUMNS, hold_out=0.5)
+    writer.join()
+    assert len(loaded["train"]) + len(loaded["validation"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [('"He said ""go"" now"', True), ('""""', True), ('"quoted"', False), ('say "go"', False), ('"a" and "b"', False)],
+)
+def test_fields_that_look_quoted_are_told_of_once(tmp_path, caplog, field, told):
+    (tmp_path / "t.tsv").write_text(f"text\ttopic\n{field}\ta\n{field}\tb\n")
+    assert [row["text"] for _, row in rows.read_rows(tmp_path / "t.tsv", ["text"])] == [field, field]
+    assert len(caplog.records) == told
+
+
+@given(fields=st.lists(st.text('ab\\\t\n\r"', max_size=8), min_size=1, max_size=4))
+def test_any_text_fits_a_line_of_a_tsv(fields):
+    line = rows.tsv_line(fields)
+    assert len(line.splitlines()) <= 1
+    meant = {"\\\\": "\\", "\\t": "\t", "\\n": "\n", "\\r": "\r"}
+    found = [re.sub(r"\\[\\tnr]", lambda escape: meant[escape[0]], field) for field in line.split("\t")]
+    assert found == fields

@@ -148,6 +148,7 @@ def test_more_characters_than_there_is_room_for():
         )
 
 
+@pytest.mark.slow
 def test_the_same_texts_give_the_same_tokenizer_in_any_process(texts, trained, tmp_path):
     here = {family: fingerprint(trained(family)) for family in FAMILIES}
     for _ in range(3):

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from mabert.data.table import Columns, load_tables
 from mabert.infer.predict import predict
 from mabert.infer.texts import read_rows, read_texts
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.finetune import finetune
+from mabert.train.recipe import FinetuneRecipe
 from tests.train.helpers import WORDS
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import sys
+import threading
 from operator import length_hint
 
 import numpy as np
@@ -292,7 +294,7 @@ def test_texts_from_files(tmp_path):
     assert read_texts(plain) == ["one", "two words", "", "four"]
     objects.write_text('{"text": "x", "body": "y"}\n{"text": "z"}\n', encoding="utf-8")
     assert read_texts(objects) == ["x", "z"]
-    with pytest.raises(ValueError, match="line 2: no value for 'body'; there is text"):
+    with pytest.raises(ValueError, match="line 2: no 'body'; there is text"):
         read_texts(objects, "body")
     objects.write_text('{"text": "x"}\n{"text": \n', encoding="utf-8")
     with pytest.raises(ValueError, match="line 2: not JSON"):
@@ -317,7 +319,7 @@ def test_texts_and_pairs_from_tables(tmp_path):
         assert read_texts(file, "b") == ["x, y", "z"]
         assert length_hint(read_rows(file, "b")) == (2 if file.suffix == ".parquet" else 0)
         assert list(read_rows(file, "a", "b")) == [("one", "x, y"), ("two", "z")]
-        with pytest.raises(ValueError, match=r"t\.\w+.*(no column|no value for) 'c'"):
+        with pytest.raises(ValueError, match=r"t\.\w+.*no (column )?'c'"):
             list(read_rows(file, "a", "c"))
     (tmp_path / "lines.txt").write_text("one\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"lines\.txt: lines of plain text hold no pairs"):
@@ -325,6 +327,36 @@ def test_texts_and_pairs_from_tables(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"a": 5}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 1: 'a' is 5, not text"):
         read_texts(tmp_path / "t.jsonl", "a")
+
+
+def test_texts_may_come_from_a_pipe_of_any_name(tmp_path):
+    for name, sent in (("63", "one\ntwo\n"), ("t.jsonl", '{"text": "one"}\n{"text": "two"}\n')):
+        os.mkfifo(tmp_path / name)
+        writer = threading.Thread(target=(tmp_path / name).write_text, args=(sent,))
+        writer.start()
+        assert read_texts(tmp_path / name) == ["one", "two"]
+        writer.join()
+    os.mkfifo(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t\.parquet: a pipe, which can be read once; write what comes from it to a"):
+        read_texts(tmp_path / "t.parquet")
+
+
+def test_columns_that_are_kept_stand_beside_the_texts(tmp_path):
+    rows = [{"text": "one", "id": 7, "when": None}, {"text": "two", "id": None, "when": 0.5}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("text,id,when\none,7,\ntwo,,0.5\n")
+    typed = {"t.csv": [{"id": "7", "when": ""}, {"id": "", "when": "0.5"}]}
+    for file in sorted(tmp_path.iterdir()):
+        found = list(read_rows(file, keep=["id", "when"]))
+        assert found == [("one",), ("two",)]
+        kept = [{name: row[name] for name in ("id", "when")} for row in rows]
+        assert [row.kept for row in found] == typed.get(file.name, kept)
+        with pytest.raises(ValueError, match=r"no (column )?'date'"):
+            list(read_rows(file, keep=["date"]))
+    (tmp_path / "t.txt").write_text("one\n")
+    with pytest.raises(ValueError, match=r"t\.txt: lines of plain text have no columns to keep; 'id' is asked for"):
+        read_rows(tmp_path / "t.txt", keep=["id"])
 
 
 def test_standard_input(monkeypatch):
@@ -339,7 +371,8 @@ def test_standard_input(monkeypatch):
         (b"{", "not JSON"),
         (b"[1]", r"not an object but '\[1\]'"),
         (b'{"a": 1}', "'a' is 1, not text"),
-        (b'{"b": "x"}', "no value for 'a'; there is b"),
+        (b'{"a": null}', "'a' is null; give the row a value, or leave it out"),
+        (b'{"b": "x"}', "no 'a'; there is b"),
     ]:
         typed(b'{"a": "x"}\n' + line)
         with pytest.raises(ValueError, match=f"^standard input, line 2: {message}"):

@@ -60,7 +60,7 @@ def test_other_letters_are_refused(pattern):
     [
         ({"ssm_state_size": 0}, "ssm_state_size is 0; it must be at least 1"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be at least 1"),
-        ({"ssm_expand": 0.01}, "ssm_inner_size is 0"),
+        ({"ssm_expand": 0.01}, "ssm_expand is 0.01; of hidden_size 8 it makes no channel"),
         ({"ssm_dt_min": 0.2}, "ssm_dt_min 0.2 and ssm_dt_max 0.1 must be positive and in that order"),
         ({"pooling": "max"}, "pooling"),
         ({"padding_safe_masking": "both"}, "padding_safe_masking"),

@@ -6,7 +6,11 @@ import torch
 from mabert import MaBertForMaskedLM, MaBertModel
 from tests.model.helpers import VOCAB, build, config
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 256, "max_position_embeddings": 600}
 FIELDS = {"layer_pattern": "MMT", "ssm_state_size": 16, "initializer_range": 0.02, "ssm_direction": "bidirectional"}
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}

@@ -43,6 +43,7 @@ def needs_gpu(test):
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = [
     pytest.mark.triton,
+    pytest.mark.slow,  # each example is interpreted, or on a GPU compiled
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of the infinities that are tested
     pytest.mark.skipif(
         not GPU and not interprets_triton(), reason="without a GPU, run these by TRITON_INTERPRET=1 pytest -m triton"

@@ -31,6 +31,7 @@ def test_the_paper_measured_again_gives_the_papers_headlines(load):
     assert "- Training step: **2.36** (the paper: 2.36)" in report
 
 
+@pytest.mark.slow
 def test_the_report_has_a_section_for_each_condition_the_papers_first(load):
     report = efficiency_report(load(whole(GPU) + whole(CPU)))
     first, second = "## The paper's settings, fp32, cpu", "## Each model at its best, bf16, cuda"

@@ -95,7 +95,7 @@ def test_quick_trial_runs_are_left_out_and_named(put, tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("{", "not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); needed is a"),
+        ("{", "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; needed is a"),
         (study([{"arm": "a"}]), "a row lacks budget, pretraining, scores"),
         ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length"),
         ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
@@ -138,10 +138,10 @@ def test_nothing_to_report_says_what_is_needed(put, tmp_path):
 
 def test_broken_json_is_named(put, tmp_path):
     path = put("a.json", "{")
-    with pytest.raises(ValueError, match=r"a\.json: not JSON \(.*\); needed is a file of results"):
+    with pytest.raises(ValueError, match=r"a\.json: not JSON: .* in line 1; needed is a file of results"):
         find([path])
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
+    with pytest.raises(ValueError, match=r"a\.json: not UTF-8: byte 0xff at offset 0"):
         find([path])
 
 

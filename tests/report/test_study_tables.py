@@ -320,6 +320,7 @@ def test_a_study_without_any_result_still_has_its_section():
     assert names.count("Grid") >= 4
 
 
+@pytest.mark.slow
 def test_charts_name_every_arm():
     patterns = read(like_the_paper(paper.PATTERNS, noise=0.01))
     budgets = read([each for share in paper.GLUE for each in like_the_paper(paper.GLUE[share], share)], "budget")

@@ -33,6 +33,7 @@ def written(found, tmp_path_factory):
     return output, write_report(found, output)
 
 
+@pytest.mark.slow
 def test_the_page_fetches_nothing(written):
     page = written[0].read_text(encoding="utf-8")
     for name in KNOWN_NAMES:
@@ -64,6 +65,7 @@ def test_what_limits_the_numbers_is_said(written):
         assert "predicted from 50% ratios" in text.replace("&quot;", '"')
 
 
+@pytest.mark.slow
 def test_studies_with_too_few_seeds_are_named_before_their_verdicts(found):
     def told(studies):
         return [
@@ -79,6 +81,7 @@ def test_studies_with_too_few_seeds_are_named_before_their_verdicts(found):
     ]
 
 
+@pytest.mark.slow
 def test_every_table_has_its_three_files_which_agree(found, written):
     output, files = written
     grids = [part for part in unfolded(parts(found)) if isinstance(part, Grid)]
@@ -108,6 +111,7 @@ def test_the_markdown_links_to_the_figures_beside_it(written):
     assert {path for path in files if not path.is_file()} == set()
 
 
+@pytest.mark.slow
 def test_tables_of_a_former_report_go_and_nothing_else(found, tmp_path):
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(found, output)
@@ -183,6 +187,7 @@ def test_every_seed_is_in_a_file(written):
     assert {line["task"] for line in lines} == {"CoLA", "RTE", "MNLI-m, 13k-row sample"}
 
 
+@pytest.mark.slow
 def test_the_papers_tables_that_nothing_is_set_beside_are_shown_whole(found):
     def told(found):
         folds = [

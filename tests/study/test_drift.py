@@ -26,6 +26,7 @@ def of(result, **wanted):
     return rows
 
 
+@pytest.mark.slow
 def test_every_regime_is_there_once(result):
     seen = {
         tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention", "masking"))
@@ -62,6 +63,7 @@ def test_the_distance_is_one_minus_the_cosine():
     assert cosine_distance(a, a * 3).max() < 1e-30
 
 
+@pytest.mark.slow
 def test_figure_and_tables_show_every_masking(result):
     chart = drift_chart(result)
     assert "[CLS]" in chart
@@ -113,6 +115,7 @@ def test_the_truth_table_says_what_drifts_and_what_cures_it(result):
     assert {cell[6].text for cell in truth_grids({**result, "rows": leaky}, "drift")[0].rows} == {"nothing"}
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
     (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
     arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]

@@ -134,7 +134,7 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
     [
         ({"seeds": []}, r"seeds are \[\]"),
         ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; needed is one at least, none twice"),
-        ({"seeds": [0, -1]}, r"seeds are \[0, -1\]; .* each from 0 to 4294967295"),
+        ({"seeds": [0, -1]}, r"seeds are \[0, -1\]; .* each at least 0 and at most 4294967295"),
         ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; one budget at least, and none twice, is needed"),
         ({"budgets": {"pattern": ["10%", 0.1]}}, "budgets.pattern is .*none twice"),
         ({"tasks": {}}, "tasks is empty"),

@@ -3,8 +3,10 @@
 import atexit
 import os
 import random
+import signal
 
 import torch
+from transformers import TrainerCallback
 
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
@@ -91,3 +93,25 @@ def recipe(folder, **training):
 def must_part() -> None:
     """Has a process fail that is still connected with others when the interpreter ends."""
     atexit.register(lambda: torch.distributed.is_initialized() and os._exit(3))
+
+
+class StopAt(TrainerCallback):
+    """Sends what Ctrl-C sends, during one step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class KillAt(TrainerCallback):
+    """Ends a run as a kill does, during one step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise SystemError("killed")

@@ -28,14 +28,16 @@ from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
 from mabert.train.classifier import (
     ClassifierTrainer,
-    FinetuneRecipe,
     Job,
+    TaskData,
     encode_task,
     epochs_of,
     logits_of,
+    rate_for,
     train_classifier,
 )
-from mabert.train.finetune import check_divides, finetune
+from mabert.train.finetune import check_divides, finetune, warn_of_one_answer
+from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
 from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
@@ -81,6 +83,7 @@ def go(pretrained, output, seeds=(0,), task=TASK, test=False, resume=False, **ch
     return finetune(pretrained, task, splits(test), output, recipe, seeds, resume=resume, progress=False)
 
 
+@pytest.mark.slow
 def test_it_learns_and_writes_all_that_is_promised(pretrained, tmp_path):
     result = go(pretrained, tmp_path / "run", seeds=(3, 4), test=True, epochs=6)
     scores = result["outcome"]["scores"]["validation"]["accuracy"]
@@ -98,6 +101,47 @@ def test_it_learns_and_writes_all_that_is_promised(pretrained, tmp_path):
         assert len((place / "test.tsv").read_text().splitlines()) == 11
 
 
+@pytest.mark.parametrize(
+    ("task", "answers", "labels", "told"),
+    [
+        (TASK, [1, 1], [0, 1], 1),
+        (TASK, [0, 1], [0, 1], 0),
+        (TASK, [1, 1], [1, 1], 0),
+        (glue_task("stsb"), [], [0, 1], 0),
+    ],
+)
+def test_answers_that_are_all_of_one_class_are_told_of(caplog, task, answers, labels, told):
+    logits = np.eye(2)[answers] if answers else np.ones((2, 1))
+    warn_of_one_answer(TaskData(task, {}, {"validation": np.array(labels)}, {}), "validation", logits, 3, 2e-5)
+    line = "seed 3 answers 'yes' to all 2 examples of validation; a higher --learning-rate (now 2e-05) or more --epochs"
+    assert [record.message.startswith(line) for record in caplog.records] == [True] * told
+
+
+def test_what_validation_is_answered_is_looked_at(pretrained, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(finetuning, "warn_of_one_answer", lambda data, split, *rest: seen.append(split))
+    go(pretrained, tmp_path / "run", seeds=(0, 1), test=True, epochs=1)
+    assert seen == ["validation", "validation"]
+
+
+@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (192, 8e-5), (128, 1.2e-4), (1024, 1.5e-5)])
+def test_the_default_rate_suits_the_width(width, rate):
+    assert rate_for(SimpleNamespace(hidden_size=width)) == rate
+
+
+def test_a_run_says_which_rate_it_took(pretrained, tmp_path):
+    result = go(pretrained, tmp_path / "run", learning_rates=None, epochs=1)
+    assert result["request"]["learning_rates"] == [result["outcome"]["learning_rate"]] == [9.6e-4]
+
+
+def test_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path):
+    go(pretrained, tmp_path / "run", task=table_task("birds", ("n\to", "y\nes")), epochs=1)
+    written = (tmp_path / "run/seed-0/validation.tsv").read_text().splitlines()
+    assert len(written) == 41
+    assert {word for line in written[1:] for word in line.split("\t")[1:]} == {r"n\to", r"y\nes"}
+
+
+@pytest.mark.slow
 def test_a_glue_test_split_gets_the_leaderboards_file(pretrained, tmp_path):
     go(pretrained, tmp_path / "run", task=glue_task("sst2"), test=True, epochs=1)
     lines = (tmp_path / "run/seed-0/SST-2.tsv").read_text().splitlines()
@@ -105,12 +149,14 @@ def test_a_glue_test_split_gets_the_leaderboards_file(pretrained, tmp_path):
     assert len(lines) == 11
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores(pretrained, tmp_path):
     a = go(pretrained, tmp_path / "a", epochs=1)
     b = go(pretrained, tmp_path / "b", epochs=1)
     assert a["outcome"] == b["outcome"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["none", "pack"])
 def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
     plain = go(pretrained, tmp_path / "plain", epochs=1)
@@ -129,6 +175,7 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
     assert model.config.unpad == "auto"
 
 
+@pytest.mark.slow
 def test_a_budget_counts_padding_where_the_model_runs_it(pretrained, tmp_path, monkeypatch):
     seen = watched_batches(monkeypatch)
     how = {"epochs": 1, "batch_tokens": 100, "batches": "random"}
@@ -154,6 +201,7 @@ def watched_batches(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path, monkeypatch):
     seen, padding = watched_batches(monkeypatch), {}
     for batches in ("length", "random"):
@@ -163,6 +211,7 @@ def test_batches_are_of_like_length_or_at_random_as_asked(pretrained, tmp_path, 
     assert padding["length"] < padding["random"] / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["unpad", "pack", "none"])
 def test_a_budget_of_tokens_fills_every_step_and_still_evaluates_after_each_epoch(
     pretrained, tmp_path, monkeypatch, packing
@@ -182,6 +231,7 @@ def test_a_budget_of_tokens_fills_every_step_and_still_evaluates_after_each_epoc
         assert np.mean(steps) > 90
 
 
+@pytest.mark.slow
 def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
     result = go(pretrained, tmp_path / "run", learning_rates=[1e-6, 2e-2], epochs=6)
     tried = result["outcome"]["tried"]
@@ -190,6 +240,7 @@ def test_a_grid_is_tried_with_the_first_seed(pretrained, tmp_path):
     assert tried["0.02"] > tried["1e-06"]
 
 
+@pytest.mark.slow
 def test_a_rate_that_diverges_is_left_out_of_the_grid(pretrained, tmp_path):
     result = go(pretrained, tmp_path / "run", learning_rates=[1e30, 2e-2, 1e-6], epochs=2)["outcome"]
     assert result["tried"].pop("1e+30") is None
@@ -199,6 +250,7 @@ def test_a_rate_that_diverges_is_left_out_of_the_grid(pretrained, tmp_path):
     assert "the loss is " in kept["diverged"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classes", "numbers"])
 def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, task):
     class Spoilt(TrainerCallback):
@@ -219,6 +271,7 @@ def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, 
     assert result["outcome"]["tried"]["0.02"] is None
 
 
+@pytest.mark.slow
 def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
     with pytest.raises(
         ValueError, match=r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"
@@ -226,6 +279,7 @@ def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
         go(pretrained, tmp_path / "run", learning_rates=[1e30, 1e29], epochs=2)
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_is_named_and_the_others_are_finished(pretrained, tmp_path, monkeypatch):
     whole = finetuning.run_seed
 
@@ -250,6 +304,7 @@ def test_a_model_is_saved_before_it_is_measured(pretrained, tmp_path, monkeypatc
     assert not (tmp_path / "run/seed-0/result.json").exists()
 
 
+@pytest.mark.slow
 def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     go(pretrained, tmp_path / "run", epochs=1)
     kept = (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns
@@ -262,6 +317,7 @@ def test_resuming_keeps_finished_seeds(pretrained, tmp_path):
     assert (tmp_path / "run/seed-0/model.safetensors").stat().st_mtime_ns == kept
 
 
+@pytest.mark.slow
 def test_seeds_that_were_measured_by_fewer_metrics_are_added_to(pretrained, tmp_path):
     """A later version may measure by more."""
     go(pretrained, tmp_path / "run", seeds=[0])
@@ -275,6 +331,7 @@ def test_seeds_that_were_measured_by_fewer_metrics_are_added_to(pretrained, tmp_
     assert len(scores["accuracy"]["values"]) == 2
 
 
+@pytest.mark.slow
 def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path):
     whole = go(pretrained, tmp_path / "whole", seeds=(0, 1, 2), epochs=1)
     go(pretrained, tmp_path / "run", seeds=(2, 0), epochs=1)
@@ -289,6 +346,7 @@ def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path
     assert again["seeds"] == [1, 2], "of one rate"
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_before_its_first_result_leaves_room(pretrained, tmp_path):
     class Refuse(TrainerCallback):
         def on_train_begin(self, args, state, control, **_):
@@ -332,6 +390,7 @@ def interrupted():
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "how", "step", "kept"),
     [
@@ -423,7 +482,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
     go(pretrained, tmp_path / "run", epochs=1)
     assert (tmp_path / "run/seed-0/result.json").is_file()
     assert "No space left on device" in caplog.text
-    assert caplog.text.count("there is no earlier checkpoint; training goes on") == 10
+    assert caplog.text.count("are free on that disk; training goes on") == 10
     given = (pretrained, TASK, splits(), tmp_path / "other", FinetuneRecipe(**RECIPE))
     with pytest.raises(OSError, match="No space left on device"):
         finetune(*given, progress=False, callbacks=[Ends(3, interrupted)])
@@ -436,6 +495,7 @@ def test_bf16_without_instructions_for_it_is_remarked(pretrained, tmp_path, monk
     assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
 
 
+@pytest.mark.slow
 def test_a_rate_that_changed_is_not_gone_on_with(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0)
     recipe = FinetuneRecipe(**RECIPE)
@@ -456,6 +516,7 @@ def test_other_examples_are_no_resumption(pretrained, tmp_path):
         finetune(pretrained, TASK, data, tmp_path / "run", recipe, [0, 1], resume=True, progress=False)
 
 
+@pytest.mark.slow
 def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
     go(pretrained, tmp_path / "first", epochs=1)
     first = tmp_path / "first/seed-0"
@@ -470,6 +531,7 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
     assert (third.state_dict()[table] == old.state_dict()[table]).all()
 
 
+@pytest.mark.slow
 def test_the_orders_of_seeds_and_epochs_are_all_different(pretrained, tmp_path, monkeypatch):
     seen = watched_batches(monkeypatch)
     go(pretrained, tmp_path / "run", seeds=(0, 1, 2), epochs=2, batches="random")
@@ -477,6 +539,7 @@ def test_the_orders_of_seeds_and_epochs_are_all_different(pretrained, tmp_path, 
     assert (len(seen), len(orders)) == (60, 6)
 
 
+@pytest.mark.slow
 def test_a_rate_that_was_tried_under_another_seed_is_tried_anew(pretrained, tmp_path):
     rates = {"learning_rates": [1e-6, 2e-2], "epochs": 6}
     go(pretrained, tmp_path / "run", **rates)
@@ -486,6 +549,7 @@ def test_a_rate_that_was_tried_under_another_seed_is_tried_anew(pretrained, tmp_
     assert json.loads(file.read_text())["seed"] == 0
 
 
+@pytest.mark.slow
 def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretrained, tmp_path):
     rates = {"learning_rates": [1e-6, 2e-2], "epochs": 1}
     first = go(pretrained, tmp_path / "run", (3,), **rates)["outcome"]
@@ -633,6 +697,7 @@ def test_batches_that_processes_cannot_share_are_refused():
     check_divides(FinetuneRecipe(batch_tokens=512), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("select", ["best", "last"])
 def test_the_epoch_that_is_asked_for_is_kept(pretrained, tmp_path, select):
     class Spoilt(TrainerCallback):
@@ -660,6 +725,7 @@ def test_from_scratch_takes_no_weights(pretrained, tmp_path):
     assert not (start.state_dict()[table] == drawn.state_dict()[table])[1:].any()
 
 
+@pytest.mark.slow
 def test_masking_and_pooling_take_the_place_of_the_models_own(pretrained, tmp_path):
     go(pretrained, tmp_path / "run", padding_safe_masking="pre+post", pooling="cls", packing="none", epochs=1)
     trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/seed-0").config
@@ -669,6 +735,7 @@ def test_masking_and_pooling_take_the_place_of_the_models_own(pretrained, tmp_pa
     assert (own.padding_safe_masking, own.pooling) == ("exact", "map")
 
 
+@pytest.mark.slow
 def test_models_are_kept_unless_they_are_not_wanted(pretrained, tmp_path):
     recipe = FinetuneRecipe(**{**RECIPE, "epochs": 1})
     for keep in (True, False):
@@ -679,6 +746,7 @@ def test_models_are_kept_unless_they_are_not_wanted(pretrained, tmp_path):
     assert "model.safetensors" in kept
 
 
+@pytest.mark.slow
 def test_regression(pretrained, tmp_path):
     task = table_task("lengths", ())
     data = {
@@ -708,7 +776,7 @@ def test_regression(pretrained, tmp_path):
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
         ({"learning_rates": []}, r"learning_rates are \[\]"),
-        ({"dropout": 1}, "dropout 1 must be below 1"),
+        ({"dropout": 1}, "dropout is 1; it must be at least 0 and below 1"),
         ({"pooling": "max"}, "pooling"),
     ],
 )

@@ -64,6 +64,7 @@ def test_the_callers_arguments_stay_as_they_are(tmp_path):
     assert told.accelerator_config.even_batches
 
 
+@pytest.mark.slow
 def test_a_run_of_so_many_steps_has_as_many_epochs_as_it_needs(tmp_path):
     trainer = trainer_of(tmp_path, max_steps=40, save_strategy="no", gradient_accumulation_steps=2)
     trainer.train()
@@ -71,6 +72,7 @@ def test_a_run_of_so_many_steps_has_as_many_epochs_as_it_needs(tmp_path):
     assert len(trainer.batches()) >= 80 > len(trainer.batches()) // trainer.batches().epochs
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
     weights = []
     for resume in (None, str(tmp_path / "checkpoint-13")):

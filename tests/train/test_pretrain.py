@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from mabert.train.pretrain import model_config, prepare_data, pretrain, training
 from mabert.train.recipe import recipe_of_run
 from mabert.train.trainer import TrainingDivergedError
 from mabert.train.vocabulary import find_tokenizer
-from tests.train.helpers import WORDS, corpus, recipe, tokenizer
+from tests.train.helpers import WORDS, KillAt, StopAt, corpus, recipe, tokenizer
 
 
 def weights(folder):
@@ -36,34 +35,13 @@ def go(plan, output, **options):
     return pretrain(plan, output, tokenizer=tokenizer(), progress=False, **options)
 
 
-class StopAt(TrainerCallback):
-    """Sends what Ctrl-C sends, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-class KillAt(TrainerCallback):
-    """Ends a run as a kill does, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise SystemError("killed")
-
-
 def same_weights(a, b):
     assert a.keys() == b.keys()
     for name, value in a.items():
         assert torch.equal(value, b[name]), name
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
     result = go(
         recipe(tmp_path, steps=60, warmup_steps=4, eval_steps=60, save_steps=60, eval_windows=64), tmp_path / "run"
@@ -86,6 +64,7 @@ def test_a_warm_up_longer_than_the_run_is_remarked(tmp_path, caplog):
     assert "training.warmup_steps is 2, training.steps 2: the learning rate never reaches its peak" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
 def test_bf16_without_instructions_for_it_is_remarked(tmp_path, monkeypatch, caplog, dtype, remarks):
     monkeypatch.setattr(precisions, "fast_dtype", lambda device: dtype)
@@ -93,6 +72,7 @@ def test_bf16_without_instructions_for_it_is_remarked(tmp_path, monkeypatch, cap
     assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "precision"), [(6, "fp32"), (6, "bf16"), (10, "fp32")])
 def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, precision, capfd):
     plan = recipe(tmp_path, precision=precision)
@@ -116,6 +96,7 @@ def test_an_interrupt_is_saved_where_nobody_reads_of_it_any_more(tmp_path, monke
     assert (tmp_path / "run/checkpoint-4").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_between_its_checkpoints_goes_on_from_the_clocks_to_the_same_bits(tmp_path, monkeypatch):
     plan = recipe(tmp_path, save_steps=4, keep_checkpoints=2)
     go(plan, tmp_path / "whole")
@@ -136,6 +117,7 @@ def test_a_run_that_was_killed_between_its_checkpoints_goes_on_from_the_clocks_t
     same_weights(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_text_may_have_another_column(tmp_path):
     plain, named = recipe(tmp_path, steps=2), recipe(tmp_path, steps=2)
     documents = (tmp_path / "text.txt").read_text().split("\n\n")
@@ -167,6 +149,7 @@ def same_course(a, b):
     assert [x["loss"] for x in a] == pytest.approx([x["loss"] for x in b], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_micro_batch_changes_nothing_but_rounding(tmp_path):
     runs = [go(without_dropout(recipe(tmp_path, micro_batch_size=size)), tmp_path / f"run-{size}") for size in (8, 2)]
     same_course(*runs)
@@ -178,6 +161,7 @@ def of_documents(plan):
     return plan
 
 
+@pytest.mark.slow
 def test_packing_changes_nothing_but_rounding(tmp_path):
     ways = ("none", "unpad", "pack")
     runs = [go(of_documents(without_dropout(recipe(tmp_path, packing=way))), tmp_path / way) for way in ways]
@@ -189,6 +173,7 @@ def test_packing_changes_nothing_but_rounding(tmp_path):
         assert AutoModelForMaskedLM.from_pretrained(tmp_path / way).config.unpad == "auto"
 
 
+@pytest.mark.slow
 def test_a_packed_run_resumes_to_the_same_bits(tmp_path):
     plan = of_documents(recipe(tmp_path, packing="pack"))
     go(plan, tmp_path / "whole")
@@ -228,6 +213,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert go(recipe(tmp_path), tmp_path / "run", resume=True) == first
 
 
+@pytest.mark.slow
 def test_seconds_count_every_start(tmp_path):
     class Slow(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -359,6 +345,7 @@ def too_much(*given, **more):
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["unpad", "pack"])
 def test_want_of_memory_names_step_and_rows_and_a_smaller_batch_goes_on(tmp_path, monkeypatch, packing):
     class Grow(TrainerCallback):
@@ -389,6 +376,7 @@ def test_a_tokenizer_that_knows_no_word_of_the_text_is_told_before_training(tmp_
         prepare_data(plan, tokenizer(), progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")]
 )

@@ -16,9 +16,10 @@ def ten_seconds_a_look(monkeypatch):
     monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
 
 
-def told(capsys, first):
-    """What a run that goes on after step 30 writes, in the first process or another."""
-    bar, state = TrainingBar("mini [seed 0]"), TrainerState(global_step=30, max_steps=2000, is_world_process_zero=first)
+def told(capsys, first=True, tokens=range(100, 200_100, 100)):
+    """What a run of 2,000 steps that goes on after step 30 writes, in the first process or another."""
+    bar = TrainingBar("mini [seed 0]", tokens)
+    state = TrainerState(global_step=30, max_steps=2000, is_world_process_zero=first)
     bar.on_train_begin(None, state, None)
     for step, logs in ((50, {"loss": 2.5, "epoch": 1.0}), (70, {"eval_loss": 2.25})):
         state.global_step = step
@@ -29,11 +30,17 @@ def told(capsys, first):
 
 
 def test_without_a_terminal_lines_tell_steps_rate_time_left_and_figures(capsys):
-    assert told(capsys, first=True) == (
+    assert told(capsys) == (
         "",
-        "mini [seed 0]  50/2,000  2.00 steps/s  16.2 min left  loss 2.500\n"
-        "mini [seed 0]  70/2,000  2.00 steps/s  16.1 min left  loss 2.500  held-out 2.250\n",
+        "mini [seed 0]  50/2,000  200 tokens/s  16.2 min left  loss 2.500\n"
+        "mini [seed 0]  70/2,000  200 tokens/s  16.1 min left  loss 2.500  held-out 2.250\n",
     )
+
+
+def test_time_left_counts_the_tokens_of_steps_that_are_longer(capsys):
+    long_last = itertools.accumulate([100] * 1800 + [900] * 200)  # the last tenth of the steps is half of the work
+    _, lines = told(capsys, tokens=list(long_last))
+    assert lines.splitlines()[0] == "mini [seed 0]  50/2,000  200 tokens/s  29.6 min left  loss 2.500"
 
 
 def test_other_processes_write_no_lines(capsys):

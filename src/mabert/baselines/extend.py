@@ -6,6 +6,7 @@ from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
+from mabert.writing import filling
 
 
 def extend(path: str | Path, length: int, output: str | Path) -> int:
@@ -33,9 +34,11 @@ def extend(path: str | Path, length: int, output: str | Path) -> int:
     model, tokenizer = load_as_saved(path), load_tokenizer(str(path))
     encoding = Encoding.beside(path)
     family = family_of(model.config)
-    family.extend(model, length).save_pretrained(folder)
+    longer = family.extend(model, length)
     tokenizer.model_max_length = length
-    tokenizer.save_pretrained(folder)
-    if encoding is not None:
-        encoding.save(folder)
+    with filling(folder) as staging:
+        longer.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        if encoding is not None:
+            encoding.save(staging)
     return family.longest(model.config) or model.config.max_position_embeddings

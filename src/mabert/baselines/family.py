@@ -12,8 +12,10 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines import attention
-from mabert.model.config import MaBertConfig, make_config
+from mabert.memory import check_fits
+from mabert.model.config import MaBertConfig, in_words, make_config
 from mabert.model.embeddings import stretch
+from mabert.model.load import parameters_of
 
 COMMON = (
     "hidden_size",
@@ -111,7 +113,7 @@ class Family:
         try:
             return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
         except (StrictDataclassError, TypeError) as error:
-            raise ValueError(f"model: {' '.join(str(error).split())}") from error
+            raise ValueError(f"model: {in_words(error)}") from error
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
         """Whether what texts of these lengths give depends, by more than rounding, on those beside them.
@@ -241,6 +243,7 @@ class Family:
         config = copy.deepcopy(model.config)
         for name, value in self.longer(config, length).items():
             setattr(config, name, value)
+        check_fits("the longer model", parameters_of(type(model), config), model.dtype.itemsize)
         longer = type(model)(config).to(model.device, model.dtype)
         weights = model.state_dict()
         for name, table in longer.state_dict().items():

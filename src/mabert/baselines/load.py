@@ -17,8 +17,10 @@ from transformers import (
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
+from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig
-from mabert.model.load import LOADING, config_fields, config_of_fields, load_model
+from mabert.model.config import check_fields, in_words
+from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
 Use = Literal["encoder", "masked_lm", "classifier"]
@@ -52,9 +54,10 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
     if kind not in known:
         raise ValueError(f"{path} holds a model of type {kind!r}; there are {', '.join(known)}")
     try:
+        check_fields(fields)
         return AutoConfig.for_model(kind, **fields)
     except (StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{Path(path) / CONFIG}: {in_words(error)}") from error
 
 
 def weights_digest(model: str | Path) -> str | None:

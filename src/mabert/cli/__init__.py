@@ -1,6 +1,7 @@
 """`mabert ...`: each subcommand reads its arguments, calls one library function and shows what came back."""
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from safetensors import SafetensorError
 
 from mabert import __version__
-from mabert.cli.command import complain
+from mabert.cli.command import Parser, complain
 from mabert.cli.measure import add_bench, add_demo
 from mabert.cli.report import add_report
 from mabert.cli.study import add_study
@@ -29,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
     """
-    options = parse(arguments)
+    take_any_character()
+    try:
+        options = parse(arguments)
+    except ValueError as error:
+        complain(one_line(error))
+        return BAD_INPUT
     quiet_libraries()
     try:
         options.run(options)
@@ -74,6 +80,13 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def take_any_character() -> None:
+    """Escapes what an output's encoding lacks, as cp1252 a label in Chinese: saying what was done must not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def quiet_libraries() -> None:
     """Our own progress and messages, without those of the libraries below."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -88,7 +101,7 @@ def quiet_libraries() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
+    top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for add in (

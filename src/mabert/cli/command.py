@@ -3,7 +3,40 @@
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
+
+from mabert.bounds import Range
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses what it cannot take in one line, and names the help in place of printing it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())[:300]}; see {self.prog} --help\n")
+
+
+class Ranged(argparse.Action):
+    """Stores numbers within a range.
+
+    Args:
+        range: What each must be.
+        named: As argparse has it.
+    """
+
+    def __init__(self, range: Range, **named: Any) -> None:
+        super().__init__(**named)
+        self.range = range
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        for value in values if isinstance(values, list) else [values]:
+            self.range.check(value, str(option_string))
+        setattr(namespace, self.dest, values)
+
+
+def within(range: Range) -> Callable[..., argparse.Action]:
+    """The action of an option that takes numbers within a range."""
+    return partial(Ranged, range)
 
 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
@@ -20,13 +53,15 @@ def quoted(text: str) -> str:
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"mabert: {message}\n")
+    """One line on standard error, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"mabert: {message}\n")
 
 
 def say(text: str) -> None:
-    """One line on standard output."""
-    sys.stdout.write(text + "\n")
+    """One line on standard output, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text + "\n")
 
 
 def say_written(output: str | None, what: str) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mabert.cli.command import command, say
+from mabert.bounds import SECONDS, TOKENS, Range
+from mabert.cli.command import command, say, within
 from mabert.writing import write_text
 
 
@@ -49,11 +50,34 @@ def add_bench(commands: Any) -> None:
     )
     fast = "[bfloat16 where there are instructions for it]"
     rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16 float32 {fast}")
-    rivals.add_argument("--lengths", nargs="+", type=int, metavar="N", help="tokens [128 ... 16384, on a GPU 65536]")
+    rivals.add_argument(
+        "--lengths",
+        nargs="+",
+        type=int,
+        action=within(TOKENS),
+        metavar="N",
+        help="tokens [128 ... 16384, on a GPU 65536]",
+    )
     rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
-    rivals.add_argument("--limit", type=float, help="seconds of a call, beyond which a model is too slow [150, 400]")
-    rivals.add_argument("--budget", type=float, help="seconds of a model's calls, three to five at least [20, 30, 40]")
-    rivals.add_argument("--times", type=int, metavar="N", help="throughput: times as many texts as a CPU gets [1]")
+    rivals.add_argument(
+        "--limit",
+        type=float,
+        action=within(SECONDS),
+        help="seconds of a call, beyond which a model is too slow [150, 400]",
+    )
+    rivals.add_argument(
+        "--budget",
+        type=float,
+        action=within(Range(0, 10**6)),
+        help="seconds of a model's calls, three to five at least [20, 30, 40]",
+    )
+    rivals.add_argument(
+        "--times",
+        type=int,
+        action=within(Range(1, 10**6)),
+        metavar="N",
+        help="throughput: times as many texts as a CPU gets [1]",
+    )
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
     uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mabert.cli.command import command, complain, quoted, say
+from mabert.bounds import COUNT, Range
+from mabert.cli.command import command, complain, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
 from mabert.writing import write_text
 
@@ -41,7 +42,9 @@ def add_drift(studies: Any) -> None:
     source.add_argument("--data", help=f"GLUE folder in the official layout [{GLUE}]")
     source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
     source.add_argument("--text-column", help="where a table has the text [text]")
-    source.add_argument("--limit", type=int, default=32, help="texts at most, spread over the file [%(default)s]")
+    source.add_argument(
+        "--limit", type=int, action=within(COUNT), default=32, help="texts at most, spread over the file [%(default)s]"
+    )
     added.add_argument("-o", "--output", default="drift", help="folder for JSON, figure and table [%(default)s]")
 
 
@@ -58,9 +61,11 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run none")
     where = added.add_argument_group("where it runs")
-    where.add_argument("--processes", type=int, default=1, help="of a cell, one a GPU [%(default)s]")
+    where.add_argument(
+        "--processes", type=int, action=within(Range(1, 1024)), default=1, help="of a cell, one a GPU [%(default)s]"
+    )
     where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
-    where.add_argument("--jobs", type=int, help="runners to send [1]")
+    where.add_argument("--jobs", type=int, action=within(Range(1, 10_000)), help="runners to send [1]")
     where.add_argument(
         "--job-options", nargs="+", default=[], metavar="NAME=VALUE", help="submitit's, such as timeout_min=600"
     )
@@ -124,8 +129,6 @@ def check_grid(options: argparse.Namespace) -> None:
     Raises:
         ValueError: Naming the option.
     """
-    if options.processes < 1:
-        raise ValueError(f"--processes is {options.processes}; it must be at least 1")
     for name in ("jobs", "job_options"):
         if getattr(options, name) not in (None, []) and options.cluster is None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
@@ -181,7 +184,7 @@ def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
     from mabert.bench.results import path_of, write
     from mabert.data.glue import load_glue
-    from mabert.infer.load import check_at_least_one, load_for_use
+    from mabert.infer.load import load_for_use
     from mabert.infer.texts import read_texts
     from mabert.model.load import load_config
     from mabert.report.document import as_markdown
@@ -189,7 +192,6 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.report.figures import on_paper
     from mabert.study.drift import drift
 
-    check_at_least_one(limit=options.limit)
     if options.texts is not None and options.data is not None:
         raise ValueError("--data goes with the CoLA dev set, not with --texts")
     if options.texts is None and options.text_column is not None:

@@ -9,13 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mabert.cli.command import command, say_written
-from mabert.data.batches import TOKENS_A_BATCH
+from mabert.bounds import TOKENS, Range
+from mabert.cli.command import command, say_written, within
+from mabert.data import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
     from mabert.infer.model import TextModel
     from mabert.infer.windows import Row
+
+
+ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores"})
+"""Names that `predict` writes."""
 
 
 def add_embed(commands: Any) -> None:
@@ -29,17 +34,30 @@ def add_embed(commands: Any) -> None:
 def add_texts(added: argparse.ArgumentParser) -> None:
     """What every command on texts takes."""
     added.add_argument("model", help="model folder or hub name")
-    added.add_argument("input", nargs="?", help="a text a line, or .jsonl, .tsv, .csv, .parquet; default, stdin")
+    added.add_argument(
+        "input", nargs="?", help="a text a line, or .jsonl, .csv, .tsv (unquoted), .parquet; default, stdin"
+    )
     added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
     added.add_argument("--text-column", help="where a table has the text [text]")
     added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
-    added.add_argument("--max-length", type=int, help="tokens of a text [all the model takes; predict: as fine-tuned]")
+    added.add_argument(
+        "--max-length",
+        type=int,
+        action=within(TOKENS),
+        help="tokens of a text [all the model takes; predict: as fine-tuned]",
+    )
     added.add_argument(
         "--truncate",
         action=argparse.BooleanOptionalAction,
         help="cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]",
     )
-    added.add_argument("--batch-tokens", type=int, default=TOKENS_A_BATCH, help="padded tokens a batch [%(default)s]")
+    added.add_argument(
+        "--batch-tokens",
+        type=int,
+        action=within(TOKENS),
+        default=TOKENS_A_BATCH,
+        help="padded tokens a batch [%(default)s]",
+    )
     added.add_argument(
         "--precision",
         choices=("auto", "fp32", "bf16"),
@@ -54,12 +72,9 @@ def add_texts(added: argparse.ArgumentParser) -> None:
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
     """The model; what can be wrong without the texts is found before they are read, since standard input may be a
     person typing."""
-    from mabert.infer.load import check_at_least_one
     from mabert.infer.model import load
-    from mabert.infer.write import check_output
+    from mabert.writing import check_output
 
-    numbers = {"--batch-tokens": options.batch_tokens, "--top": getattr(options, "top", 1)}
-    check_at_least_one(**numbers)
     check_output(options.output, suffixes)
     return load(options.model, precision=options.precision, device=options.device)
 
@@ -68,7 +83,13 @@ def rows_of(options: argparse.Namespace) -> Iterable[Row]:
     """The texts or pairs, as they are read."""
     from mabert.infer.texts import read_rows
 
-    return read_rows(options.input, options.text_column, getattr(options, "pair_column", None), jsonl=options.jsonl)
+    return read_rows(
+        options.input,
+        options.text_column,
+        getattr(options, "pair_column", None),
+        jsonl=options.jsonl,
+        keep=getattr(options, "keep", ()),
+    )
 
 
 def how_of(options: argparse.Namespace) -> How:
@@ -94,14 +115,11 @@ def errors_join_answers() -> bool:
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Says which option helps where texts are too long for the model or the memory."""
-    from mabert.data.encode import TextsTooLongError
+    """Says which option helps where texts are too long for the memory."""
     from mabert.infer.answers import BatchTooLargeError
 
     try:
         yield
-    except TextsTooLongError as error:
-        raise TextsTooLongError(f"{error} by --truncate") from error
     except BatchTooLargeError as error:
         helps = "--batch-tokens" if error.texts > 1 else "--max-length and --truncate"
         raise ValueError(f"{error} by {helps}") from error
@@ -126,18 +144,24 @@ def add_predict(commands: Any) -> None:
     added = command(commands, "predict", run_predict, "a label a text or pair of texts, from a fine-tuned model")
     add_texts(added)
     added.add_argument("--pair-column", help="where a table has the second text of a pair")
+    added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="further columns to write, as an id")
 
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
     from mabert.infer.write import write_rows
 
+    if taken := sorted(ANSWERS & set(options.keep)):
+        raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
     model, paired = opened(options, (".jsonl",)), options.pair_column is not None
     rows, names = rows_of(options), ("text", "pair") if paired else ("text",)
     with naming_options():
         count = write_rows(
             (
-                [{**dict(zip(names, row, strict=True)), **answer} for row, answer in zip(*window, strict=True)]
+                [
+                    {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
+                    for row, answer in zip(*window, strict=True)
+                ]
                 for window in model.labels(rows, how_of(options), paired=paired)
             ),
             options.output,
@@ -149,7 +173,9 @@ def add_fill_mask(commands: Any) -> None:
     """Masks."""
     added = command(commands, "fill-mask", run_fill_mask, "the likeliest tokens behind each [MASK]")
     add_texts(added)
-    added.add_argument("--top", type=int, default=5, help="guesses a mask [%(default)s]")
+    added.add_argument(
+        "--top", type=int, action=within(Range(1, 2**24)), default=5, help="guesses a mask [%(default)s]"
+    )
 
 
 def run_fill_mask(options: argparse.Namespace) -> None:

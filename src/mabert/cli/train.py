@@ -1,11 +1,14 @@
 """`mabert pretrain` and `mabert finetune`."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command, quoted, say
+from mabert.bounds import COUNT, LEARNING_RATE, MOST_SEEDS, RATE, ROWS, SEED, TOKENS
+from mabert.cli.command import command, quoted, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
+from mabert.reading import shown
 from mabert.writing import write_text
 
 GLUE = "hub:nyu-mll/glue"
@@ -34,19 +37,29 @@ def add_pretrain(commands: Any) -> None:
     added.add_argument("--start-from", metavar="MODEL", help="go on from these weights [random ones]")
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     added.add_argument("--budget", metavar="N%", help="share of the recipe's steps [100%%]")
-    added.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+    going_on = added.add_mutually_exclusive_group()
+    going_on.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+    going_on.add_argument(
+        "--resume-from", metavar="CHECKPOINT", help="the same from this one, where the newest is damaged"
+    )
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
     """The recipe of a new run, or of the one that goes on; a command with its budget is taken as repeated whole."""
     from mabert.train.fields import share_of
-    from mabert.train.recipe import load_recipe, recipe_of_run
+    from mabert.train.recipe import as_begun, load_recipe, recipe_of_run
 
     named = {"architecture": options.model, "start_from": options.start_from}
     fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
-    if options.resume and options.budget is None:
+    if resumes(options) and options.budget is None:
         return recipe_of_run(options.output, fields)
-    return load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+    recipe = load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+    return as_begun(recipe, options.output) if resumes(options) else recipe
+
+
+def resumes(options: argparse.Namespace) -> bool:
+    """Whether a pretraining goes on."""
+    return options.resume or options.resume_from is not None
 
 
 def run_pretrain(options: argparse.Namespace) -> None:
@@ -55,7 +68,9 @@ def run_pretrain(options: argparse.Namespace) -> None:
 
     keep_freed_memory()
     with ended_as_interrupted():
-        result = pretrain(pretrain_recipe(options), options.output, resume=options.resume)
+        result = pretrain(
+            pretrain_recipe(options), options.output, resume=resumes(options), resume_from=options.resume_from
+        )
     if result:
         from mabert.report.figures import on_paper
         from mabert.report.training import loss_chart, stage_ends
@@ -77,7 +92,7 @@ def add_finetune(commands: Any) -> None:
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
     glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own table: CSV, TSV, JSONL or Parquet")
+    table = added.add_argument_group("your own table: CSV, TSV (without quoting), JSONL or Parquet")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
@@ -87,12 +102,20 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--regression", action="store_true", help="labels are numbers")
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
-    how.add_argument("--learning-rate", type=float, nargs="+", default=[2e-5], help="several make a grid [2e-5]")
-    how.add_argument("--epochs", type=int, help="[10 for CoLA, MRPC and RTE, else 3]")
-    how.add_argument("--batch-size", type=int, default=32, help="[%(default)s]")
-    how.add_argument("--batch-tokens", type=int, help="tokens a step at most, in place of --batch-size")
-    how.add_argument("--dropout", type=float, default=0.1, help="[%(default)s]")
-    how.add_argument("--max-length", type=int, help="tokens of an example [all the model takes]")
+    how.add_argument(
+        "--learning-rate",
+        type=float,
+        action=within(LEARNING_RATE),
+        nargs="+",
+        help="several make a grid [2e-5 at width 768, narrower: more]",
+    )
+    how.add_argument("--epochs", type=int, action=within(COUNT), help="[10 for CoLA, MRPC and RTE, else 3]")
+    how.add_argument("--batch-size", type=int, action=within(ROWS), default=32, help="[%(default)s]")
+    how.add_argument(
+        "--batch-tokens", type=int, action=within(TOKENS), help="tokens a step at most, in place of --batch-size"
+    )
+    how.add_argument("--dropout", type=float, action=within(RATE), default=0.1, help="[%(default)s]")
+    how.add_argument("--max-length", type=int, action=within(TOKENS), help="tokens of an example [all the model takes]")
     how.add_argument("--truncate", action="store_true", help="cut longer examples")
     how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
     how.add_argument(
@@ -115,22 +138,27 @@ def add_finetune(commands: Any) -> None:
 
 def seed_list(text: str) -> list[int]:
     """`0-4` or `0,2,7` as numbers."""
-    try:
-        seeds: list[int] = []
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            if dash and int(last) < int(first):
-                raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
-            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-4 or 0,2,7") from None
+    seeds: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"(\d{1,20})(?:-(\d{1,20}))?", part.strip())
+        if ends is None:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of seeds such as 0-4 or 0,2,7")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last < first:
+            raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{shown(text)} are more than {MOST_SEEDS:,} seeds")
+        if last not in SEED:
+            raise argparse.ArgumentTypeError(f"the seed {last} is out of range; it must be {SEED}")
+        seeds += range(first, last + 1)
     return seeds
 
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     from mabert.baselines.load import load_config
-    from mabert.train.finetune import FinetuneRecipe, finetune
+    from mabert.train.finetune import finetune
+    from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)
@@ -164,7 +192,8 @@ def run_finetune(options: argparse.Namespace) -> None:
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             of = f" of {task.positive!r}" if metric == "f1" and not options.task else ""
-            line = f"{task.name} {split} {metric}{of}: {score['mean']:.4f}{spread}"
+            mean = "undefined" if score["mean"] is None else f"{score['mean']:.4f}"
+            line = f"{task.name} {split} {metric}{of}: {mean}{spread}"
             count = len(result["seeds"])
             say(f"{line} ({count} seed{'s' if count > 1 else ''})")
 
@@ -207,7 +236,9 @@ def add_extend(commands: Any) -> None:
     """Longer inputs."""
     added = command(commands, "extend", run_extend, "a copy of a model that takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
-    added.add_argument("--length", type=int, required=True, help="tokens of the longest input from now on")
+    added.add_argument(
+        "--length", type=int, action=within(TOKENS), required=True, help="tokens of the longest input from now on"
+    )
     added.add_argument("-o", "--output", required=True, help="folder for the copy")
 
 

@@ -8,10 +8,8 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from mabert.data import TOKENS_A_BATCH
 from mabert.data.permutation import Permutation
-
-TOKENS_A_BATCH = 8192
-"""Padded tokens a batch holds at most, unless one text alone is longer."""
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:

@@ -47,7 +47,7 @@ class TokenCache:
             raise FileNotFoundError(f"{self.folder}: not a token cache (it has no {MANIFEST})")
         self.manifest = read_json(self.folder / MANIFEST)
         self._open()
-        counts = (self.manifest["tokens"], self.manifest["documents"])
+        counts = (self.manifest.get("tokens"), self.manifest.get("documents"))
         if counts != (len(self.ids), len(self.offsets) - 1) or self.offsets[-1] != len(self.ids):
             raise ValueError(
                 f"{self.folder}: the arrays hold {len(self.ids)} tokens and {len(self.offsets) - 1} documents, the "
@@ -55,11 +55,15 @@ class TokenCache:
             )
 
     def _open(self) -> None:
+        self.ids = self._array(IDS, mmap_mode="r")
+        self.offsets = self._array(OFFSETS)
+
+    def _array(self, name: str, **options: Any) -> np.ndarray:
         try:
-            self.ids: np.ndarray = np.load(self.folder / IDS, mmap_mode="r", allow_pickle=False)
-            self.offsets: np.ndarray = np.load(self.folder / OFFSETS, allow_pickle=False)
+            return np.load(self.folder / name, allow_pickle=False, **options)
         except (ValueError, EOFError, FileNotFoundError) as error:
-            raise ValueError(f"{self.folder}: damaged token cache ({error}); delete this folder") from error
+            told = f"{self.folder / name}: damaged token cache: no whole array of numbers; delete the folder"
+            raise ValueError(told) from error
 
     @property
     def special_ids(self) -> dict[str, int]:

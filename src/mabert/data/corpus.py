@@ -5,7 +5,7 @@ A source is written as
 - `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; a paragraph a line, a blank line between documents; one of
   more than four million characters is cut at a line's end),
   `.jsonl` (also `.ndjson`; an object a line) or `.parquet`, each also compressed: `.xz`, `.gz`, `.zst`;
-- `FOLDER`: all such files below it, sorted by path;
+- `FOLDER`: all such files below it, sorted by path, those of linked folders too; without hidden ones;
 - `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the Hugging Face hub,
   such as `hub:wikimedia/wikipedia:20231101.en` (see `mabert.data.hub`).
 
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from mabert.data import files
 from mabert.data.hub import HubSource
-from mabert.reading import digest
+from mabert.reading import digest, files_below
 
 TEXT_KINDS = (".txt", ".text", ".md", ".rst", "")
 JSON_KINDS = (".jsonl", ".ndjson")
@@ -93,7 +93,7 @@ class FileSource:
 
     def identity(self) -> dict[str, Any]:
         """Absolute path, size, modification time, text column and a digest of the content."""
-        files.check_is_file(self.path)
+        files.check_can_read_twice(self.path)
         status = self.path.stat()
         return {
             "path": str(self.path.resolve()),
@@ -149,7 +149,7 @@ def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (a hub data set is written hub:NAME)")
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and files.kind(file) in KINDS and file.suffix)
+        found = [file for file in files_below(path) if files.kind(file) in KINDS and file.suffix]
         if not found:
             raise ValueError(f"{path}: no .txt, .jsonl or .parquet file (nor .xz, .gz, .zst of these) in this folder")
         return found

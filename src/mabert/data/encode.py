@@ -165,7 +165,7 @@ def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) 
         raise TextsTooLongError(
             f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
             f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
-            "shorten them or ask for truncation"
+            "shorten them, or have them cut (--truncate, or truncate=True)"
         )
 
 

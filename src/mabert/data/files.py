@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
+
+from mabert.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
 _BLOCK = 1 << 20
@@ -63,13 +64,20 @@ def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
 
 
 def check_is_file(path: Path) -> None:
-    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it."""
+    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it, or a pipe."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
+    if path.is_dir():
         raise ValueError(f"{path}: a folder, where a file is needed")
-    if path.stat().st_size == 0:
+    if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path}: empty (0 bytes)")
+
+
+def check_can_read_twice(path: Path) -> None:
+    """Raises FileNotFoundError or ValueError unless `path` is a file that gives the same bytes whenever it is read."""
+    check_is_file(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
 def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
@@ -202,10 +210,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     Raises:
         ValueError: If it is no JSON, or something else than an object.
     """
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):
         raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
     if "\\ud" in line.lower():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mabert.data import rows
 from mabert.data.glue import GlueTask, glue_task
 from mabert.data.task import Task
 from mabert.writing import write_text
@@ -51,7 +52,7 @@ def write_leaderboard(
     if path.suffix != ".tsv":
         path = path / _file_name(task, split)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ["index\tprediction", *(f"{number}\t{value}" for number, value in zip(index, written, strict=True))]
+    lines = map(rows.tsv_line, [("index", "prediction"), *zip(index, written, strict=True)])
     write_text(path, "\n".join(lines) + "\n")
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -11,10 +12,10 @@ from sklearn import metrics as sklearn_metrics
 from mabert.data.glue import glue_task
 from mabert.data.task import Task
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
+Metric = Callable[[np.ndarray, np.ndarray], float | None]
 
 
-def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
     """All metrics of a task.
 
     Args:
@@ -23,8 +24,9 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
         labels: class ids or scores `(examples,)`.
 
     Returns:
-        By name, in the order of `task.metrics`, each between -1 and 1. A correlation (Matthews' too) is undefined where
-        all predictions or all labels are the same; it counts as 0.
+        By name, in the order of `task.metrics`, each between -1 and 1. None for Pearson's and Spearman's correlation
+        where all labels are the same, which leaves them undefined. Where all predictions are the same, a correlation
+        (Matthews' too) counts as 0: such a model tells nothing.
 
     Raises:
         ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
@@ -40,7 +42,8 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
     for what, numbers in (("predictions", predictions), ("labels", labels)):
         if not np.isfinite(numbers).all():
             raise ValueError(f"{task.name}: {int((~np.isfinite(numbers)).sum())} {what} are not finite")
-    return {name: float(METRICS[name](predictions, labels)) for name in task.metrics}
+    found = {name: METRICS[name](predictions, labels) for name in task.metrics}
+    return {name: None if value is None else float(value) for name, value in found.items()}
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -61,17 +64,24 @@ def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     return sklearn_metrics.matthews_corrcoef(labels, predictions) if _varies(predictions, labels) else 0.0
 
 
-def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return stats.pearsonr(predictions, labels).statistic if _varies(predictions, labels) else 0.0
+def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float | None:
+    return _correlated(stats.pearsonr, predictions, labels)
 
 
-def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return stats.spearmanr(predictions, labels).statistic if _varies(predictions, labels) else 0.0
+def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float | None:
+    return _correlated(stats.spearmanr, predictions, labels)
 
 
-def _correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
+def _correlation(predictions: np.ndarray, labels: np.ndarray) -> float | None:
     """The mean of Pearson's and Spearman's, GLUE's single number for STS-B."""
-    return (_pearson(predictions, labels) + _spearman(predictions, labels)) / 2
+    both = _pearson(predictions, labels), _spearman(predictions, labels)
+    return None if None in both else sum(both) / 2
+
+
+def _correlated(measure: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float | None:
+    if np.ptp(labels) == 0:
+        return None
+    return measure(predictions, labels).statistic if _varies(predictions, labels) else 0.0
 
 
 def _varies(predictions: np.ndarray, labels: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from mabert.data import rows
 from mabert.data.permutation import mix64
-from mabert.data.task import Task, row_label
+from mabert.data.task import Task, label_text, row_label
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -75,10 +76,11 @@ def load_tables(
         raise ValueError("no label column given; training needs one")
     if label in (of["train"].text_a, of["train"].text_b):
         raise ValueError(f"the column {label!r} is given as text and as label")
+    held = {split: _read(Path(path).expanduser(), of[split], split != "test") for split, path in files.items()}
     if label_names is None and not regression:
-        label_names = _classes(Path(files["train"]), label)
+        label_names = _classes(Path(files["train"]), label, held["train"]["label"])
     task = table_task(name, () if regression else label_names or ())
-    loaded = {split: load_table(path, of[split], task, labelled=split != "test") for split, path in files.items()}
+    loaded = {split: _dataset(task, columns) for split, columns in held.items()}
     if "validation" not in loaded:
         loaded["train"], loaded["validation"] = _held_out(loaded["train"], hold_out, seed)
         logger.info("held %d of the training rows out for validation", len(loaded["validation"]))
@@ -98,40 +100,46 @@ def table_task(name: str, label_names: Sequence[str]) -> Task:
 
 def load_table(path: str | Path, columns: Columns, task: Task, labelled: bool = True) -> Dataset:
     """Loads one table of a known task; see `load_tables` for columns, results and errors."""
-    from datasets import Dataset
+    return _dataset(task, _read(Path(path).expanduser(), columns, labelled))
 
-    path, label = Path(path).expanduser(), columns.label if labelled else None
+
+def _read(path: Path, columns: Columns, labelled: bool) -> dict[str, list[Any]]:
+    """The columns of a table, which is read once, since it may be a pipe; each label is (text, where it stands)."""
+    label = columns.label if labelled else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
     data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []), "index")}
     for number, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
         where = f"{path}, line {number}"
         for name, column in texts.items():
             if not isinstance(row[column], str):
-                raise ValueError(f"{where}: {column!r} is {row[column]!r}, not text")
+                raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
             data[name].append(row[column])
         if label:
-            spelled = _spelled(row[label])
-            if not spelled.strip():
-                raise ValueError(f"{where}: no label in {label!r}")
-            data["label"].append(row_label(task, task.label_names, spelled, where))
+            data["label"].append((label_text(row[label], f"{where}: {label!r}"), where))
         data["index"].append(len(data["index"]))
     if not data["index"]:
         raise ValueError(f"{path}: no rows")
-    return Dataset.from_dict(data)
+    return data
 
 
-def _spelled(label: Any) -> str:
-    """JSON and Parquet have numbers where CSV has text."""
-    return label if isinstance(label, str) else str(label)
+def _dataset(task: Task, columns: dict[str, list[Any]]) -> Dataset:
+    from datasets import Dataset
+
+    known = {
+        name: [row_label(task, task.label_names, *label) for label in values] if name == "label" else values
+        for name, values in columns.items()
+    }
+    return Dataset.from_dict(known)
 
 
-def _classes(path: Path, label: str) -> tuple[str, ...]:
-    found = {_spelled(row[label]) for _, row in rows.read_rows(path.expanduser(), [label])}
+def _classes(path: Path, column: str, labels: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    found = {text for text, _ in labels}
     if len(found) < 2:
-        only = f"all labels in {label!r} are {next(iter(found))!r}" if found else "no rows"
-        raise ValueError(f"{path}: {only}; a classifier needs at least two classes")
+        raise ValueError(
+            f"{path}: all labels in {column!r} are {next(iter(found))!r}; a classifier needs at least two classes"
+        )
     if all(name.removeprefix("-").isdecimal() for name in found):
-        return tuple(sorted(found, key=int))
+        return tuple(sorted(found, key=lambda name: (Decimal(name), name)))  # 1 and 01 are two classes
     return tuple(sorted(found))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 
@@ -61,6 +62,24 @@ class Task:
     def submission_labels(self) -> tuple[str, ...]:
         """How predictions of each class are written; the class names unless a leaderboard wants otherwise."""
         return self.label_names
+
+
+def label_text(value: Any, where: str) -> str:
+    """A label as text: JSON and Parquet have numbers and truth values where CSV has text.
+
+    Args:
+        value: what stands in the label column.
+        where: file, line and column, for the message.
+
+    Raises:
+        ValueError: there is no label, or something that is not one value, such as a list.
+    """
+    if isinstance(value, str | bool | int | float | Decimal):
+        spelled = str(value)
+        if spelled.strip() and (isinstance(value, str) or value == value):  # NaN is how tables write that there is none
+            return spelled
+        raise ValueError(f"{where} is {value!r}, which is no label; give the row one, or leave it out")
+    raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
 
 
 def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> int | float:

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
+from mabert.reading import read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -120,10 +121,29 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _from_pretrained(source: str) -> Any:
+    folder = Path(source)
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        if Path(source).is_dir():
-            raise ValueError(f"{source}: not a readable tokenizer: {reason}") from error
-        raise FileNotFoundError(f"{source}: no such tokenizer, here or on the hub: {reason}") from error
+    except Exception as error:  # the library raises whatever a damaged file makes it stumble over
+        if folder.is_dir():
+            raise ValueError(
+                f"{source}: not a readable tokenizer: {_damage_in(folder) or _first_line(error)}"
+            ) from error
+        if isinstance(error, OSError | ValueError):
+            told = f"{source}: no such tokenizer, here or on the hub: {_first_line(error)}"
+            raise FileNotFoundError(told) from error
+        raise
+
+
+def _damage_in(folder: Path) -> str | None:
+    """What is wrong with the first file of a tokenizer's folder that is no JSON object."""
+    for file in sorted(folder.glob("*token*.json")):
+        try:
+            read_json(file)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

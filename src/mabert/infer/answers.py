@@ -20,7 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from mabert.data.batches import TOKENS_A_BATCH, batches_by_length
+from mabert.data import TOKENS_A_BATCH
+from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.progress import Lines
 from mabert.infer.load import Loaded, check_at_least_one

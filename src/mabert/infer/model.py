@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mabert.baselines.load import Use, class_for, load_config
-from mabert.data.batches import TOKENS_A_BATCH
+from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import Encoding, check_texts
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.data import files, rows
-from mabert.infer.windows import Row
+from mabert.infer.windows import Row, RowOfTable
 
 TABLES = (".jsonl", ".ndjson", ".tsv", ".csv", ".parquet")
 TEXT_COLUMN = "text"
@@ -18,7 +18,12 @@ def read_texts(source: str | Path | None, text_column: str | None = None, *, jso
 
 
 def read_rows(
-    source: str | Path | None, text_column: str | None = None, pair_column: str | None = None, *, jsonl: bool = False
+    source: str | Path | None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    *,
+    jsonl: bool = False,
+    keep: Sequence[str] = (),
 ) -> Iterable[Row]:
     """Texts from a file or standard input, as they are read: one a line, or one a row of a table.
 
@@ -28,6 +33,7 @@ def read_rows(
         text_column: The column of a table that holds the text, or the first of a pair; default, `text`.
         pair_column: The column of the second; default, there are no pairs.
         jsonl: Whether what is no table by its name (standard input, above all) holds an object a line.
+        keep: Further columns of a table; each row is then a `RowOfTable`.
 
     Returns:
         A stream of rows, which tells its length (`operator.length_hint`) where that is known.
@@ -44,14 +50,16 @@ def read_rows(
     if path is not None:
         files.check_is_file(path)
         if files.kind(path) in TABLES:
-            return TableRows(path, columns)
+            return TableRows(path, columns, keep)
         if files.kind(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
     lines = standard_input() if path is None else lines_of(path)
     if jsonl:
-        return json_rows(where, lines, columns)
+        return json_rows(where, lines, columns, keep)
+    if keep:
+        raise ValueError(f"{where}: lines of plain text have no columns to keep; {keep[0]!r} is asked for")
     if pair_column is not None:
         raise ValueError(f"{where}: lines of plain text hold no pairs; those need JSONL, TSV, CSV or Parquet")
     if text_column is not None:
@@ -65,12 +73,12 @@ def read_rows(
 class TableRows:
     """The texts in some columns of a table, and how many there are where that is cheap to know."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path, self.columns = path, columns
+    def __init__(self, path: Path, columns: Sequence[str], keep: Sequence[str] = ()) -> None:
+        self.path, self.columns, self.keep = path, columns, keep
 
     def __iter__(self) -> Iterator[Row]:
-        for number, row in rows.read_rows(self.path, [*self.columns]):
-            yield text_row(f"{self.path}, line {number}", row, self.columns)
+        for number, row in rows.read_rows(self.path, [*self.columns], self.keep):
+            yield text_row(f"{self.path}, line {number}", row, self.columns, self.keep)
 
     def __length_hint__(self) -> int:
         return rows.count(self.path) or 0
@@ -123,7 +131,7 @@ def is_json_object(line: str) -> bool:
     return True
 
 
-def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Iterator[Row]:
+def json_rows(where: str, lines: Iterable[str], columns: Sequence[str], keep: Sequence[str] = ()) -> Iterator[Row]:
     """The texts of each line that is not blank.
 
     Raises:
@@ -133,18 +141,23 @@ def json_rows(where: str, lines: Iterable[str], columns: Sequence[str]) -> Itera
         if not line.strip():
             continue
         place = f"{where}, line {number}"
-        yield text_row(place, files.json_object(line, place), columns)
+        yield text_row(place, files.json_object(line, place), columns, keep)
 
 
-def text_row(where: str, row: dict[str, Any], columns: Sequence[str]) -> Row:
-    """The texts of one row.
+def text_row(where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = ()) -> Row:
+    """The texts of one row, and what is to be kept of it.
 
     Raises:
-        ValueError: If there is no such column, or something else in it.
+        ValueError: If there is no such column, or something else than text where it is needed.
     """
+    rows.check_values(where, row, columns, keep)
     for column in columns:
-        if column not in row:
-            raise ValueError(f"{where}: no value for {column!r}; there is {', '.join(row)}")
         if not isinstance(row[column], str):
-            raise ValueError(f"{where}: {column!r} is {row[column]!r}, not text")
-    return tuple(row[column] for column in columns)
+            raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
+    texts = tuple(row[column] for column in columns)
+    if not keep:
+        return texts
+    found = RowOfTable(texts)
+    # NaN, as which tables write that there is no value, is none in JSON either.
+    found.kept = {column: row[column] if row[column] == row[column] else None for column in keep}
+    return found

@@ -2,9 +2,21 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 Row = tuple[str, ...]
 """A text, or the two of a pair."""
+
+
+class RowOfTable(Row):
+    """Texts of a table's row.
+
+    Attributes:
+        kept: What else of the row is to stand beside its answer, by column.
+    """
+
+    kept: dict[str, Any]
+
 
 TEXTS = 16_384
 CHARACTERS = 8_000_000

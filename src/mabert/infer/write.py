@@ -1,7 +1,6 @@
 """Answers as files or on standard output, each window of them as soon as it is there."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,27 +19,6 @@ from mabert.model import MaBertConfig
 from mabert.writing import whole_file
 
 
-def check_output(output: str | None, suffixes: Sequence[str]) -> None:
-    """Refuses a file that could not be written, before the work rather than after it.
-
-    Raises:
-        ValueError: If the suffix is not one of those, or the file exists.
-        FileNotFoundError: If its folder does not.
-        PermissionError: If nobody may write in that.
-    """
-    if output is None:
-        return
-    path = Path(output)
-    if path.suffix not in suffixes:
-        raise ValueError(f"{output} must end in {' or '.join(suffixes)}")
-    if path.exists():
-        raise ValueError(f"{output} exists already; name another file")
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} in")
-    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"no permission to write in {path.absolute().parent}, where {path.name} is to be")
-
-
 def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
     """Mappings as JSONL, to a file, which is there when all are, or window by window to standard output.
 
@@ -51,7 +29,8 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
     with sink(output) as file:
         for rows in windows:
             for row in rows:
-                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+                # Parquet has dates and the like, which JSON has as text.
+                file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
                 count += 1
             file.flush()
     return count

@@ -1,4 +1,4 @@
-"""The model: configuration, encoder, heads; transformers' Auto classes learn of them when `mabert` is imported."""
+"""The model: configuration, encoder, heads; transformers' Auto classes learn of them when this is imported."""
 
 from transformers import (
     AutoConfig,
@@ -74,3 +74,6 @@ def register() -> None:
     ):
         auto.register(MaBertConfig, model, exist_ok=True)
         names[MaBertConfig.model_type] = model.__name__
+
+
+register()

@@ -2,12 +2,16 @@
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+
+from mabert.bounds import RATE, Range, check_ranges
+from mabert.reading import shown
 
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,
@@ -25,6 +29,53 @@ LAYER_TYPES = {"M": "linear_attention", "T": "full_attention"}
 """A letter of the schedule to transformers' name of that kind of layer."""
 
 
+DEEPEST = 1000
+"""Layers at most."""
+
+RANGES = {
+    "vocab_size": Range(1, 2**24),
+    "hidden_size": Range(1, 2**16),
+    "embedding_size": Range(1, 2**16),
+    "num_hidden_layers": Range(1, DEEPEST),
+    "num_hidden_groups": Range(1, DEEPEST),
+    "inner_group_num": Range(1, DEEPEST),
+    "num_attention_heads": Range(1, 2**12),
+    "intermediate_size": Range(1, 2**20),
+    "max_position_embeddings": Range(1, 2**24),
+    "type_vocab_size": Range(0, 2**16),
+    "num_labels": Range(1, 2**20),
+    "initializer_range": Range(0, 1000),
+    "layer_norm_eps": Range(0, 1),
+    "norm_eps": Range(0, 1),
+    "rotary_base": Range(0, 10**12, above=True),
+    "ssm_expand": Range(0, 64, above=True),
+    "ssm_state_size": Range(1, 2**12),
+    "ssm_conv_kernel": Range(1, 2**10),
+    "ssm_dt_rank": Range(1, 2**16),
+    "ssm_dt_min": Range(0, 10**6, above=True),
+    "ssm_dt_max": Range(0, 10**6, above=True),
+}
+"""What the numbers of a configuration may be, of this family and of others, by name."""
+
+
+def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
+    """Refuses numbers of a configuration, of any family, that a person cannot mean or torch refuses later.
+
+    Args:
+        fields: Those that are set.
+        where: What stands before a name in messages.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    dropouts = {name: RATE for name in given if "dropout" in name and name.endswith(("dropout", "prob"))}
+    check_ranges(given, RANGES | dropouts, where)
+    vocabulary = given.get("vocab_size")
+    if vocabulary is not None and given.get("pad_token_id") is not None:
+        Range(0, vocabulary - 1).check(given["pad_token_id"], f"{where}pad_token_id")
+
+
 def expand_schedule(pattern: str) -> str:
     """Writes a schedule out in full.
 
@@ -38,15 +89,19 @@ def expand_schedule(pattern: str) -> str:
     Raises:
         ValueError: If the pattern is none of these.
     """
-    if pattern in SCHEDULES:
+    if isinstance(pattern, str) and pattern in SCHEDULES:
         return SCHEDULES[pattern]
-    match = re.fullmatch(rf"([{''.join(LAYER_TYPES)}]+)(?:\*([1-9]\d*))?", pattern)
+    letters = rf"([{''.join(LAYER_TYPES)}]+)(?:\*([1-9]\d*))?"
+    match = re.fullmatch(letters, pattern) if isinstance(pattern, str) else None
     if match is None:
         raise ValueError(
-            f"layer_pattern is {pattern!r}; it must be letters M and T ('MMTMMT', 'MMT*4') "
+            f"layer_pattern is {shown(pattern)}; it must be letters M and T ('MMTMMT', 'MMT*4') "
             f"or one of {sorted(SCHEDULES)}"
         )
-    return match[1] * int(match[2] or 1)
+    times = match[2] or "1"
+    if len(times) > len(str(DEEPEST)) or len(match[1]) * int(times) > DEEPEST:
+        raise ValueError(f"layer_pattern is {shown(pattern)}; it must have at most {DEEPEST} layers")
+    return match[1] * int(times)
 
 
 @strict
@@ -131,6 +186,7 @@ class MaBertConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: object) -> None:
+        check_fields({**{name: getattr(self, name) for name in type(self).__annotations__}, **kwargs})
         self._derive_schedule()
         if self.ssm_dt_rank is None:
             self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
@@ -191,41 +247,24 @@ class MaBertConfig(PreTrainedConfig):
     def _derive_schedule(self) -> None:
         letters = expand_schedule(self.layer_pattern)
         depth = len(letters) if self.num_hidden_layers is None else self.num_hidden_layers
-        if depth < 1:
-            raise ValueError(f"num_hidden_layers is {depth}; it must be at least 1")
         self.layer_pattern = (letters * math.ceil(depth / len(letters)))[:depth]
         self.num_hidden_layers = depth
         types = [LAYER_TYPES[letter] for letter in self.layer_pattern]
         if self.layer_types is not None and list(self.layer_types) != types:
             raise ValueError(
-                f"layer_types {self.layer_types} is not what layer_pattern {self.layer_pattern!r} means; "
+                f"layer_types {shown(self.layer_types)} is not what layer_pattern {shown(self.layer_pattern)} means; "
                 "give the pattern alone"
             )
         self.layer_types = types
 
     def _check(self) -> None:
-        sizes = (
-            "vocab_size",
-            "hidden_size",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-            "ssm_inner_size",
-            "ssm_state_size",
-            "ssm_conv_kernel",
-            "ssm_dt_rank",
-        )
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
-            rate = getattr(self, name)
-            if rate is not None and not 0 <= rate < 1:
-                raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
+        if self.type_vocab_size < 1:  # other families may have no segments
+            raise ValueError(f"type_vocab_size is {self.type_vocab_size}; it must be at least 1")
+        if self.ssm_inner_size < 1:
+            raise ValueError(f"ssm_expand is {self.ssm_expand}; of hidden_size {self.hidden_size} it makes no channel")
         if self.hidden_act not in ACT2FN:
-            raise ValueError(f"hidden_act is {self.hidden_act!r}; transformers knows {', '.join(sorted(ACT2FN))}")
-        if not 0 < self.ssm_dt_min <= self.ssm_dt_max:
+            raise ValueError(f"hidden_act is {shown(self.hidden_act)}; transformers knows {', '.join(sorted(ACT2FN))}")
+        if self.ssm_dt_min > self.ssm_dt_max:
             raise ValueError(
                 f"ssm_dt_min {self.ssm_dt_min} and ssm_dt_max {self.ssm_dt_max} must be positive and in that order"
             )
@@ -240,4 +279,11 @@ def make_config(**fields: Any) -> MaBertConfig:
     try:
         return MaBertConfig(**fields)
     except (StrictDataclassError, TypeError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(in_words(error)) from error
+
+
+def in_words(error: Exception) -> str:
+    """What is wrong with a field, which transformers tells as an error of Python's."""
+    told = " ".join(str(error).split())
+    typed = re.search(r"Field '([^']+)' expected (.+), got .+ \(value: (.*)\)$", told)
+    return f"{typed[1]} is {typed[3][:80]}; it must be {typed[2]}" if typed else told[:300]

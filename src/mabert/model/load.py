@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from mabert.folders import CONFIG, config_fields
+from mabert.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
-from mabert.reading import read_json
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -19,7 +20,6 @@ LOADING = threading.RLock()
 """Held while a model is made. transformers then changes what belongs to the whole process: its verbosity, the default
 dtype, and whether weights are drawn and tied."""
 
-CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -49,34 +49,6 @@ def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
         raise ValueError(f"{Path(path) / CONFIG}: {error}") from error
 
 
-def config_fields(path: str | Path) -> dict[str, Any]:
-    """What the `config.json` of a model folder (or of a model on the hub) holds.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        ValueError: If it is no JSON object.
-    """
-    folder = Path(path)
-    if not folder.exists() and str(path).count("/") == 1 and not str(path).startswith((".", "/")):
-        return fields_from_hub(str(path))
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
-    file = folder / CONFIG
-    if not file.is_file():
-        inside = sorted(folder.glob(f"*/{CONFIG}"))
-        hint = f"; did you mean {inside[0].parent}?" if inside else ""
-        raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
-    return read_json(file)
-
-
-def fields_from_hub(name: str) -> dict[str, Any]:
-    """The same of a model on the hub, or in the hub's cache here."""
-    try:
-        return PreTrainedConfig.get_config_dict(name)[0]
-    except OSError as error:
-        raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error
-
-
 def load_model(
     kind: type[Model],
     path: str | Path,
@@ -100,10 +72,14 @@ def load_model(
             weights of the class are missing.
     """
     config = config or load_config(path)
+    with LOADING:
+        check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     try:
         model, about = read_weights(kind, path, config, dtype)
     except SafetensorError as error:
-        raise ValueError(f"the weights in {path} are damaged or cut short ({error}); copy the folder again") from error
+        raise ValueError(
+            f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
+        ) from error
     except OSError as error:
         if any((Path(path) / name).exists() for name in WEIGHTS):
             raise
@@ -119,6 +95,7 @@ def load_model(
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     if not may_be_read_as(kind, config.architectures or ()):
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
+    check_finite(model, path)
     return model.eval()
 
 
@@ -141,6 +118,34 @@ def read_weights(
             )
         finally:
             logging.set_verbosity(verbosity)
+
+
+def check_finite(model: PreTrainedModel, path: str | Path) -> None:
+    """Refuses weights that are no numbers, of which no answer could be one.
+
+    A sum is one pass over memory and takes no more of it; where that is not finite, the weights themselves are asked,
+    since a sum of large ones may overflow.
+
+    Raises:
+        ValueError: Naming the file and the weight.
+    """
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
+            raise ValueError(
+                f"{weights_file(path)}: the weight {name} holds NaN or infinity; the training that wrote it diverged, "
+                "or the file is damaged"
+            )
+
+
+def weights_file(path: str | Path) -> Path:
+    """The file of weights in a folder, or what lists several; the folder itself where there is none, as on the hub."""
+    return next((Path(path) / name for name in WEIGHTS if (Path(path) / name).is_file()), Path(path))
+
+
+def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
+    """Weights that a model has, none of which is allocated."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(config).parameters())
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:

@@ -121,17 +121,22 @@ def as_markdown(part: Part, folder: PurePosixPath) -> str:
     """One part as Markdown; drawings are linked to their files in ``folder``."""
     match part:
         case Heading(level, text):
-            return f"{'#' * level} {text}\n"
+            return f"{'#' * level} {_plain(text)}\n"
         case Text(text):
-            return f"{text}\n"
+            return f"{_plain(text)}\n"
         case Items(lines):
-            return "".join(f"- {line}\n" for line in lines)
+            return "".join(f"- {_plain(line)}\n" for line in lines)
         case Drawing(name, _, description):
-            return f"![{description}]({folder / name}.svg)\n"
+            return f"![{_plain(description)}]({folder / name}.svg)\n"
         case Fold(summary, parts):
-            return "\n".join([f"**{summary}**\n", *(as_markdown(each, folder) for each in parts)])
+            return "\n".join([f"**{_plain(summary)}**\n", *(as_markdown(each, folder) for each in parts)])
         case Grid(title=title, notes=notes):
-            return "\n".join([f"*{title}*\n", to_markdown(part), *(f"{note}\n" for note in notes)])
+            return "\n".join([f"*{_plain(title)}*\n", to_markdown(part), *(f"{_plain(note)}\n" for note in notes)])
+
+
+def _plain(text: str) -> str:
+    """Text on one line, in which Markdown finds neither a block nor HTML: titles and notes may be anybody's words."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def _inline(text: str) -> str:

@@ -147,7 +147,7 @@ def _td(cell: Cell, kind: str) -> str:
 
 
 def _piped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _bold(text: str, yes: bool) -> str:

@@ -1,11 +1,11 @@
 """The results that a report is made of: JSON files, found by what they say they are."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mabert.reading import files_below, read_json_value
 from mabert.report.efficiency.results import Results, merged, read_results
 from mabert.report.study.results import QUESTIONS, Study, read_study
 
@@ -99,28 +99,23 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"{path}: no such file or folder; needed are results as JSON")
-        for file in sorted(_json_in(path)) if path.is_dir() else [path]:
+        for file in _json_in(path) if path.is_dir() else [path]:
             if file.is_file() and file.resolve() not in seen:
                 seen.add(file.resolve())
                 yield file
 
 
-def _json_in(folder: Path) -> Iterator[Path]:
+def _json_in(folder: Path) -> list[Path]:
     """JSON files of a folder and those in it, but for a study's working folders, whose files come and go."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            if not entry.name.startswith(".") and entry.name not in ("cells", "cache", "tokenizers", "cluster"):
-                yield from _json_in(entry)
-        elif entry.suffix == ".json" and not entry.name.startswith("."):
-            yield entry
+    return [file for file in files_below(folder, ("cells", "cache", "tokenizers", "cluster")) if file.suffix == ".json"]
 
 
 def _read(path: Path) -> tuple[str | None, Any]:
     """What a file says it is, and what it holds, checked; drift and throughput with the file's name."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json_value(path, nan=True)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); needed is a file of results") from None
+        raise ValueError(f"{error}; needed is a file of results") from None
     kind = kind_of(content)
     try:
         if kind == "study":

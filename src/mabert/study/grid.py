@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mabert.baselines.registry import family_named
 from mabert.study.tasks import StudyTask
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
-from mabert.train.finetune import check_seeds
-from mabert.train.recipe import PretrainRecipe, as_mapping, find_recipe, recipe_folders
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +115,8 @@ class Scale:
         if not self.tasks:
             raise ValueError("tasks is empty; a study measures on at least one")
         check_seeds(self.seeds)
+        if self.tokenizers:
+            from mabert.baselines.registry import family_named  # with torch and transformers
         for family, tokenizer in self.tokenizers.items():
             try:
                 family_named(family)
@@ -136,7 +135,9 @@ class Scale:
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
         """The fine-tuning of an arm on a task."""
-        return build(FinetuneRecipe, {**self.finetune, **task.finetune, **arm.finetune}, "finetune")
+        # One rate for all arms, whatever their width, unless the scale or an arm names others.
+        fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
+        return build(FinetuneRecipe, fields, "finetune")
 
 
 def load_study(name: str | Path) -> Study:

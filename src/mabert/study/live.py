@@ -1,6 +1,5 @@
 """What a study shows while it runs: cells done, running and failed, and the time left."""
 
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mabert.reading import read_json_if_there
 from mabert.study.cells import CellFiles
 from mabert.study.plan import Plan
 from mabert.study.runner import Status
@@ -100,8 +100,8 @@ class LiveView:
     def note(self, name: str) -> dict[str, float] | None:
         """How far a running cell is, as it notes it."""
         try:
-            return json.loads(CellFiles(self.root, name).progress.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            return read_json_if_there(CellFiles(self.root, name).progress)
+        except ValueError:  # a machine that lost power may leave anything
             return None
 
     def seconds_left(self, states: dict[str, Status], running: str | None) -> float | None:

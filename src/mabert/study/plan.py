@@ -24,10 +24,10 @@ from mabert.precision import resolve_precision
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.grid import Arm, Scale, Study
 from mabert.study.tasks import FROM_MNLI, MNLI, LoadedTask
-from mabert.train.classifier import FinetuneRecipe, epochs_of
+from mabert.train.classifier import epochs_of
 from mabert.train.finetune import longest_input
 from mabert.train.pretrain import FREE, model_config
-from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping, check_packing
+from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer
 from mabert.writing import locked, whole_folder
 

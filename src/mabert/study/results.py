@@ -112,7 +112,8 @@ def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], state
                 continue
             rates[column["key"]] = result["learning_rate"]
             for metric, value in result["metrics"][column["split"]].items():
-                scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value
+                if value is not None:  # which the labels leave undefined
+                    scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value
         status = states.get(name, Status())
         if status.state in ("failed", "blocked"):
             failed.append({"cell": name, "column": column["key"], "seed": None, "reason": status.reason})

@@ -17,10 +17,9 @@ from mabert.processes import context, ended_as_interrupted
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.plan import Plan, cells_of
 from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, micro_batch, record_failure, serve
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build
 from mabert.train.finetune import check_divides
-from mabert.train.recipe import PretrainRecipe
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 

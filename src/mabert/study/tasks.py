@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mabert.data.glue import TASKS, glue_task, load_glue
-from mabert.data.metrics import compute
 from mabert.data.table import Columns, load_tables
 from mabert.data.task import Rows, Task, column
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build, check
+from mabert.train.recipe import FinetuneRecipe
 
 TITLES = {
     "cola": "CoLA",
@@ -233,6 +232,8 @@ class LoadedTask:
     @cached_property
     def constants(self) -> dict[str, float | None]:
         """The best score that one class for all examples could have, by split; None for a regression."""
+        from mabert.data.metrics import compute  # with scikit-learn and SciPy
+
         found: dict[str, float | None] = {}
         for split, rows in self.splits.items():
             labels = np.asarray(column(rows, "label"))

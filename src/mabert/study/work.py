@@ -32,11 +32,10 @@ from mabert.processes import SAVING, end_with_parent, keep_freed_memory, variabl
 from mabert.reading import read_json
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
-from mabert.train.classifier import FinetuneRecipe
 from mabert.train.fields import build
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import PretrainRecipe, TrainingRecipe
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, TrainingRecipe
 from mabert.train.run import grid_file
 from mabert.writing import write_text
 

@@ -1,6 +1,5 @@
 """One classifier: the task's examples, the model with a new head, one training run."""
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -8,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +26,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
-from mabert.baselines.load import build, load_config, with_new_head
+from mabert.baselines.load import build, class_for, load_config, with_new_head
 from mabert.baselines.registry import family_of
 from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, batches_by_length, part
 from mabert.data.collate import Collator, FlatteningCollator
@@ -37,12 +35,13 @@ from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task, column
-from mabert.memory import naming_memory
+from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
+from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision
-from mabert.train.fields import at_least, check_choices
-from mabert.train.recipe import Packing, check_packing
+from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
+from mabert.train.recipe import FinetuneRecipe, check_packing
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import (
     SAVE_SECONDS,
@@ -55,6 +54,7 @@ from mabert.train.trainer import (
     orderly,
     rows_at_once,
 )
+from mabert.writing import CannotSaveError
 
 logger = logging.getLogger(__name__)
 
@@ -68,60 +68,18 @@ SHORTER = "shorter examples help (--max-length with --truncate; in a study finet
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
-@dataclass
-class FinetuneRecipe:
-    """How a classifier is trained.
+def rate_for(config: PreTrainedConfig) -> float:
+    """The peak learning rate that is tried unless another is asked for: BERT's 2e-5 at width 768, and more for less.
 
-    Attributes:
-        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
-            validation data.
-        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step.
-        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where the model runs it.
-        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
-            padding as where nobody sorts, and measured in the order of the examples.
-        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
-            other in a row; `none`, padded and masked. The results are the same, up to rounding and
-            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
-        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
-        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
-        dropout: On embeddings, sub-layers, attention and classifier.
-        max_length: Tokens an example has at most; default, all that the model takes.
-        truncate: Whether longer examples are cut; otherwise they are an error.
-        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
-        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
-            validation data.
-        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
-        pooling: In place of the model's own.
-        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
+    Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
+
+    Args:
+        config: Of the model.
+
+    Returns:
+        The rate, to two digits.
     """
-
-    learning_rates: list[float] = dataclasses.field(default_factory=lambda: [2e-5])
-    epochs: int | None = None
-    batch_size: int = 32
-    batch_tokens: int | None = None
-    batches: Literal["length", "random"] = "length"
-    packing: Packing = "unpad"
-    warmup_share: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    max_length: int | None = None
-    truncate: bool = False
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    select: Literal["last", "best"] = "last"
-    from_scratch: bool = False
-    pooling: str | None = None
-    padding_safe_masking: str | None = None
-
-    def __post_init__(self) -> None:
-        at_least("", self, 1, ("epochs", "batch_size", "batch_tokens", "max_length"))
-        at_least("", self, 0, ("warmup_share", "weight_decay", "dropout"))
-        check_choices("", self)
-        if not self.learning_rates or min(self.learning_rates) < 0:
-            raise ValueError(f"learning_rates are {self.learning_rates}; at least one, and none below 0, is needed")
-        if max(self.warmup_share, self.dropout) >= 1:
-            raise ValueError(f"warmup_share {self.warmup_share} and dropout {self.dropout} must be below 1")
+    return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
 
 @dataclass
@@ -163,6 +121,7 @@ def encode_task(
     Raises:
         ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
     """
+    warn_of_nothing_to_learn(task, splits)
     return TaskData(
         task,
         {
@@ -172,6 +131,20 @@ def encode_task(
         {name: np.asarray(column(rows, "label")) for name, rows in splits.items() if name.startswith("validation")},
         {name: column(rows, "index") for name, rows in splits.items()},
     )
+
+
+def warn_of_nothing_to_learn(task: Task, splits: Mapping[str, Rows]) -> None:
+    """Says so where no training text holds a word, or all scores of a regression are one number."""
+    texts = (
+        text for name in ("text_a", "text_b") if name in splits["train"][:1] for text in column(splits["train"], name)
+    )
+    if not any(text.strip() for text in texts):
+        logger.warning("all training texts of %s are empty: there is nothing to learn from them", task.name)
+    for name, rows in splits.items():
+        labels = set(column(rows, "label")) if task.is_regression and "label" in rows[:1] else set()
+        if len(labels) == 1:
+            told = "nothing to learn from them" if name == "train" else "a correlation with them is not defined"
+            logger.warning("all %s scores of %s are %g: %s", name, task.name, labels.pop(), told)
 
 
 @dataclass(frozen=True)
@@ -227,7 +200,7 @@ class Job:
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return logits
 
-    def scores(self, classifier: PreTrainedModel) -> dict[str, float]:
+    def scores(self, classifier: PreTrainedModel) -> dict[str, float | None]:
         """The task's metrics on its first validation split."""
         split = self.data.validations[0]
         return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
@@ -279,7 +252,7 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
     batches = job.batches(seed)
     place = checkpoints_of(folder, rate, seed)
     joined(job.recipe.precision).wait_for_everyone()  # the first may be removing some of before
-    checkpoint = get_last_checkpoint(str(place)) if place.is_dir() else None
+    checkpoint = checkpoint_to_resume(place)
     interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ClassifierTrainer(
         model=classifier,
@@ -288,14 +261,15 @@ def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
         train_dataset=job.data.splits["train"],
         eval_dataset=job.data.splits[job.data.validations[0]],
         title=f"{job.data.task.name} seed {seed} lr {rate:g}" if job.progress else None,
+        step_tokens=[sum(map(batches.lengths.__getitem__, batch)) for batch in batches],
         job=job,
         batches=batches,
         callbacks=[interrupt, stopwatch, *job.callbacks],
     )
     with interrupt.listening():
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(place))}; go on with --resume")
+        raise KeyboardInterrupt(f"saved {checkpoints(place)[-1]}; go on with --resume")
     if trainer.best_weights is not None:
         classifier.load_state_dict(trainer.best_weights)
     if isinstance(classifier.config, MaBertConfig):
@@ -337,6 +311,7 @@ def new_classifier(job: Job) -> PreTrainedModel:
     """The pretrained encoder (or one at random) under a new head."""
     config = classifier_config(job)
     check_packing(job.recipe.packing, config, pools=True)
+    check_fits("the classifier", parameters_of(class_for("classifier", config), config), TRAINED)
     return build("classifier", config) if job.recipe.from_scratch else with_new_head(job.model, config)
 
 
@@ -419,7 +394,7 @@ class ClassifierTrainer(MaBertTrainer):
         scores = self.job.scores(self.model)
         metrics = {f"eval_{name}": value for name, value in scores.items()}
         main, best = scores[self.job.data.task.main_metric], self.state.best_metric
-        if self.job.recipe.select == "best" and (best is None or main > best):
+        if self.job.recipe.select == "best" and main is not None and (best is None or main > best):
             self.state.best_metric = main  # which a checkpoint keeps
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log(metrics)
@@ -434,12 +409,12 @@ class ClassifierTrainer(MaBertTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         try:
             super()._save_checkpoint(model, trial)
-        except OSError as error:
+        except CannotSaveError as error:
             # Training needs no disk, so one that is full need not end it; several processes would wait for this one.
             listeners = (each for each in self.callback_handler.callbacks if isinstance(each, SaveOnInterrupt))
             if self.args.world_size > 1 or any(each.interrupted for each in listeners):
                 raise
-            logger.warning("%s; training goes on", error)
+            logger.warning("%s; training goes on", error.found)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

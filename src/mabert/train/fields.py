@@ -8,9 +8,9 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, Union
 
-import yaml
-
 from mabert.data import files
+from mabert.reading import shown
+from mabert.reading_yaml import parse_yaml
 
 
 def build(kind: type, content: Any, where: str) -> Any:
@@ -24,7 +24,7 @@ def build(kind: type, content: Any, where: str) -> Any:
     if content is None:
         content = {}
     if not isinstance(content, dict):
-        raise ValueError(f"{where} is {content!r}; it must be a mapping of fields")
+        raise ValueError(f"{where} is {shown(content)}; it must be a mapping of fields")
     hints = typing.get_type_hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
     values, prefix = {}, f"{where}." if where else ""
@@ -72,11 +72,11 @@ def convert(hint: Any, value: Any, name: str) -> Any:
         return [convert(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(items)]
     if origin is dict or hint is Any:
         if origin is dict and not isinstance(value, dict):
-            raise ValueError(f"{name} is {value!r}; it must be a mapping of fields")
+            raise ValueError(f"{name} is {shown(value)}; it must be a mapping of fields")
         return value
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"{name} is {value!r}; it must be one of {list(arguments)}")
+            raise ValueError(f"{name} is {shown(value)}; it must be one of {list(arguments)}")
         return value
     return convert_number(hint, value, name)
 
@@ -86,35 +86,12 @@ def convert_number(hint: type, value: Any, name: str) -> Any:
     if hint is float and not isinstance(value, bool):
         try:
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-    raise ValueError(f"{name} is {value!r}; it must be {words.get(hint, hint.__name__)}")
-
-
-def check_choices(where: str, recipe: Any) -> None:
-    """Refuses a value that is none of those that a field may have, however the recipe was made.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    for name, hint in typing.get_type_hints(type(recipe)).items():
-        if typing.get_origin(hint) is Literal:
-            convert(hint, getattr(recipe, name), f"{where}.{name}" if where else name)
-
-
-def at_least(where: str, recipe: Any, least: int, names: tuple[str, ...]) -> None:
-    """Refuses fields below a bound; a field that is None has its default.
-
-    Raises:
-        ValueError: Naming the field and its value.
-    """
-    for name in names:
-        value = getattr(recipe, name)
-        if value is not None and value < least:
-            raise ValueError(f"{where + '.' if where else ''}{name} is {value}; it must be at least {least}")
+    raise ValueError(f"{name} is {shown(value)}; it must be {words.get(hint, hint.__name__)}")
 
 
 def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] = ()) -> str:
@@ -146,11 +123,8 @@ def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict
     for override in overrides or []:
         key, equals, value = override.partition("=")
         if not equals or not key:
-            raise ValueError(f"{override!r} is not of the form name=value, such as training.steps=100")
-        try:
-            set_field(content, key.split("."), yaml.safe_load(value))
-        except yaml.YAMLError as error:
-            raise ValueError(f"the value in {override!r} is not YAML: {' '.join(str(error).split())}") from error
+            raise ValueError(f"{shown(override)} is not of the form name=value, such as training.steps=100")
+        set_field(content, key.split("."), parse_yaml(value, f"the value in {f'{key[:80]}={value[:40]}'!r}"))
     return content
 
 
@@ -167,10 +141,7 @@ def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, by the safe loader."""
-    try:
-        content = yaml.safe_load(files.read_text(path))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    content = parse_yaml(files.read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
     return content
@@ -188,5 +159,5 @@ def share_of(value: Any, name: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"{name} has {value!r}; a budget is above 0% and at most 100%, such as 10%")
+        raise ValueError(f"{name} has {shown(value)}; a budget is above 0% and at most 100%, such as 10%")
     return share

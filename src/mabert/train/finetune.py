@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import logging
+import math
 import shutil
 import statistics
 import time
@@ -20,23 +22,27 @@ from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
+from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task
 from mabert.data.tokenizer import load_tokenizer
 from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import (
-    FinetuneRecipe,
     Job,
     TaskData,
     checkpoints_of,
     encode_task,
     new_classifier,
+    rate_for,
     train_classifier,
 )
+from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, now
-from mabert.train.trainer import TrainingDivergedError, joined
-from mabert.writing import write_text
+from mabert.train.trainer import TrainingDivergedError, joined, size_of
+from mabert.writing import filling, write_text
+
+logger = logging.getLogger(__name__)
 
 FREE = ("resolved.processes", "resolved.chosen_under")
 """What a resumed run may change."""
@@ -94,6 +100,8 @@ def finetune(
     check_divides(recipe, processes.num_processes)
     config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
+    if recipe.learning_rates is None:
+        recipe = dataclasses.replace(recipe, learning_rates=[rate_for(config)])
     longest = longest_input(config, tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, vouched)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
@@ -116,8 +124,8 @@ def finetune(
     if processes.is_main_process:
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
-    tried = {rate: read_json_if_there(grid_file(folder.path, rate)) for rate in recipe.learning_rates}
-    done = {seed: read_json_if_there(folder.path / f"seed-{seed}" / RESULT) for seed in seeds}
+    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in recipe.learning_rates}
+    done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
     processes.wait_for_everyone()
     if processes.is_main_process:
         for result in filter(None, done.values()):  # a kill may have come before this
@@ -142,6 +150,19 @@ def finetune(
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
 
 
+def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
+    """What an earlier start wrote of a training; None where there is nothing.
+
+    Raises:
+        ValueError: If it is damaged; names the file.
+    """
+    record = read_json_if_there(file)
+    missing = [name for name in ("seed", "learning_rate", *fields) if record is not None and name not in record]
+    if missing:
+        raise ValueError(f"{file}: damaged: it lacks {', '.join(missing)}; remove it, and --resume makes it anew")
+    return record
+
+
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
     """Tokens of the longest example; the tokenizer is told what the model takes.
 
@@ -157,16 +178,6 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
     return int(longest)
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuses seeds that no random generator takes, or that would make the same run twice.
-
-    Raises:
-        ValueError: Naming them.
-    """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-        raise ValueError(f"seeds are {list(seeds)}; needed is one at least, none twice, each from 0 to {2**32 - 1}")
-
-
 def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
     """Refuses batches that so many processes cannot share.
 
@@ -180,7 +191,8 @@ def check_divides(recipe: FinetuneRecipe, processes: int) -> None:
 def best_rate(
     job: Job, folder: Path, seed: int, tried: Mapping[float, dict[str, Any] | None], processes: PartialState
 ) -> tuple[float, dict[str, float | None]]:
-    """The learning rate of the grid with the best main metric under one seed, and what each gave: None, it diverged.
+    """The learning rate of the grid with the best main metric under one seed, and what each gave: None where it
+    diverged, or where the metric is not defined.
 
     Raises:
         TrainingDivergedError: If every rate did, or one in one of several processes, for which the others wait.
@@ -206,7 +218,12 @@ def best_rate(
             grid_file(folder, rate).parent.mkdir(exist_ok=True)
             write_text(grid_file(folder, rate), json.dumps(found[rate]) + "\n")
             leave_no_checkpoints(folder, rate, seed)
-    whole = {rate: each["score"] for rate, each in found.items() if each["score"] is not None}
+    # A score that is not defined is no better than any other; one that diverged gives no model.
+    whole = {
+        rate: -math.inf if each["score"] is None else each["score"]
+        for rate, each in found.items()
+        if each.get("diverged") is None
+    }
     if not whole:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
@@ -254,7 +271,8 @@ def run_seeds(
             leave_no_checkpoints(folder, rate, seed)
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        raise TrainingDivergedError(f"{causes}; the other seeds are finished and kept; leave out those that diverged")
+        kept = "; the other seeds are finished and kept; leave out those that diverged" if runs else ""
+        raise TrainingDivergedError(causes + kept)
     return runs
 
 
@@ -270,9 +288,10 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     began = time.time()
     trained = train_classifier(job, place.parent, rate, seed)
     if writes and keep_model:
-        trained.classifier.save_pretrained(place)
-        job.tokenizer.save_pretrained(place)
-        Encoding(job.recipe.max_length, job.recipe.truncate, job.data.splits["train"].pairs).save(place)
+        with filling(place, size_of(trained.classifier), "make room and train it again by --resume") as staging:
+            trained.classifier.save_pretrained(staging)
+            job.tokenizer.save_pretrained(staging)
+            Encoding(job.recipe.max_length, job.recipe.truncate, job.data.splits["train"].pairs).save(staging)
     data, metrics = job.data, {}
     # By every process, each a part.
     found = {split: job.logits(trained.classifier, split) for split in data.splits if split != "train"}
@@ -282,6 +301,7 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     for split, logits in found.items():
         if split in data.labels:
             metrics[split] = compute(data.task, logits, data.labels[split])
+            warn_of_one_answer(data, split, logits, seed, rate)
             write_predictions(place / f"{split}.tsv", data, split, logits)
         elif isinstance(data.task, GlueTask):
             write_leaderboard(data.task, decided(data.task, logits), place, split=split, index=data.indices[split])
@@ -299,6 +319,20 @@ def run_seed(job: Job, place: Path, rate: float, seed: int, keep_model: bool, wr
     write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
     leave_no_checkpoints(place.parent, rate, seed)
     return result
+
+
+def warn_of_one_answer(data: TaskData, split: str, logits: np.ndarray, seed: int, rate: float) -> None:
+    """Says so where a classifier gives all validation examples, which differ, one class: it has learnt nothing else."""
+    answers = np.unique(decided(data.task, logits))
+    if not data.task.is_regression and len(answers) == 1 < len(np.unique(data.labels[split])):
+        logger.warning(
+            "seed %d answers %r to all %d examples of %s; a higher --learning-rate (now %g) or more --epochs may help",
+            seed,
+            data.task.label_names[int(answers[0])],
+            len(logits),
+            split,
+            rate,
+        )
 
 
 def leave_no_checkpoints(folder: Path, rate: float, seed: int) -> None:
@@ -322,18 +356,19 @@ def write_predictions(path: Path, data: TaskData, split: str, logits: np.ndarray
         return names[int(value)] if names else f"{value:.4f}"
 
     columns = [data.indices[split], [shown(value) for value in decided(data.task, logits)]]
-    header = "index\tprediction"
+    header = ["index", "prediction"]
     if split in data.labels:
         columns.append([shown(value) for value in data.labels[split]])
-        header += "\tlabel"
-    lines = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
-    write_text(path, "\n".join([header, *lines]) + "\n")
+        header.append("label")
+    lines = map(tsv_line, [header, *zip(*columns, strict=True)])
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split.
 
-    What seeds that were finished under an earlier version were not measured by is left out.
+    What seeds that were finished under an earlier version were not measured by is left out. A metric that the labels
+    leave undefined is None.
     """
     summary: dict[str, Any] = {}
     for split in data.validations:
@@ -341,6 +376,8 @@ def spread(data: TaskData, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         measured = [metric for metric in data.task.metrics if all(metric in run["metrics"][split] for run in runs)]
         for metric in measured:
             values = [run["metrics"][split][metric] for run in runs]
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            summary[split][metric] = {"mean": statistics.mean(values), "std": deviation, "values": values}
+            defined = None not in values
+            mean = statistics.mean(values) if defined else None
+            deviation = statistics.stdev(values) if defined and len(values) > 1 else None
+            summary[split][metric] = {"mean": mean, "std": deviation, "values": values}
     return summary

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from mabert.data.batches import TOKENS_A_BATCH, TokenBudgetSampler
+from mabert.data import TOKENS_A_BATCH
+from mabert.data.batches import TokenBudgetSampler
 from mabert.data.collate import FlatteningCollator
 from mabert.train.optim import decay_parameter_names
 from mabert.train.trainer import orderly

@@ -21,9 +21,9 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.load import build, load_config, weights_digest
+from mabert.baselines.load import build, class_for, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
@@ -31,18 +31,19 @@ from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import make_windows
-from mabert.memory import naming_memory
+from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
+from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
+from mabert.train.checkpoint import checkpoint_to_resume, checkpoints, drop_damaged
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import Packing, PretrainRecipe, as_mapping, check_packing
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import started_config, started_model
 from mabert.train.trainer import (
     SAVE_SECONDS,
-    STAGING,
     MaBertTrainer,
     SaveOnInterrupt,
     StepsAsAsked,
@@ -50,8 +51,10 @@ from mabert.train.trainer import (
     TrainingDivergedError,
     device_arguments,
     orderly,
+    size_of,
 )
 from mabert.train.vocabulary import find_tokenizer
+from mabert.writing import filling
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ def pretrain(
     output: str | Path,
     *,
     resume: bool = False,
+    resume_from: str | None = None,
     vouched: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     progress: bool = True,
@@ -110,6 +114,8 @@ def pretrain(
         recipe: What to do.
         output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
         resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
+        resume_from: Name of the checkpoint to go on from, in place of the newest, where that is damaged; damaged ones
+            that are newer are removed.
         vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
             and tokenizer may lie elsewhere then, holding the same.
         tokenizer: In place of `recipe.tokenizer`.
@@ -123,6 +129,7 @@ def pretrain(
         ValueError: If the recipe cannot be run, the folder holds another run, or the loss diverges.
         MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
         OSError: If a checkpoint cannot be written; earlier ones are kept.
+        DamagedCheckpointError: If the checkpoint to go on from lacks a file, or one is not as it was written.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     if not recipe.data.sources:
@@ -133,20 +140,22 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    folder = RunFolder(output, (*FREE, "resolved.tokenizer") if vouched else FREE, vouched)
+    folder = RunFolder(output, FREE, vouched)
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
+    kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     origin = "given by the caller"
     if recipe.start_from is not None:
         load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
     if tokenizer is None:
         before = folder.resolved().get("tokenizer") if resume else None
-        kept, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
-        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), kept, before)
+        cache, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
+        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
     config = model_config(recipe, tokenizer)
+    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
@@ -177,14 +186,20 @@ def pretrain(
         processing_class=tokenizer,
         callbacks=[StepsAsAsked(), interrupt, stopwatch, *(callbacks or [])],
         title="pretraining" if progress else None,
+        step_tokens=[
+            recipe.training.batch_size * stage.length
+            for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
+            for _ in range(steps)
+        ],
         decay_exempt=recipe.training.decay_exempt,
         loss_limit=EXPLODED * math.log(len(tokenizer)),
     )
-    checkpoint = get_last_checkpoint(str(folder.path)) if resume else None
+    if resume_from is not None and kept is not None and arguments.should_save:
+        drop_damaged(folder.path, kept)
     with interrupt.listening():
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=kept and str(kept))
     if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {get_last_checkpoint(str(folder.path))}; go on with --resume")
+        raise KeyboardInterrupt(f"saved {checkpoints(folder.path)[-1]}; go on with --resume")
     outcome = finish(trainer, folder.path, finishes) | data.counts
     if not arguments.should_save:
         return {}
@@ -211,11 +226,10 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         trainer.family.finish_pretraining(model)
     if isinstance(model.config, MaBertConfig):
         model.config.unpad = "auto"
-    trainer.save_model(str(folder / STAGING))
     if trainer.args.should_save:
-        for file in (folder / STAGING).iterdir():
-            file.replace(folder / file.name)
-        (folder / STAGING).rmdir()
+        advice = "the last checkpoint is whole; make room and go on by --resume"
+        with filling(folder, size_of(model), advice) as staging:
+            trainer.save_model(str(staging))
     return {
         "held_out_loss": held_out["eval_loss"],
         "held_out_accuracy": held_out["eval_accuracy"],
@@ -285,6 +299,9 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     if "unpad" in asked:
         raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
     of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    for name, value in of_run.items():
+        if asked.get(name, value) != value:
+            raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
     if family.name == "mabert":
         of_run["unpad"] = recipe.training.unpad
     config = family.config_of(asked, vocab_size=size, **of_run)
@@ -298,6 +315,22 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
             raise ValueError(f"model: these fields make no {family.title}: {error}") from error
     check_stages(recipe, config)
     return config
+
+
+def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
+    """Bytes that the backward pass of one micro-batch needs at least.
+
+    Each layer keeps its input and that of each sub-layer, queries, keys and values or their like, what they give, and
+    the feed-forward network's inner activations twice; with checkpointing its input alone. Windows of single documents
+    may be of any length.
+    """
+    training = recipe.training
+    length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
+    kept = (
+        config.hidden_size if training.gradient_checkpointing else 6 * config.hidden_size + 2 * config.intermediate_size
+    )
+    each = 2 if resolve_precision(training.precision) == "bf16" else 4
+    return training.micro_batch_size * length * config.num_hidden_layers * kept * each
 
 
 def check_stages(recipe: PretrainRecipe, config: PreTrainedConfig) -> None:

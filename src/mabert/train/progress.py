@@ -1,10 +1,12 @@
 """One bar a training run: steps done, rate, time left, and the last figures logged."""
 
 import time
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mabert.data.progress import Lines
@@ -13,7 +15,6 @@ SHOWN = {
     "loss": "loss {:.3f}",
     "eval_loss": "held-out {:.3f}",
     "eval_accuracy": "accuracy {:.1%}",
-    "tokens_per_second": "{:,.0f} tokens/s",
     "learning_rate": "lr {:.1e}",
 }
 
@@ -24,13 +25,17 @@ WIDTH_OF_THE_REST = 68
 class TrainingBar(TrainerCallback):
     """Draws a bar in a terminal; elsewhere writes a line now and then.
 
+    The time left goes by tokens: where later steps have longer texts, the last tenth of them can be half of the work.
+
     Args:
         title: What is being trained.
+        tokens: Of all steps up to and including each.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, tokens: Sequence[int]) -> None:
         self.console = Console(stderr=True)
         self.title = title
+        self.tokens = [0, *tokens]
         self.figures: dict[str, float] = {}
         self.started = (0.0, 0)
         self.bar: Progress | None = None
@@ -44,12 +49,14 @@ class TrainingBar(TrainerCallback):
         if not state.is_world_process_zero:
             return
         if not self.console.is_terminal:
-            self.lines = Lines(self.title, begun=state.global_step, rate="{:,.2f} steps/s".format)
+            self.lines = Lines(
+                self.title, begun=self.tokens[state.global_step], amount=self._steps, rate="{:,.0f} tokens/s".format
+            )
             return
         self.bar = Progress(
             TextColumn(self.title),
             BarColumn(bar_width=10),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[steps]}/" + str(state.max_steps)),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
@@ -58,14 +65,16 @@ class TrainingBar(TrainerCallback):
             console=self.console,
         )
         self.bar.start()
+        done = self.tokens[state.global_step]
         self.task = self.bar.add_task(
-            self.title, total=state.max_steps, completed=state.global_step, figures="", rate=""
+            self.title, total=self.tokens[-1], completed=done, steps=state.global_step, figures="", rate=""
         )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Moves the bar on."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=state.global_step, rate=f"{self._rate(state):.2f} steps/s")
+            done, step = self.tokens[state.global_step], state.global_step
+            self.bar.update(self.task, completed=done, steps=step, rate=f"{self._rate(state):,.0f} tokens/s")
 
     def on_log(
         self,
@@ -84,7 +93,7 @@ class TrainingBar(TrainerCallback):
                 shown.pop()
             self.bar.update(self.task, figures="  ".join(shown))
         elif self.lines is not None:
-            self.lines.update(state.global_step, state.max_steps, "  ".join(shown))
+            self.lines.update(self.tokens[state.global_step], self.tokens[-1], "  ".join(shown))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -100,4 +109,7 @@ class TrainingBar(TrainerCallback):
 
     def _rate(self, state: TrainerState) -> float:
         began, step = self.started
-        return (state.global_step - step) / max(time.monotonic() - began, 1e-9)
+        return (self.tokens[state.global_step] - self.tokens[step]) / max(time.monotonic() - began, 1e-9)
+
+    def _steps(self, tokens: float) -> str:
+        return f"{bisect_left(self.tokens, tokens):,}"

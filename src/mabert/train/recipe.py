@@ -2,33 +2,34 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from transformers import PreTrainedConfig
-
-from mabert.baselines.load import load_config
-from mabert.baselines.registry import family_named, family_of
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_values
 from mabert.data.corpus import Source, parse_sources
-from mabert.model import MaBertConfig
+from mabert.reading import shown
 from mabert.train.fields import (
-    at_least,
     build,
-    check_choices,
     convert,
     convert_number,
     read_yaml,
     unknown,
     with_overrides,
 )
-from mabert.train.run import REQUEST
+from mabert.train.run import DIRECTORY, REQUEST, located
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
+"""Fields that may name files."""
 
 Packing = Literal["none", "pack", "unpad"]
 
 
-def check_packing(packing: Packing, config: PreTrainedConfig, pools: bool = False) -> None:
+def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
     """Refuses packed rows where padding is meant to have its effect, or the model takes none.
 
     Args:
@@ -41,6 +42,8 @@ def check_packing(packing: Packing, config: PreTrainedConfig, pools: bool = Fals
     """
     if packing != "pack":
         return
+    from mabert.model import MaBertConfig
+
     if not isinstance(config, MaBertConfig):
         raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
     if config.padding_safe_masking != "exact":
@@ -72,14 +75,11 @@ class DataRecipe:
     text_column: str = "text"
     cache: str | None = None
     windows: Literal["packed", "document"] = "packed"
-    held_out: float = 0.005
-    max_tokens: int | None = None
+    held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
+    max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 
     def __post_init__(self) -> None:
-        at_least("data", self, 1, ("max_tokens",))
-        check_choices("data", self)
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"data.held_out is {self.held_out}; it must be above 0 and below 1")
+        check_values("data", self)
 
     def readable(self) -> list[Source]:
         """The sources, ready to read.
@@ -95,18 +95,24 @@ class DataRecipe:
 class MaskingRecipe:
     """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
 
-    probability: float = 0.15
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    probability: Annotated[float, SHARE] = 0.15
+    mask_share: Annotated[float, SHARE] = 0.8
+    random_share: Annotated[float, SHARE] = 0.1
     whole_word: bool = False
+
+    def __post_init__(self) -> None:
+        check_values("masking", self)
 
 
 @dataclass
 class Stage:
     """Part of the length schedule: windows of `length` tokens for `share` of the steps."""
 
-    length: int
-    share: float
+    length: Annotated[int, Range(4, 2**24)]
+    share: Annotated[float, SHARE]
+
+    def __post_init__(self) -> None:
+        check_values("stages", self)
 
 
 @dataclass
@@ -141,44 +147,30 @@ class TrainingRecipe:
             default); `pack` is refused elsewhere.
     """
 
-    steps: int = 1_000_000
-    batch_size: int = 256
-    micro_batch_size: int = 256
-    learning_rate: float = 6e-4
-    warmup_steps: int = 24_000
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    steps: Annotated[int, COUNT] = 1_000_000
+    batch_size: Annotated[int, ROWS] = 256
+    micro_batch_size: Annotated[int, ROWS] = 256
+    learning_rate: Annotated[float, LEARNING_RATE] = 6e-4
+    warmup_steps: Annotated[int, Range(0, 10**9)] = 24_000
+    adam_beta1: Annotated[float, RATE] = 0.9
+    adam_beta2: Annotated[float, RATE] = 0.98
+    adam_epsilon: Annotated[float, SHARE] = 1e-6
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
     decay_exempt: Literal["default", "nothing"] = "default"
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Range(0, 10**9)] = 1.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_checkpointing: bool = False
-    seed: int = 0
-    log_steps: int = 50
-    eval_steps: int | None = None
-    eval_windows: int = 512
-    save_steps: int | None = None
-    keep_checkpoints: int = 2
-    workers: int = 0
+    seed: Annotated[int, SEED] = 0
+    log_steps: Annotated[int, COUNT] = 50
+    eval_steps: Annotated[int, COUNT] | None = None
+    eval_windows: Annotated[int, COUNT] = 512
+    save_steps: Annotated[int, COUNT] | None = None
+    keep_checkpoints: Annotated[int, COUNT] = 2
+    workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
 
     def __post_init__(self) -> None:
-        at_least(
-            "training",
-            self,
-            1,
-            ("steps", "batch_size", "micro_batch_size", "log_steps", "eval_steps", "eval_windows", "save_steps"),
-        )
-        at_least("training", self, 1, ("keep_checkpoints",))
-        at_least("training", self, 0, ("warmup_steps", "workers", "seed", "learning_rate", "weight_decay"))
-        at_least("training", self, 0, ("adam_epsilon", "max_grad_norm"))
-        check_choices("training", self)
-        if self.seed >= 2**32:
-            raise ValueError(f"training.seed is {self.seed}; it must be at most {2**32 - 1}")
-        for name in ("adam_beta1", "adam_beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"training.{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        check_values("training", self)
 
     @property
     def unpad(self) -> Literal["auto", "never"]:
@@ -213,6 +205,9 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
+        from mabert.baselines.registry import family_named  # with torch and transformers
+        from mabert.model.config import check_fields
+
         known = family_named(self.architecture).known_fields()
         for key in self.model:
             if self.start_from is not None and not changeable(key):
@@ -222,9 +217,7 @@ class PretrainRecipe:
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
         self.model = in_numbers(self.model, family_named(self.architecture).declared())
-        for stage in self.stages:
-            at_least("stages", stage, 4, ("length",))
-            at_least("stages", stage, 0, ("share",))
+        check_fields(self.model, "model.")
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
@@ -246,18 +239,82 @@ class PretrainRecipe:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))
 
 
+@dataclass
+class FinetuneRecipe:
+    """How a classifier is trained.
+
+    Attributes:
+        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
+            validation data. Default, one that suits the model's width (`rate_for`).
+        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
+        batch_size: Examples a step.
+        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
+            costs about the same. Counted with padding where the model runs it.
+        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
+            padding as where nobody sorts, and measured in the order of the examples.
+        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
+            other in a row; `none`, padded and masked. The results are the same, up to rounding and
+            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
+        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
+        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
+        dropout: On embeddings, sub-layers, attention and classifier.
+        max_length: Tokens an example has at most; default, all that the model takes.
+        truncate: Whether longer examples are cut; otherwise they are an error.
+        precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
+        select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
+            validation data.
+        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
+        pooling: In place of the model's own.
+        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
+    """
+
+    learning_rates: list[Annotated[float, LEARNING_RATE]] | None = None
+    epochs: Annotated[int, COUNT] | None = None
+    batch_size: Annotated[int, ROWS] = 32
+    batch_tokens: Annotated[int, TOKENS] | None = None
+    batches: Literal["length", "random"] = "length"
+    packing: Packing = "unpad"
+    warmup_share: Annotated[float, RATE] = 0.06
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
+    dropout: Annotated[float, RATE] = 0.1
+    max_length: Annotated[int, TOKENS] | None = None
+    truncate: bool = False
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    select: Literal["last", "best"] = "last"
+    from_scratch: bool = False
+    pooling: str | None = None
+    padding_safe_masking: str | None = None
+
+    def __post_init__(self) -> None:
+        check_values("", self)
+        if self.learning_rates == []:
+            raise ValueError("learning_rates are []; at least one is needed")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuses seeds that no random generator takes, or that would make the same run twice.
+
+    Raises:
+        ValueError: Naming them.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
+        raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
+
+
 def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a model's configuration, which takes no text for a number.
 
     Where it takes whole numbers beside others they stay whole: runs and cells are known by what was written.
 
     Raises:
-        ValueError: For text that is no number, where only a number can be.
+        ValueError: For text that is no number, where only a number can be, and for nothing where something must be.
     """
     found = dict(fields)
     for name, value in fields.items():
         kind = kinds.get(name)
         takes = {kind, *typing.get_args(kind)}
+        if value is None and kind is not None and type(None) not in takes:
+            raise ValueError(f"model.{name} is given without a value; leave it out, or give it one")
         if float in takes and str not in takes and (isinstance(value, str) or (kind is float and type(value) is int)):
             found[name] = convert_number(float, value, f"model.{name}")
     return found
@@ -288,6 +345,9 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
     if content.get("start_from") is not None:
         start = convert(str, content["start_from"], "start_from")
         if start:
+            from mabert.baselines.load import load_config
+            from mabert.baselines.registry import family_of
+
             content.setdefault("architecture", family_of(load_config(start)).name)
     return build(PretrainRecipe, content, "")
 
@@ -305,9 +365,14 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     path = Path(folder) / REQUEST
     if not path.is_file():
         raise ValueError(f"{folder} holds no run to resume (no {REQUEST})")
-    content = read_yaml(path)
-    content.pop("resolved", None)
+    content = located(read_yaml(path), PATHS)
     return build(PretrainRecipe, with_overrides(content, overrides), "")
+
+
+def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
+    """A recipe that names its files as they were named when the run in a folder began."""
+    began = read_yaml(Path(folder) / REQUEST).get(DIRECTORY) if (Path(folder) / REQUEST).is_file() else None
+    return build(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS), "")
 
 
 def find_recipe(path: str | Path) -> Path:

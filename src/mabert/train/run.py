@@ -22,6 +22,22 @@ UNFINISHED = "unfinished"
 RESOLVED = "resolved"
 """Where a request says what the run found out when it began."""
 
+DIRECTORY = "directory"
+"""Where a request says which directory its relative paths start from."""
+
+LOCATIONS = {
+    "data.sources": "corpus",
+    "tokenizer": "vocabulary",
+    "resolved.tokenizer": "vocabulary",
+    "start_from": "weights",
+    "model": "weights",
+    "source.data": "data",
+    "source.train": "data",
+    "source.validation": "data",
+    "source.test": "data",
+}
+"""Fields that say where something lies, and what of `resolved` says what it holds: that is compared, not the place."""
+
 
 def now() -> str:
     """The time as records have it."""
@@ -73,7 +89,7 @@ class RunFolder:
             for name, text in differences(
                 {key: there.get(key) for key in compared}, {key: request[key] for key in compared}
             )
-            if name not in self.free
+            if name not in self.free and not is_known(there, name)
         ]
         if changed:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
@@ -92,7 +108,8 @@ class RunFolder:
         self.check(request, resume)
         if not resume:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(self.path / REQUEST, yaml.safe_dump(request, sort_keys=False, allow_unicode=True))
+            whole = {DIRECTORY: str(Path.cwd()), **request}
+            write_text(self.path / REQUEST, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
 
     def request(self) -> dict[str, Any]:
         """What was asked."""
@@ -124,6 +141,33 @@ class RunFolder:
         }
         write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return result
+
+
+def is_known(request: dict[str, Any], name: str) -> bool:
+    """Whether a field says where something lies whose content the run knows."""
+    return (request.get(RESOLVED) or {}).get(LOCATIONS.get(name)) is not None
+
+
+def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """What was asked, with relative paths that lead somewhere from where the run began made absolute; without what is
+    no part of a recipe."""
+    content = {name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}
+    began = Path(request.get(DIRECTORY) or Path.cwd())
+
+    def found(value: Any) -> Any:
+        if isinstance(value, list):
+            return [found(each) for each in value]
+        return str(began / value) if isinstance(value, str) and value and (began / value).exists() else value
+
+    for name in names:
+        *sections, last = name.split(".")
+        section = content
+        for each in sections:
+            section[each] = dict(section.get(each) or {})
+            section = section[each]
+        if last in section:
+            section[last] = found(section[last])
+    return content
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]]:

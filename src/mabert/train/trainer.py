@@ -2,38 +2,37 @@
 
 import atexit
 import contextlib
+import json
 import logging
 import math
 import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState, PrinterCallback
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.memory import naming_memory
 from mabert.precision import resolve_precision
 from mabert.processes import handling
+from mabert.reading import read_json
+from mabert.train import checkpoint
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
+from mabert.writing import STAGING, naming_full_disk, saving, write_text
 
 logger = logging.getLogger(__name__)
-
-STAGING = ".saving"
-"""Where a checkpoint is written before it gets its name."""
-
 
 SAVE_SECONDS = 600.0
 """Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
@@ -55,6 +54,7 @@ class MaBertTrainer(Trainer):
 
     Args:
         title: What the progress bar calls the run; None shows none.
+        step_tokens: Tokens of each step, by which the bar tells the time left.
         decay_exempt: See `mabert.train.optim`.
         loss_limit: Largest loss that is not divergence; default, none.
         arguments: As `Trainer` takes them.
@@ -63,11 +63,17 @@ class MaBertTrainer(Trainer):
     smaller = "a smaller batch helps"
 
     def __init__(
-        self, *, title: str | None = None, decay_exempt: str = "default", loss_limit: float = math.inf, **arguments: Any
+        self,
+        *,
+        title: str | None = None,
+        step_tokens: Iterable[int] = (),
+        decay_exempt: str = "default",
+        loss_limit: float = math.inf,
+        **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self.remove_callback(PrinterCallback)
-        self.bar = None if title is None else TrainingBar(title)
+        self.bar = None if title is None else TrainingBar(title, list(accumulate(step_tokens)))
         if self.bar is not None:
             self.add_callback(self.bar)
         self.decay_exempt = decay_exempt
@@ -103,17 +109,25 @@ class MaBertTrainer(Trainer):
         return ""
 
     def train(self, *arguments: Any, **options: Any) -> Any:
+        folder = Path(self.args.output_dir)
+        if self.args.should_save:  # what a kill left
+            shutil.rmtree(folder / STAGING, ignore_errors=True)
         try:
-            with naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"):
+            with (
+                naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"),
+                naming_full_disk(folder, lambda: self._kept(folder)),
+            ):
                 return super().train(*arguments, **options)
         finally:
             if self.bar is not None:
                 self.bar.close()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        # The arguments are saved as a pickle, which we neither read nor want others to.
-        (Path(output_dir or self.args.output_dir) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        # Trainer's own saves its arguments as well, as a pickle, which we neither read nor want others to.
+        if self.args.should_save:
+            self.model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
+            if self.processing_class is not None:
+                self.processing_class.save_pretrained(output_dir or self.args.output_dir)
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self.staging is None else str(self.staging)
@@ -123,22 +137,45 @@ class MaBertTrainer(Trainer):
         self.staging = folder / STAGING
         name = f"checkpoint-{self.state.global_step}"
         try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                publish(self.staging / name, folder / name)
-                self.rotate_checkpoints(folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            kept = get_last_checkpoint(str(folder))
-            free = f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB free on that disk"
-            raise OSError(
-                f"cannot save {folder / name}: {' '.join(str(error).split())[:200]} ({free}); "
-                + (f"the last whole checkpoint is {kept}" if kept else "there is no earlier checkpoint")
-            ) from error
+            with saving(folder / name, 3 * size_of(self.model), self._kept(folder)):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    checkpoint.seal(self.staging / name)
+                    publish(self.staging / name, folder / name)
+                    self.rotate_checkpoints(folder)
         finally:
             if self.args.should_save:
                 shutil.rmtree(self.staging, ignore_errors=True)
             self.staging = None
+
+    def _kept(self, folder: Path) -> str:
+        """What is on the disk if the next checkpoint cannot be saved, in words to go on with."""
+        kept = checkpoint.checkpoints(folder)
+        last = f"the last whole checkpoint is {kept[-1]}" if kept else "there is no earlier checkpoint"
+        return f"{last}; make room and go on by --resume"
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.args.should_save:
+            checkpoint.save_optimizer(self.optimizer, Path(output_dir) / checkpoint.OPTIMIZER)
+            write_text(Path(output_dir) / checkpoint.SCHEDULER, json.dumps(self.lr_scheduler.state_dict()) + "\n")
+
+    def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
+        if folder is None:
+            return
+        checkpoint.load_optimizer(self.optimizer, Path(folder) / checkpoint.OPTIMIZER)
+        self.lr_scheduler.load_state_dict(read_json(Path(folder) / checkpoint.SCHEDULER))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)  # before the first process has made it
+        checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
+
+    def _load_rng_state(self, folder: str | None) -> None:
+        if folder is None:
+            return
+        file = Path(folder) / checkpoint.generators_file(self.args.process_index)
+        if file.exists():  # else it was saved by fewer processes
+            checkpoint.load_generators(file)
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest of more checkpoints than are to be kept."""
@@ -150,6 +187,11 @@ def rows_at_once(batch: Mapping[str, Any]) -> str:
     ids, bounds = batch["input_ids"], batch.get("cu_seq_lens_q")
     rows = len(ids) if bounds is None else len(bounds) - 1
     return f"{rows:,} row{'s' if rows > 1 else ''} at once ({ids.numel():,} tokens, padding included)"
+
+
+def size_of(model: nn.Module) -> int:
+    """Bytes of a model's weights."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def publish(written: Path, place: Path) -> None:

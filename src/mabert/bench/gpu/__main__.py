@@ -33,6 +33,7 @@ from mabert.bench.operators import refuse_unless_correct
 from mabert.bench.results import measured_on, write
 from mabert.environment import installed
 from mabert.processes import end_with_parent
+from mabert.reading import read_json
 
 LIMIT = 560.0
 """Seconds of a step, so that one that hangs costs little, and that it ends within ten minutes with all around it."""
@@ -309,7 +310,7 @@ def _is_done(step: str, output: Path) -> bool:
     """Tell whether the folder holds this step's result of these sources and versions on this GPU."""
     here = _measured_by()
     for path in output.glob(f"*-gpu-{step}.json"):
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = read_json(path)
         if "sources" not in there or "skipped" in there:  # another's, of the same name
             continue
         packages = there["environment"]["packages"]

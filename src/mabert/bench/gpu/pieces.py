@@ -1,7 +1,6 @@
 """A step in pieces: each is written down as soon as it is there, so that a step that was cut short goes on from it."""
 
 import gc
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from mabert.bench.results import measured_on, path_of, write
 from mabert.bench.worker import gpu_is_lost
+from mabert.reading import read_json
 
 GPU_LOST = 75
 """Exit code of a step that lost the GPU to an error in one piece, where others were not tried yet."""
@@ -41,7 +41,7 @@ class Pieces:
         self.errors: dict[str, str] = {}
         self._environment = measured_on()
         for path in sorted(folder.glob(f"*-gpu-{step}.partial.json")):
-            there = json.loads(path.read_text(encoding="utf-8"))
+            there = read_json(path)
             if there.get("measured") == measured:
                 self.done, self.errors, self._environment = there["pieces"], there["errors"], there["environment"]
 

@@ -56,7 +56,7 @@ def arm_chart(study: Study) -> str | None:
     for arm, mean in theirs.items():
         mark = "D" if arm == study.reference else "o"
         panels[1].plot(mean, heights[arm], mark, color=INK, markerfacecolor="none")
-    panels[0].set_yticks(list(heights.values()), [study.label_of(arm) for arm in heights], fontsize="small")
+    panels[0].set_yticks(list(heights.values()), [_label(study, arm) for arm in heights], fontsize="small")
     panels[0].set_ylim(0.4, len(rows) + 0.6)
     _name_panels(panels, study)
     return svg(figure)
@@ -83,7 +83,7 @@ def budget_chart(study: Study) -> str | None:
             color=look.colour,
             marker=look.marker,
             markersize=5,
-            label=study.label_of(arm),
+            label=_label(study, arm),
             elinewidth=0.8,
         )
     papers = study.papers(column.key for column in scored(study))
@@ -170,7 +170,12 @@ def _curves(study: Study) -> Iterator[Curve]:
         points = {entry["step"]: entry[name] for entry in history if name in entry}
         if points:
             others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-            yield Curve(study.label_of(rows[0].arm) + others, list(points), list(points.values()))
+            yield Curve(_label(study, rows[0].arm) + others, list(points), list(points.values()))
+
+
+def _label(study: Study, arm: str) -> str:
+    """An arm's name as matplotlib draws it, which would take what stands between two dollar signs for a formula."""
+    return study.label_of(arm).replace("$", r"\$")
 
 
 def _name_panels(panels: Sequence[Axes], study: Study) -> None:

@@ -1,10 +1,12 @@
 """What `mabert study` wrote of a study: read and checked."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mabert.reading import shown
 from mabert.report import paper
 from mabert.report.study.statistics import Seeds
 
@@ -223,6 +225,9 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
     _need(content, _STUDY, file)
+    for name in ("study", "scale"):  # which name the files of a report
+        if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
+            raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
     columns = tuple(_column(raw, file) for raw in content["columns"])
     known = {column.key for column in columns}
     here = [content["environment"]]

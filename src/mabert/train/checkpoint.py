@@ -1,0 +1,190 @@
+"""Checkpoints that are whole, or refused in one line: a manifest of their files, and what goes into those of a run's
+optimizer and random generators, which need no pickle."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from mabert.reading import read_json
+from mabert.writing import write_text
+
+MANIFEST = "manifest.json"
+"""Names the files of a checkpoint with their sizes and digests; written last."""
+
+OPTIMIZER = "optimizer.safetensors"
+SCHEDULER = "scheduler.json"
+
+_PICKLES = (".bin", ".pkl", ".pt", ".pth")
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint lacks a file, or holds one that is not as it was written."""
+
+
+def generators_file(process: int) -> str:
+    """Name of the file with the state of one process's random generators."""
+    return f"generators-{process}.json"
+
+
+def seal(folder: Path) -> None:
+    """Writes the manifest of a checkpoint, whose files are all there."""
+    files = {
+        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": _sha256(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    write_text(folder / MANIFEST, json.dumps({"version": 1, "files": files}, indent=1) + "\n")
+
+
+def verify(folder: Path) -> None:
+    """Compares a checkpoint with its manifest. Those of earlier versions have none; they hold pickles.
+
+    Raises:
+        DamagedCheckpointError: If a file is missing or damaged; names it.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise DamagedCheckpointError(f"{folder / MANIFEST} is missing")
+    try:
+        files = read_json(folder / MANIFEST)["files"]
+        expected = [(folder / name, about["size"], about["sha256"]) for name, about in files.items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(f"{folder / MANIFEST} is damaged") from error
+    for file, size, _ in expected:
+        if not file.is_file():
+            raise DamagedCheckpointError(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise DamagedCheckpointError(f"{file} is damaged: it has {file.stat().st_size:,} bytes of {size:,}")
+    for file in folder.iterdir():
+        if file.suffix in _PICKLES and file.name not in files:
+            raise DamagedCheckpointError(f"{file} is not of this checkpoint, in which nothing is a pickle")
+    for file, _, sha256 in expected:
+        if _sha256(file) != sha256:
+            raise DamagedCheckpointError(f"{file} is damaged: its content is not what was saved")
+
+
+def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
+    """The checkpoint that a training goes on from, whole: the newest, or the one that is asked for.
+
+    Args:
+        run: Folder with the checkpoints.
+        asked: Name of one of them.
+
+    Returns:
+        Its folder; None where there is no checkpoint, and the training begins anew.
+
+    Raises:
+        DamagedCheckpointError: If it is not whole; names the file, and the newest one that is whole.
+        ValueError: If there is none of that name.
+    """
+    there = checkpoints(run)
+    if asked is None and not there:
+        return None
+    chosen = there[-1] if asked is None else run / Path(asked).name
+    if chosen not in there:
+        names = ", ".join(each.name for each in there) or "none"
+        raise ValueError(f"{run} holds no checkpoint {asked!r}; there are: {names}")
+    try:
+        verify(chosen)
+    except DamagedCheckpointError as error:
+        whole = next((each for each in reversed(there) if each != chosen and is_whole(each)), None)
+        helps = "remove that checkpoint, and --resume "
+        if whole is None:
+            helps = f"no other checkpoint is whole: {helps}begins anew"
+        else:
+            helps = f"the newest whole checkpoint is {whole}: --resume-from {whole.name} goes on from there"
+        raise DamagedCheckpointError(f"{error}; {helps}") from error
+    return chosen
+
+
+def drop_damaged(run: Path, chosen: Path) -> None:
+    """Removes damaged checkpoints that are newer than the one which a training goes on from."""
+    for later in checkpoints(run):
+        if step_of(later) > step_of(chosen) and not is_whole(later):
+            shutil.rmtree(later)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    found = (folder for folder in run.glob("checkpoint-*") if folder.is_dir() and folder.name[11:].isdigit())
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file of a checkpoint is there as it was written."""
+    try:
+        verify(folder)
+    except DamagedCheckpointError:
+        return False
+    return True
+
+
+def save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
+    """Writes an optimizer's state: tensors by parameter and name, everything else as JSON in the header."""
+    state = optimizer.state_dict()
+    named = {f"{index}.{name}": value for index, of in state["state"].items() for name, value in of.items()}
+    tensors = {name: value.contiguous() for name, value in named.items() if isinstance(value, torch.Tensor)}
+    numbers = {name: value for name, value in named.items() if name not in tensors}
+    save_file(tensors, file, {"groups": json.dumps(state["param_groups"]), "numbers": json.dumps(numbers)})
+
+
+def load_optimizer(optimizer: Any, file: Path) -> None:
+    """Gives an optimizer the state that `save_optimizer` wrote, to the bit."""
+    with safe_open(file, framework="pt") as opened:
+        about = opened.metadata()
+        named = json.loads(about["numbers"]) | {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in named.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    groups = [
+        {name: tuple(value) if name == "betas" else value for name, value in group.items()}
+        for group in json.loads(about["groups"])
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def save_generators(file: Path) -> None:
+    """Writes the state of this process's random generators: Python's, NumPy's, torch's, and that of its GPU."""
+    kind, keys, *rest = np.random.get_state()
+    states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
+    if torch.cuda.is_available():
+        states["cuda"] = _hex(torch.cuda.get_rng_state())
+    write_text(file, json.dumps(states) + "\n")
+
+
+def load_generators(file: Path) -> None:
+    """Sets the random generators as `save_generators` found them."""
+    states = read_json(file)
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys), gauss))
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(_tensor(states["torch"]))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_tensor(states["cuda"]))
+
+
+def _hex(state: torch.Tensor) -> str:
+    return bytes(state.tolist()).hex()
+
+
+def _tensor(digits: str) -> torch.Tensor:
+    return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
+
+
+def _sha256(file: Path) -> str:
+    """The digest of all of a file, however large."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,0 +1,68 @@
+"""A small run of each kind, made once, and the command line's answer to what is wrong with it."""
+
+import csv
+import re
+import shutil
+
+import pytest
+import yaml
+
+from mabert.cli import main
+from mabert.train.recipe import as_mapping
+from tests.train.helpers import recipe, tokenizer
+
+PROGRESS = re.compile(r"^(pretraining|tokenising|\S+ seed \d+ lr) ")
+NOTES = ("mabert: compil", "mabert: reusing the token cache", "mabert: held ")
+
+
+def hashes(folder):
+    """Every file of a folder with its content."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """A recipe with its text and tokenizer; `run`, pretrained by it; `tuned`, a classifier of that."""
+    place = tmp_path_factory.mktemp("made")
+    tokenizer().save_pretrained(place / "tokenizer")
+    plan = as_mapping(recipe(place, steps=4, save_steps=1, keep_checkpoints=3, eval_steps=4, warmup_steps=1))
+    (place / "plan.yaml").write_text(yaml.safe_dump(plan | {"tokenizer": str(place / "tokenizer")}))
+    for name, labels in (("classes", ("yes", "no")), ("constant", (2.5, 2.5))):
+        rows = [["text", "label"]]
+        rows += [[f"the {word} falls", label] for word, label in zip(("river", "stone") * 6, labels * 6, strict=True)]
+        with (place / f"{name}.csv").open("w", newline="") as table:
+            csv.writer(table).writerows(rows)
+    assert main(["pretrain", str(place / "plan.yaml"), "-o", str(place / "run")]) == 0
+    tune = ["finetune", str(place / "run"), "--train", str(place / "classes.csv"), "--epochs", "1"]
+    assert main([*tune, "-o", str(place / "tuned")]) == 0
+    return place
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of the run as it is before its last step is saved as a model."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs a command that must be refused in one line; returns the line."""
+
+    def refused(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        told = [
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if not PROGRESS.match(line) and not line.startswith(NOTES)
+        ]
+        assert (code, len(told)) == (2, 1), told
+        assert len(told[0]) < 1500
+        return told[0]
+
+    return refused

@@ -1,0 +1,151 @@
+"""YAML and JSON that a person did not mean, or means to do harm: one line, in no time and little memory."""
+
+import json
+import shutil
+
+import pytest
+
+from mabert.reading import parse_json, shown
+from mabert.reading_yaml import parse_yaml
+from mabert.train.recipe import load_recipe
+
+ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+
+YAML = {
+    "aliases of aliases": (ALIASES, "aliases make more than 100,000 values in line 6"),
+    "a list within itself": ("training: &a [1, *a]", "an alias stands within what it is an alias of in line 1"),
+    "a mapping within itself": ("&a {training: *a}", "an alias stands within what it is an alias of in line 1"),
+    "brackets": (f"data:\n  sources: {'[' * 3000}{']' * 3000}", "nested more than 64 levels deep in line 2"),
+    "indents": ("".join("  " * depth + "a:\n" for depth in range(3000)), "nested more than 64 levels deep in line 64"),
+    "a block twice": (
+        "training: {steps: 1}\nmodel: {}\ntraining:\n  seed: 2",
+        "'training' stands in line 1 already, and again in line 3",
+    ),
+    "a field twice": ("training:\n  steps: 1\n  steps: 2", "'steps' stands in line 2 already, and again in line 3"),
+    "many digits": (f"training:\n  steps: {'1' * 5000}", "a whole number has 5,000 digits, 1111111111... in line 2"),
+    "a date that there is not": ("tokenizer: 2025-13-45", "month must be in 1..12 in line 1"),
+    "an object": ("tokenizer: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    "a list as a key": ("? [a]\n: 1", "found unhashable key in line 1"),
+    "no such alias": ("tokenizer: *nope", "found undefined alias 'nope' in line 1"),
+    "a tab": ("training:\n\tsteps: 1", "cannot start any token in line 2"),
+    "no value of its kind": ("tokenizer: !!timestamp x", "line 1"),
+}  # fmt: skip
+
+JSON = {
+    "brackets": ('{"kind":\n' + "[" * 100_000, "nested more than 64 levels deep", 2),
+    "objects": ('{"a":' * 100_000, "nested more than 64 levels deep", 1),
+    "as deep as Python reads": ('{"kind":\n' + "[" * 300 + "]" * 300 + "}", "nested more than 64 levels deep", 2),
+    "many digits": ('{"a": 1,\n"b": ' + "1" * 5000 + "}", "a whole number has 5,000 digits, 1111111111...", 2),
+    "no number": ('{"a":\n\n NaN}', "not JSON: NaN is no number; null stands for none", 3),
+    "an infinity": ('{"a": -Infinity}', "not JSON: -Infinity is no number", 1),
+    "cut off": ('{"a":\n1', "not JSON: Expecting ',' delimiter at column 2", 2),
+    "nothing": ("", "not JSON: empty (0 bytes)", None),
+    "zeros": ("\0" * 100, "not JSON", 1),
+}
+
+
+@pytest.mark.parametrize("case", YAML)
+def test_a_recipe_is_refused(tmp_path, refused, case):
+    text, message = YAML[case]
+    (tmp_path / "plan.yaml").write_text(text)
+    told = refused("pretrain", tmp_path / "plan.yaml", "-o", tmp_path / "run")
+    assert f"{tmp_path / 'plan.yaml'} is not YAML: " in told
+    assert message in told
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
+
+
+@pytest.mark.slow  # the first study of a process imports what studies need
+@pytest.mark.parametrize("case", YAML)
+def test_a_study_and_a_scale_are_refused(tmp_path, refused, case):
+    text, message = YAML[case]
+    (tmp_path / "plan.yaml").write_text(text)
+    for command in (["study", "pattern", "--scale"], ["study", "grid"]):
+        assert message in refused(*command, tmp_path / "plan.yaml", "-o", tmp_path / "studies")
+
+
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "{a: 1, a: 2}", "1" * 5000, "&a [*a]", "'"])
+def test_a_field_of_the_command_line_is_refused(tmp_path, refused, value):
+    told = refused("pretrain", "mini", f"training.steps={value}", "-o", tmp_path / "run")
+    assert "the value in " in told
+    assert "training.steps=" in told
+    assert "is not YAML" in told
+
+
+@pytest.mark.parametrize(
+    "text", ["training: [" + "x, " * 9999 + "]", f"tokenizer: [{'long' * 9999}]", "stages: {a: " * 50 + "}" * 50]
+)
+def test_values_are_shortened_in_messages(tmp_path, refused, text):
+    (tmp_path / "plan.yaml").write_text(text)
+    refused("pretrain", tmp_path / "plan.yaml", "-o", tmp_path / "run")
+
+
+def test_what_a_person_means_is_read(tmp_path):
+    (tmp_path / "plan.yaml").write_text("base: &base {steps: 7, seed: 1}\n".replace("base: ", "training: "))
+    assert load_recipe(tmp_path / "plan.yaml").training.steps == 7
+    merged = parse_yaml("a: &a {steps: 1, seed: 2}\nb: {<<: *a, steps: 3}\nc: [*a, *a]", "there")
+    assert merged == {"a": {"steps": 1, "seed": 2}, "b": {"steps": 3, "seed": 2}, "c": [{"steps": 1, "seed": 2}] * 2}
+    assert parse_json('{"a": NaN}', "there", nan=True)["a"] != 0
+    assert shown("a" * 999).startswith("'aaaa")
+    assert len(shown({"a": ["b" * 99] * 99})) <= 120
+
+
+@pytest.mark.parametrize("case", JSON)
+def test_every_json_file_is_refused_by_name_and_line(made, tmp_path, refused, case):
+    text, message, line = JSON[case]
+    at = "" if line is None else f" in line {line}"
+    (tmp_path / "model").mkdir()
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
+        (tmp_path / "model" / name).write_bytes((made / "tuned/seed-0" / name).read_bytes())
+    (tmp_path / "model" / "encoding.json").write_text(text)
+    told = refused("predict", tmp_path / "model", made / "classes.csv")
+    assert f"{tmp_path / 'model/encoding.json'}: {message}" in told
+    assert at in told
+    (tmp_path / "model" / "config.json").write_text(text)
+    for command in ("embed", "info", "fill-mask"):
+        told = refused(command, tmp_path / "model", *([] if command == "info" else [made / "classes.csv"]))
+        assert f"{tmp_path / 'model/config.json'}: {message}" in told
+        assert at in told
+    (tmp_path / "results.json").write_text(text)
+    if "is no number" not in message:  # which the results are checked for by name
+        assert message in refused("report", tmp_path / "results.json", "-o", tmp_path / "report.html")
+    assert message in refused("bench", "report", tmp_path / "results.json", "-o", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"text": ' + "1" * 5000 + "}", '{"text": "a"'])
+def test_a_row_of_json_is_refused_by_its_line(made, tmp_path, refused, text):
+    rows = json.dumps({"text": "a bird", "label": "yes"}) + "\n"
+    (tmp_path / "rows.jsonl").write_text(rows + text + "\n")
+    at = f"{tmp_path / 'rows.jsonl'}, line 2: "
+    assert at in refused("embed", made / "run", tmp_path / "rows.jsonl", "-o", tmp_path / "a.npy")
+    tune = ["finetune", made / "run", "-o", tmp_path / "tuned", "--train"]
+    assert at in refused(*tune, tmp_path / "rows.jsonl")
+    pretrain = ["pretrain", made / "plan.yaml", "-o", tmp_path / "run"]
+    assert at in refused(*pretrain, f"data.sources=[{tmp_path / 'rows.jsonl'}]")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["", '{"model": {', "\0" * 99, "[" * 100_000, "[1]"])
+def test_a_damaged_tokenizer_names_its_file(made, tmp_path, refused, name, text):
+    model = shutil.copytree(made / "tuned/seed-0", tmp_path / "model")
+    (model / name).write_text(text)
+    told = refused("predict", model, made / "classes.csv")
+    assert f"not a readable tokenizer: {model / name}: " in told
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[" * 100_000])
+def test_a_damaged_result_of_a_seed_names_its_file(made, tmp_path, refused, text):
+    tuned = shutil.copytree(made / "tuned", tmp_path / "tuned")
+    (tuned / "seed-0/result.json").write_text(text)
+    tune = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "1", "-o", tuned, "--resume"]
+    assert f"{tuned / 'seed-0/result.json'}: " in refused(*tune)
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "offsets.npy", "manifest.json"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}"])
+def test_a_damaged_token_cache_names_its_file(made, tmp_path, refused, name, content):
+    shutil.copytree(made / "cache", tmp_path / "cache")
+    (file,) = (tmp_path / "cache").glob(f"*/{name}")
+    file.write_bytes(content)
+    told = refused("pretrain", made / "plan.yaml", f"data.cache={tmp_path / 'cache'}", "-o", tmp_path / "run")
+    assert str(file if content != b"{}" else file.parent) in told
+    assert "pickle" not in told
