@@ -19,6 +19,7 @@ from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
+from mabert.ops.transforms import is_mapped
 
 logger = logging.get_logger(__name__)
 
@@ -197,6 +198,8 @@ class MaBertModel(MaBertPreTrainedModel):
             attention["fused"] = mask
         elif mask.packing is not None:
             attention["packing"] = mask.packing
+        elif mask.keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
+            attention["attention_mask"] = mask.keys[:, None, None]
         else:
             whole = mask.keys is None  # in a captured graph some versions of transformers make a matrix of that
             attention["attention_mask"] = None if whole else create_bidirectional_mask(self.config, hidden, mask.keys)

@@ -13,11 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mabert.ops.transforms import is_mapped
+
 
 def is_tracing() -> bool:
-    """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
+    """Whether this code is being captured (compile, export, jit, CUDA graph) or runs for many inputs at once
+    (`torch.vmap`), so that it must not look at values."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True  # before CUDA is asked, which dynamo cannot capture
+    if is_mapped():
+        return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 

@@ -93,9 +93,7 @@ def selective_scan(
     if delta_bias is not None:
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
     floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
-    # What a transform wraps does not always say whether it wants gradients.
-    wanted = derivatives.is_transformed() or any(t is not None and t.requires_grad for t in floats)
-    keep_states = torch.is_grad_enabled() and wanted
+    keep_states = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
     y = derivatives.scan(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
     return y.to(u.dtype)
 
