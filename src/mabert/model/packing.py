@@ -48,7 +48,7 @@ class Packing:
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
-    _batches: dict[int | None, "Batches"] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
     # Neither maker makes inference tensors, of which nobody knows whether they were written to: operators would check
     # them anew in each layer.
@@ -171,9 +171,20 @@ class Packing:
                 it joins longer ones; None lets a sequence join others up to twice as long, so padding never outweighs
                 the tokens, and there are at most 1 + log2(longest) batches of any tokens.
         """
-        if spare not in self._batches:
-            self._batches[spare] = Batches.of(self, spare)
-        return self._batches[spare]
+        planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
+        if key not in planned:
+            planned[key] = Batches.of(self, spare)
+        return planned[key]
+
+
+class Plans:
+    """The batches that were planned for a packing so far.
+
+    Sharding (FSDP) copies what a module is given, dataclasses and dicts included; all copies share this.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[tuple[torch.device, int | None], Batches] = {}
 
 
 @dataclass(frozen=True)
