@@ -1,5 +1,6 @@
 """Threads and processes: they change how long a call takes, and nothing else."""
 
+import copy
 import ctypes
 import logging
 import mmap
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -140,6 +142,26 @@ def test_kernels_run_where_the_cache_cannot_be_written(
     with caplog.at_level(logging.WARNING):
         assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
     assert f"cannot be kept on disk ({told})" in caplog.text
+
+
+def test_compiling_is_told_of_and_reading_the_cache_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    from mabert.ops.cpu import kernel, reduce
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel, "_NOTICEABLE", 0.0)  # on a busy machine reading the cache takes long
+    monkeypatch.setattr(kernel.Notice, "_told", False)
+    compiled = kernel.Kernel(reduce._sum_parts)
+    read = copy.copy(compiled)
+    for made, told in ((compiled, ["compiling the CPU kernels", "compiled _sum_parts in"]), (read, [])):
+        monkeypatch.setattr(reduce, "_kernel", made)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == len(told)
+        assert all(message.startswith(start) for message, start in zip(messages, told, strict=True))
 
 
 def test_an_error_in_a_job_reaches_the_caller() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.event import Event, Listener, install_listener
 
 from mabert.ops import layout
 from mabert.ops.cpu.simd import add_atomically, load_shared
@@ -17,7 +18,7 @@ from mabert.ops.cpu.simd import add_atomically, load_shared
 logger = logging.getLogger(__name__)
 
 _LINGER = 1 << 16  # looks, some 100 microseconds
-_NOTICEABLE = 1.0  # seconds; loading a kernel from the cache stays below it
+_NOTICEABLE = 1.0  # seconds
 
 
 def _fingerprint() -> str:
@@ -57,6 +58,34 @@ def linger(calls: int) -> None:
             return
 
 
+class Notice(Listener):
+    """Tells, once in a process, that kernels are being compiled, if that takes a while; loading one that is in Numba's
+    cache is no compiling, however long it takes."""
+
+    _lock = threading.Lock()
+    _told = False
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._timers: list[threading.Timer] = []
+
+    def on_start(self, event: Event) -> None:
+        """Begins to wait; what a kernel calls is compiled within its own compiling."""
+        self._timers.append(threading.Timer(_NOTICEABLE, self._tell))
+        self._timers[-1].daemon = True
+        self._timers[-1].start()
+
+    def on_end(self, event: Event) -> None:
+        """Stops to wait."""
+        self._timers.pop().cancel()
+
+    def _tell(self) -> None:
+        with Notice._lock:
+            if not Notice._told:
+                Notice._told = True
+                logger.warning(self._text)
+
+
 class Kernel:
     """A function to be compiled on first use, without the interpreter lock, cached on disk where that is possible.
 
@@ -72,7 +101,6 @@ class Kernel:
                 linger(calls)
     """
 
-    _announced = False
     _lock = threading.Lock()
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -90,36 +118,26 @@ class Kernel:
 
     def _compile(self, args: tuple[Any, ...]) -> Callable[..., None]:
         started = time.perf_counter()
-        notice = threading.Timer(_NOTICEABLE, self._announce)
-        notice.daemon = True
-        notice.start()
-        try:
-            dispatcher = self._dispatcher()
-            no_jobs = np.zeros(3, np.int64)
+        dispatcher = self._dispatcher()
+        no_jobs = np.zeros(3, np.int64)
+        with install_listener("numba:compile", Notice("compiling the CPU kernels on their first use on this machine")):
             try:
                 dispatcher(no_jobs.ctypes.data, 0, *args)
             except OSError as error:  # Numba keeps what it compiled while it is first called
                 dispatcher = self._unkept(error)
                 dispatcher(no_jobs.ctypes.data, 0, *args)
-        finally:
-            notice.cancel()
         seconds = time.perf_counter() - started
-        if seconds > _NOTICEABLE:
+        if dispatcher.stats.cache_misses and seconds > _NOTICEABLE:
             logger.warning("compiled %s in %.1f s", self._function.__name__, seconds)
-        return dispatcher
+        ready: Callable[..., None] = dispatcher
+        return ready
 
-    def _dispatcher(self) -> Callable[..., None]:
+    def _dispatcher(self) -> Any:
         try:
             return njit(nogil=True, cache=True)(self._function)
         except RuntimeError as error:
             return self._unkept(error)
 
-    def _unkept(self, error: Exception) -> Callable[..., None]:
+    def _unkept(self, error: Exception) -> Any:
         logger.warning("the compiled kernels cannot be kept on disk (%s); set NUMBA_CACHE_DIR to a folder", error)
         return njit(nogil=True)(self._function)
-
-    @staticmethod
-    def _announce() -> None:
-        if not Kernel._announced:
-            Kernel._announced = True
-            logger.warning("compiling the CPU kernels on their first use on this machine; later runs find them cached")
