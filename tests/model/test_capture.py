@@ -70,3 +70,22 @@ def test_autocast_runs_the_operators_in_bfloat16_and_leaves_float32_gradients():
     expected = model(**batch).last_hidden_state
     # bfloat16 keeps 8 bits; LayerNorm brings the vectors to a length of about 1 a channel.
     assert (output - expected).abs().max() < 0.1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_traced_model_passes_torchs_own_check_and_says_the_same_of_other_batches(options, gradients):
+    model, batch = model_and_batch(MaBertForMaskedLM, **options, return_dict=False)
+    other = torch.randint(5, 90, (3, 31)), (torch.arange(31) < torch.tensor([[31], [20], [4]])).long()
+    with torch.set_grad_enabled(gradients):
+        traced = torch.jit.trace(model, tuple(batch.values()), strict=False)
+        (found,), (expected,) = traced(*other), model(*other)
+        shown = other[1].bool()
+        torch.testing.assert_close(found[shown], expected[shown], rtol=1e-5, atol=1e-5)
+        if gradients:
+            of_traced, of_model = (
+                torch.autograd.grad(logits[shown].square().mean(), model.mabert.layers.parameters())
+                for logits in (found, expected)
+            )
+            torch.testing.assert_close(of_traced, of_model, rtol=1e-4, atol=1e-6)

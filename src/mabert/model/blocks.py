@@ -48,8 +48,10 @@ class FeedForward(nn.Module):
     def activate(self, inner: Tensor) -> Tensor:
         """The activation; in inference in the place of what it is given, the largest tensor of a block."""
         in_place = IN_PLACE.get(type(self.activation))
+        # jit.trace runs a second time without gradients and wants the same graph.
+        free = not (torch.is_grad_enabled() or torch.jit.is_tracing())
         ours = isinstance(self.up, PackedLinear) or is_plain(self.up)  # else whoever made `inner` may have kept it
-        if in_place is None or torch.is_grad_enabled() or not (ours and is_bare(self.up) and is_bare(self.activation)):
+        if in_place is None or not (free and ours and is_bare(self.up) and is_bare(self.activation)):
             return self.activation(inner)
         return in_place(inner)
 

@@ -93,7 +93,9 @@ def selective_scan(
     if delta_bias is not None:
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
     floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
-    keep_states = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
+    # jit.trace runs a second time without gradients and wants the same graph.
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
+    keep_states = wanted or torch.jit.is_tracing()
     y = derivatives.scan(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
     return y.to(u.dtype)
 
