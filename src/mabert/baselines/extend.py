@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mabert.baselines.load import load_as_saved
+from mabert.baselines.load import load_as_saved, refuse_quantized
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
@@ -26,11 +26,12 @@ def extend(path: str | Path, length: int, output: str | Path) -> int:
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If it takes that length already, the folder holds something, or the model's `encoding.json` is
-            damaged.
+            damaged, or its weights are quantized.
     """
     folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already holds files; name another folder")
+    refuse_quantized(path)
     model, tokenizer = load_as_saved(path), load_tokenizer(str(path))
     encoding = Encoding.beside(path)
     family = family_of(model.config)

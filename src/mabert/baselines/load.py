@@ -79,6 +79,15 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return class_for("encoder", config)
 
 
+def refuse_quantized(path: str | Path) -> None:
+    """Raises ValueError for a model whose weights are quantized, which can be used as it is and not be changed."""
+    if config_fields(path).get("quantization_config") is not None:
+        raise ValueError(
+            f"{path} holds quantized weights, which can be neither trained nor extended; give the model they were made "
+            "of"
+        )
+
+
 def load_as_saved(path: str | Path) -> PreTrainedModel:
     """A model with the head it was saved with, in evaluation mode.
 
@@ -133,8 +142,9 @@ def with_new_head(path: str | Path, config: PreTrainedConfig) -> PreTrainedModel
 
     Raises:
         FileNotFoundError: As `load`.
-        ValueError: As `load`.
+        ValueError: As `load`, or if the weights are quantized.
     """
+    refuse_quantized(path)
     encoder = load("encoder", path, config=config, dtype=torch.float32)
     classifier = build("classifier", config)
     missing, unexpected = classifier.base_model.load_state_dict(encoder.state_dict(), strict=False)

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -103,7 +105,11 @@ def read_weights(
     kind: type[Model], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
 ) -> tuple[Model, dict[str, Any]]:
     """Reads a model without a word on the terminal, one at a time in this process; returns it and what transformers
-    says of its weights."""
+    says of its weights.
+
+    Raises:
+        ValueError: If a package that quantized them is not installed.
+    """
     with LOADING:
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
@@ -116,6 +122,8 @@ def read_weights(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
+        except ImportError as error:
+            raise ValueError(f"the weights in {path} need a package that is not installed here: {error}") from error
         finally:
             logging.set_verbosity(verbosity)
 
@@ -130,11 +138,19 @@ def check_finite(model: PreTrainedModel, path: str | Path) -> None:
         ValueError: Naming the file and the weight.
     """
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
-        if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
-            raise ValueError(
-                f"{weights_file(path)}: the weight {name} holds NaN or infinity; the training that wrote it diverged, "
-                "or the file is damaged"
-            )
+        for held in parts_of(weight):
+            if held.is_floating_point() and not held.sum().isfinite() and not held.isfinite().all():
+                raise ValueError(
+                    f"{weights_file(path)}: the weight {name} holds NaN or infinity; the training that wrote it "
+                    "diverged, or the file is damaged"
+                )
+
+
+def parts_of(weight: Tensor) -> list[Tensor]:
+    """A tensor itself, or what one of a class of its own is made of: a quantized weight's numbers and scales."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    return [part for name in weight.__tensor_flatten__()[0] for part in parts_of(getattr(weight, name))]
 
 
 def weights_file(path: str | Path) -> Path:

@@ -3,7 +3,7 @@
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import load, load_config
+from mabert.baselines.load import load, load_config, refuse_quantized
 from mabert.baselines.registry import family_of
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.train.recipe import PretrainRecipe, check_packing
@@ -27,6 +27,7 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -
         config = load_config(start, **changes)
     except ValueError as error:
         raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
+    refuse_quantized(start)
     if fingerprint(tokenizer) != fingerprint(load_tokenizer(start)):
         raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
     if len(tokenizer) > config.vocab_size:
