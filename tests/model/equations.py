@@ -170,16 +170,16 @@ class Equations:
         n = self.c.ssm_state_size
         rank = self.w[name + ".dt_proj.weight"].shape[1]
         coefficients = u @ self.w[name + ".x_proj.weight"].T
-        a = -np.exp(self.w[name + ".A_log"])
+        a = -np.exp(self.w[name + ".recurrence.A_log"])
         state = np.zeros_like(a)
         out = np.zeros_like(u)
         for t in range(u.shape[0]):
             if not keep[t]:
                 continue
             d, bt, ct = coefficients[t, :rank], coefficients[t, rank : rank + n], coefficients[t, rank + n :]
-            delta = softplus(self.w[name + ".dt_proj.weight"] @ d + self.w[name + ".delta_bias"])
+            delta = softplus(self.w[name + ".dt_proj.weight"] @ d + self.w[name + ".recurrence.delta_bias"])
             state = np.exp(delta[:, None] * a) * state + delta[:, None] * bt[None, :] * u[t][:, None]
-            out[t] = state @ ct + self.w[name + ".D"] * u[t]
+            out[t] = state @ ct + self.w[name + ".recurrence.D"] * u[t]
         return out
 
 

@@ -14,7 +14,7 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import encoder
-from mabert.model.mamba import MambaMixer, SelectiveCore
+from mabert.model.mamba import MambaMixer, Recurrence
 from mabert.model.masking import PaddingMask, tokens_of
 from mabert.model.packing import Packing
 from mabert.model.pooling import first_token, mean_of_tokens
@@ -127,8 +127,8 @@ def test_the_recurrence_is_made_in_float32(dtype, tmp_path):
     longer.save_pretrained(tmp_path)
     added = MaBertModel.from_pretrained(tmp_path, layer_pattern="MTMM", dtype=dtype)
     for made in (model, added):
-        found = [module for module in made.modules() if isinstance(module, SelectiveCore)]
-        kinds = {getattr(core, name).dtype for core in found for name in SelectiveCore.FLOAT32}
+        found = [module for module in made.modules() if isinstance(module, Recurrence)]
+        kinds = {getattr(core, name).dtype for core in found for name in Recurrence.FLOAT32}
         assert kinds == {torch.float32}
         assert {module.in_proj.weight.dtype for module in made.modules() if isinstance(module, MambaMixer)} == {dtype}
         steps = torch.cat([torch.nn.functional.softplus(core.delta_bias) for core in found])

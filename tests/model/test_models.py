@@ -28,7 +28,7 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import attention as attention_module
-from mabert.model.mamba import DT_INIT_FLOOR, SelectiveCore, in_halves
+from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore, in_halves
 from mabert.ops import softmax_attention, use_backend
 from tests.model.helpers import VOCAB, build, config, ids, run
 
@@ -77,13 +77,13 @@ def test_mamba_parameters_start_as_in_mamba_1():
     torch.manual_seed(0)
     model = MaBertModel(config(hidden_size=256, ssm_state_size=5, layer_pattern="M", num_attention_heads=4))
     (core,) = cores(model)
-    step = torch.nn.functional.softplus(core.delta_bias)
+    step = torch.nn.functional.softplus(core.recurrence.delta_bias)
     assert step.min() >= 1e-3 * 0.999
     assert step.max() <= 1e-1 * 1.001
     middle = step.log().median().item()
     assert abs(middle - (math.log(1e-3) + math.log(1e-1)) / 2) < 0.5
-    torch.testing.assert_close(core.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
-    assert torch.equal(core.D, torch.ones(512))
+    torch.testing.assert_close(core.recurrence.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
+    assert torch.equal(core.recurrence.D, torch.ones(512))
     assert core.dt_proj.weight.abs().max() <= 16**-0.5
     assert core.conv_bias.abs().max() <= 0.5
     assert core.conv_bias.std() > 0.1
@@ -95,8 +95,8 @@ def test_loading_and_initialising_again_keep_the_recurrence(tmp_path):
     model.save_pretrained(tmp_path)
     again = MaBertForSequenceClassification.from_pretrained(tmp_path)
     for old, new in zip(cores(model), cores(again), strict=True):
-        for name in SelectiveCore.FLOAT32:
-            assert torch.equal(getattr(old, name), getattr(new, name))
+        for name in Recurrence.FLOAT32:
+            assert torch.equal(getattr(old.recurrence, name), getattr(new.recurrence, name))
     before = copy.deepcopy(cores(again)[0].state_dict())
     again.init_weights()
     after = cores(again)[0].state_dict()
@@ -107,9 +107,9 @@ def test_loading_and_initialising_again_keep_the_recurrence(tmp_path):
 def test_the_recurrence_stays_float32_in_short_floats(dtype, tmp_path):
     model = build(MaBertModel, config(), dtype=torch.float32)
     model.save_pretrained(tmp_path)
-    reference = [getattr(core, name).clone() for core in cores(model) for name in SelectiveCore.FLOAT32]
+    reference = [getattr(core.recurrence, name).clone() for core in cores(model) for name in Recurrence.FLOAT32]
     for short in (MaBertModel.from_pretrained(tmp_path, dtype=dtype), copy.deepcopy(model).to(dtype)):
-        kept = [getattr(core, name) for core in cores(short) for name in SelectiveCore.FLOAT32]
+        kept = [getattr(core.recurrence, name) for core in cores(short) for name in Recurrence.FLOAT32]
         assert all(torch.equal(a, b) for a, b in zip(reference, kept, strict=True))
         assert short.layers[0].mixer.in_proj.weight.dtype == dtype
         out = short(batch()).last_hidden_state

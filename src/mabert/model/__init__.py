@@ -46,7 +46,7 @@ def register() -> None:
     decides which labels a model is trained with.
     """
     AutoConfig.register(MaBertConfig.model_type, MaBertConfig, exist_ok=True)
-    renamed = [WeightRenaming(rf"\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]
+    renamed = [WeightRenaming(rf"(?<!\.recurrence)\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]
     register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
     for auto, names, model in (
         (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),

@@ -16,9 +16,10 @@ from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
-from mabert.model.mamba import MambaMixer, SelectiveCore
+from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
+from mabert.ops.transforms import is_mapped
 
 logger = logging.get_logger(__name__)
 
@@ -30,10 +31,10 @@ class MaBertPreTrainedModel(PreTrainedModel):
     config: MaBertConfig
     base_model_prefix = "mabert"
     supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar = ["MaBertEmbeddings", "MambaBlock", "TransformerBlock"]
+    _no_split_modules: ClassVar = ["MaBertEmbeddings", "MambaBlock", "TransformerBlock", "Recurrence"]
     _supports_sdpa = True
     _supports_attention_backend = True
-    _keep_in_fp32_modules_strict: ClassVar = list(SelectiveCore.FLOAT32)
+    _keep_in_fp32_modules_strict: ClassVar = list(Recurrence.FLOAT32)
     _can_record_outputs: ClassVar = {"hidden_states": ResidualBlock, "attentions": [SelfAttention, MambaMixer]}
 
     @torch.no_grad()
@@ -197,6 +198,8 @@ class MaBertModel(MaBertPreTrainedModel):
             attention["fused"] = mask
         elif mask.packing is not None:
             attention["packing"] = mask.packing
+        elif mask.keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
+            attention["attention_mask"] = mask.keys[:, None, None]
         else:
             whole = mask.keys is None  # in a captured graph some versions of transformers make a matrix of that
             attention["attention_mask"] = None if whole else create_bidirectional_mask(self.config, hidden, mask.keys)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.utils import logging
 
 from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
@@ -15,6 +16,8 @@ from mabert.model.masking import PaddingMask
 from mabert.model.packing import is_tracing
 from mabert.model.prepack import PackedLinear
 from mabert.ops import depthwise_conv1d, selective_scan
+
+logger = logging.get_logger(__name__)
 
 DIRECTIONS = {
     "forward": ("forward",),
@@ -26,9 +29,16 @@ DT_INIT_FLOOR = 1e-4
 """Smallest step size an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
 
 
-SAVED_NAMES = {"dt_proj": "dt_proj.weight"}
-"""What files of weights call a core's weights that go by other names in it: the step size's projection, which is a
-layer now and was a parameter, is saved as it was."""
+SHORT = (torch.bfloat16, torch.float16)
+
+SAVED_NAMES = {
+    "dt_proj": "dt_proj.weight",
+    "A_log": "recurrence.A_log",
+    "D": "recurrence.D",
+    "delta_bias": "recurrence.delta_bias",
+}
+"""What files of weights call a core's weights that go by other names in it: those of modules that a core once did
+without are saved as they were."""
 
 
 class CoreOutput(NamedTuple):
@@ -39,46 +49,92 @@ class CoreOutput(NamedTuple):
     attention: Tensor | None
 
 
+class Recurrence(nn.Module):
+    """The selective scan (Eq. 8) and its own parameters.
+
+    They stay float32 when the model is made in a shorter float or moved to one: the recurrence multiplies exp(Δ A) over
+    thousands of steps, and Mamba-1 is known to need them so. A module of their own they are since sharding (FSDP) wants
+    one dtype and one precision a module.
+    """
+
+    FLOAT32 = ("A_log", "D", "delta_bias")
+
+    def __init__(self, channels: int, states: int) -> None:
+        super().__init__()
+        wide = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.delta_bias = nn.Parameter(torch.empty(channels, dtype=wide))
+        self.A_log = nn.Parameter(torch.empty(channels, states, dtype=wide))
+        self.D = nn.Parameter(torch.empty(channels, dtype=wide))
+
+    def forward(
+        self, steps: tuple[Tensor, ...], z: Tensor, mask: PaddingMask, *, reverse: bool, heads: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scans; returns SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for.
+
+        Args:
+            steps: ũ and Δ before its bias, both (batch, time, D_m), B and C, both (batch, time, N).
+            z: Gating path (batch, time, D_m).
+            mask: The batch's padding.
+            reverse: Whether to scan from the end.
+            heads: See `SelectiveCore.forward`.
+        """
+        if self.A_log.dtype in SHORT:
+            logger.warning_once(
+                f"the recurrence's parameters are computed with in {self.A_log.dtype}, and it needs float32: give the "
+                "modules of class Recurrence a precision of their own (docs/ecosystem.md)"
+            )
+        u, delta, B, C = steps
+        inputs, bias, inner = (u, delta, -self.A_log.exp(), B, C, self.D), self.delta_bias, mask.inner
+        boundaries = mask.cu_seqlens
+        gated = selective_scan(*inputs, z, delta_bias=bias, mask=inner, cu_seqlens=boundaries, reverse=reverse)
+        attention = None
+        if heads is not None:
+            attention = hidden_attention(*inputs, heads=heads, delta_bias=bias, mask=inner, reverse=reverse)
+        return gated, attention
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Recurrence":
+        kept = {name: getattr(self, name).data for name in self.FLOAT32}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            parameter = getattr(self, name)
+            if parameter.dtype in SHORT and value.dtype == torch.float32:
+                parameter.data = value.to(parameter.device)
+        return self
+
+
 class SelectiveCore(nn.Module):
     """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
 
     Local mixing is a call of this module without a gate, the rest a call with one: accelerate loads offloaded weights
     when a module is called.
-
-    `A_log`, `D` and `delta_bias` stay float32 when the model is made in a shorter float or moved to one: the recurrence
-    multiplies exp(Δ A) over thousands of steps, and Mamba-1 is known to need them so.
     """
-
-    FLOAT32 = ("A_log", "D", "delta_bias")
 
     def __init__(self, config: MaBertConfig, direction: str) -> None:
         super().__init__()
         channels, states, rank = config.ssm_inner_size, config.ssm_state_size, config.ssm_dt_rank
         assert rank is not None
-        wide = torch.promote_types(torch.get_default_dtype(), torch.float32)
         self.reverse = direction == "backward"
         self.conv_mode = config.ssm_conv_mode
         self.split = (rank, states, states)
         self.dt_range = (config.ssm_dt_min, config.ssm_dt_max)
         self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
         self.conv_bias = nn.Parameter(torch.empty(channels))
+        self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
         self.dt_proj = nn.Linear(rank, channels, bias=False)
-        self.delta_bias = nn.Parameter(torch.empty(channels, dtype=wide))
-        self.A_log = nn.Parameter(torch.empty(channels, states, dtype=wide))
-        self.D = nn.Parameter(torch.empty(channels, dtype=wide))
         self.register_load_state_dict_pre_hook(rename_saved)
 
     @torch.no_grad()
     def init_weights(self) -> None:
         """Mamba-1's initialisation (Gu and Dao, 2023): softplus(Δ bias) log-uniform over the range of step sizes, A =
         -(1..N), D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
-        channels, states = self.A_log.shape
+        scan = self.recurrence
+        channels, states = scan.A_log.shape
         low, high = (math.log(bound) for bound in self.dt_range)
-        step = torch.empty_like(self.delta_bias).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
-        init.copy_(self.delta_bias, step + torch.log(-torch.expm1(-step)))
-        init.copy_(self.A_log, torch.arange(1, states + 1, dtype=torch.float32).log().expand(channels, states))
-        init.ones_(self.D)
+        step = torch.empty_like(scan.delta_bias).uniform_(low, high).exp().clamp(min=DT_INIT_FLOOR)
+        init.copy_(scan.delta_bias, step + torch.log(-torch.expm1(-step)))
+        init.copy_(scan.A_log, torch.arange(1, states + 1, dtype=torch.float32).log().expand(channels, states))
+        init.ones_(scan.D)
         bound = self.dt_proj.in_features**-0.5
         init.uniform_(self.dt_proj.weight, -bound, bound)
         bound = self.conv_weight.shape[1] ** -0.5
@@ -115,45 +171,9 @@ class SelectiveCore(nn.Module):
     def scan(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None) -> CoreOutput:
         """Eqs. 6 to 8, one sequence per row; see `forward`."""
         d, B, C = self.x_proj(u).split(self.split, dim=-1)
-        delta = self.dt_proj(d)
-        A = -self.A_log.exp()
-        gated = selective_scan(
-            u,
-            delta,
-            A,
-            B,
-            C,
-            self.D,
-            z,
-            delta_bias=self.delta_bias,
-            mask=mask.inner,
-            cu_seqlens=mask.cu_seqlens,
-            reverse=self.reverse,
-        )
-        attention = None
-        if heads is not None:
-            attention = hidden_attention(
-                u,
-                delta,
-                A,
-                B,
-                C,
-                self.D,
-                heads=heads,
-                delta_bias=self.delta_bias,
-                mask=mask.inner,
-                reverse=self.reverse,
-            )
+        steps = (u, self.dt_proj(d), B, C)
+        gated, attention = self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads)
         return CoreOutput(gated, u, attention)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SelectiveCore":
-        kept = {name: getattr(self, name).data for name in self.FLOAT32}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            parameter = getattr(self, name)
-            if parameter.dtype in (torch.bfloat16, torch.float16) and value.dtype == torch.float32:
-                parameter.data = value.to(parameter.device)
-        return self
 
 
 def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:

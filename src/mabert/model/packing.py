@@ -13,11 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mabert.ops.transforms import is_mapped
+
 
 def is_tracing() -> bool:
-    """Whether this code is being captured (compile, export, jit, CUDA graph), so that it must not look at values."""
+    """Whether this code is being captured (compile, export, jit, CUDA graph) or runs for many inputs at once
+    (`torch.vmap`), so that it must not look at values."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True  # before CUDA is asked, which dynamo cannot capture
+    if is_mapped():
+        return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
@@ -43,7 +48,7 @@ class Packing:
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
-    _batches: dict[int | None, "Batches"] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
     # Neither maker makes inference tensors, of which nobody knows whether they were written to: operators would check
     # them anew in each layer.
@@ -166,9 +171,20 @@ class Packing:
                 it joins longer ones; None lets a sequence join others up to twice as long, so padding never outweighs
                 the tokens, and there are at most 1 + log2(longest) batches of any tokens.
         """
-        if spare not in self._batches:
-            self._batches[spare] = Batches.of(self, spare)
-        return self._batches[spare]
+        planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
+        if key not in planned:
+            planned[key] = Batches.of(self, spare)
+        return planned[key]
+
+
+class Plans:
+    """The batches that were planned for a packing so far.
+
+    Sharding (FSDP) copies what a module is given, dataclasses and dicts included; all copies share this.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[tuple[torch.device, int | None], Batches] = {}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mabert.model.bare import is_plain
 from mabert.model.packing import is_tracing
+from mabert.ops.transforms import is_transformed
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -65,10 +66,13 @@ class PackedLinear(nn.Module):
 
         Raises:
             RuntimeError: If the input wants gradients or is of another dtype (autocast casts it as it does for
-                `nn.Linear`), or a graph is being captured.
+                `nn.Linear`), a graph is being captured, or a transform of `torch.func` or forward mode is on.
         """
-        if is_tracing():
-            raise RuntimeError("a prepacked model is in no graph of torch.compile or torch.export; load it again")
+        if is_tracing() or is_transformed():
+            raise RuntimeError(
+                "a prepacked model is in no graph of torch.compile or torch.export and under no transform of "
+                "torch.func; load it again"
+            )
         if torch.is_autocast_enabled("cpu"):
             input = input.to(torch.get_autocast_dtype("cpu"))
         if input.dtype != self.dtype:

@@ -7,9 +7,9 @@ backend serves a call is told by `explain` and set by `use_backend`.
 import torch
 from torch import Tensor
 
+from mabert.ops import derivatives
 from mabert.ops.backends import Choice, SlowBackendWarning, attention_pays, explain, requested_backend, use_backend
 from mabert.ops.checks import check_float, check_input, check_matrix, check_steps, widen
-from mabert.ops.library import attention_op, conv_op, scan_op
 
 __all__ = [
     "HEAD_SIZE_STEP",
@@ -94,7 +94,7 @@ def selective_scan(
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
     floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
     keep_states = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
-    y, _ = scan_op(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
+    y = derivatives.scan(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
     return y.to(u.dtype)
 
 
@@ -145,8 +145,8 @@ def depthwise_conv1d(
         raise ValueError(f"mode must be 'causal' or 'centered', got {mode!r}")
     if activation not in ("silu", None):
         raise ValueError(f"activation must be 'silu' or None, got {activation!r}")
-    wide = (widen(u), widen(weight), widen(bias))
-    return conv_op(*wide, mask, cu_seqlens, mode, activation == "silu", reverse, requested_backend()).to(u.dtype)
+    wide, silu = (widen(u), widen(weight), widen(bias)), activation == "silu"
+    return derivatives.conv(*wide, mask, cu_seqlens, mode, silu, reverse, requested_backend()).to(u.dtype)
 
 
 def softmax_attention(
@@ -209,4 +209,4 @@ def softmax_attention(
             "torch.nn.functional.scaled_dot_product_attention"
         )
     wide = (widen(query), widen(key), widen(value))
-    return attention_op(*wide, heads, scale, mask, cu_seqlens, window, requested_backend()).to(query.dtype)
+    return derivatives.attention(*wide, heads, scale, mask, cu_seqlens, window, requested_backend()).to(query.dtype)

@@ -1,9 +1,11 @@
-"""The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast.
+"""The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast. How
+one is the derivative of the other stands in `mabert.ops.derivatives`.
 
 Each op takes the name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the
 backend that served the forward.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +32,7 @@ def _kernels(name: str) -> Any:
     return cpu
 
 
-def _spread(gradients: list[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
+def spread(gradients: Sequence[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
     """Give each input its gradient, and None to those that were not given."""
     remaining = iter(gradients)
     return [None if tensor is None else next(remaining) for tensor in inputs]
@@ -52,6 +54,27 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Tensor]) -> list[Te
 
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(run).result()
+
+
+def reference_scan(*arguments: Any) -> Tensor:
+    """The reference, by the arguments of `scan_op`."""
+    u, delta, A, B, C, D, z, bias, mask, cu_seqlens, softplus, reverse, *_ = arguments
+    options = {"delta_softplus": softplus, "mask": mask, "cu_seqlens": cu_seqlens, "reverse": reverse}
+    return reference.selective_scan(u, delta, A, B, C, D, z, delta_bias=bias, **options)
+
+
+def reference_conv(*arguments: Any) -> Tensor:
+    """The reference, by the arguments of `conv_op`."""
+    u, weight, bias, mask, cu_seqlens, mode, silu, reverse, *_ = arguments
+    options = {"mode": mode, "activation": "silu" if silu else None, "reverse": reverse}
+    return reference.depthwise_conv1d(u, weight, bias, mask=mask, cu_seqlens=cu_seqlens, **options)
+
+
+def reference_attention(*arguments: Any) -> Tensor:
+    """The reference, by the arguments of `attention_op`."""
+    query, key, value, heads, scale, mask, cu_seqlens, window, *_ = arguments
+    options = {"scale": scale, "mask": mask, "cu_seqlens": cu_seqlens, "window": window}
+    return reference.softmax_attention(query, key, value, heads, **options)
 
 
 @torch.library.custom_op("mabert::selective_scan", mutates_args=())
@@ -77,20 +100,7 @@ def scan_op(
     if choice.name != "reference":
         inputs = (u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
         return _kernels(choice.name).scan_forward(*inputs, keep_states=keep_states)
-    y = reference.selective_scan(
-        u,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias=delta_bias,
-        delta_softplus=delta_softplus,
-        mask=mask,
-        cu_seqlens=cu_seqlens,
-        reverse=reverse,
-    )
+    y = reference_scan(u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
     return y.contiguous(), u.new_empty(0, dtype=torch.float32)
 
 
@@ -143,16 +153,8 @@ def scan_backward_op(
         return _kernels(name).scan_backward(grad, states, *inputs)
 
     def scan(*inputs: Tensor) -> Tensor:
-        required, optional = list(inputs[:5]), _spread(list(inputs[5:]), D, z, delta_bias)
-        return reference.selective_scan(
-            *required,
-            *optional[:2],
-            delta_bias=optional[2],
-            delta_softplus=delta_softplus,
-            mask=mask,
-            cu_seqlens=cu_seqlens,
-            reverse=reverse,
-        )
+        floats = spread(list(inputs), u, delta, A, B, C, D, z, delta_bias)
+        return reference_scan(*floats, mask, cu_seqlens, delta_softplus, reverse)
 
     return _differentiate(scan, grad, _present(u, delta, A, B, C, D, z, delta_bias))
 
@@ -178,22 +180,6 @@ def _(
     return [tensor.new_empty(tensor.shape) for tensor in _present(u, delta, A, B, C, D, z, delta_bias)]
 
 
-def _save_scan(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, delta_softplus, reverse, _, backend = inputs
-    ctx.save_for_backward(output[1], *tensors)
-    ctx.mark_non_differentiable(output[1])
-    ctx.flags = (delta_softplus, reverse, backend)
-
-
-def _scan_gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    states, *tensors = ctx.saved_tensors
-    gradients = torch.ops.mabert.selective_scan_backward(grad, states, *tensors, *ctx.flags)
-    return (*_spread(gradients, *tensors[:8]), *[None] * 6)
-
-
-scan_op.register_autograd(_scan_gradients, setup_context=_save_scan)
-
-
 @torch.library.custom_op("mabert::depthwise_conv1d", mutates_args=())
 def conv_op(
     u: Tensor,
@@ -211,16 +197,7 @@ def conv_op(
     warn_if_slow(choice)
     if choice.name != "reference":
         return _kernels(choice.name).conv_forward(u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
-    return reference.depthwise_conv1d(
-        u,
-        weight,
-        bias,
-        mode=mode,
-        activation="silu" if silu else None,
-        mask=mask,
-        cu_seqlens=cu_seqlens,
-        reverse=reverse,
-    ).contiguous()
+    return reference_conv(u, weight, bias, mask, cu_seqlens, mode, silu, reverse).contiguous()
 
 
 @conv_op.register_fake
@@ -257,14 +234,7 @@ def conv_backward_op(
         return _kernels(name).conv_backward(grad, u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
 
     def conv(*inputs: Tensor) -> Tensor:
-        return reference.depthwise_conv1d(
-            *inputs,
-            mode=mode,
-            activation="silu" if silu else None,
-            mask=mask,
-            cu_seqlens=cu_seqlens,
-            reverse=reverse,
-        )
+        return reference_conv(*spread(list(inputs), u, weight, bias), mask, cu_seqlens, mode, silu, reverse)
 
     return _differentiate(conv, grad, _present(u, weight, bias))
 
@@ -285,21 +255,6 @@ def _(
     return [tensor.new_empty(tensor.shape) for tensor in _present(u, weight, bias)]
 
 
-def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, mode, silu, reverse, backend = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.flags = (mode, silu, reverse, backend)
-
-
-def _conv_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = ctx.saved_tensors
-    gradients = torch.ops.mabert.depthwise_conv1d_backward(grad, *tensors, *ctx.flags)
-    return (*_spread(gradients, *tensors[:3]), *[None] * 6)
-
-
-conv_op.register_autograd(_conv_gradients, setup_context=_save_conv)
-
-
 @torch.library.custom_op("mabert::softmax_attention", mutates_args=())
 def attention_op(
     query: Tensor,
@@ -317,9 +272,7 @@ def attention_op(
     warn_if_slow(choice)
     if choice.name == "cpu":
         return _kernels(choice.name).attention(query, key, value, heads, scale, mask, cu_seqlens, window)
-    return reference.softmax_attention(
-        query, key, value, heads, scale=scale, mask=mask, cu_seqlens=cu_seqlens, window=window
-    ).contiguous()
+    return reference_attention(query, key, value, heads, scale, mask, cu_seqlens, window).contiguous()
 
 
 @attention_op.register_fake

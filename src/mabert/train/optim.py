@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from mabert.model.mamba import SelectiveCore
+from mabert.model.mamba import Recurrence
 
 
 def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str]:
@@ -24,6 +24,6 @@ def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str
         return [name for name, _ in model.named_parameters()]
     spared: set[int] = set()
     for module in model.modules():
-        if isinstance(module, SelectiveCore):
-            spared.update(id(getattr(module, name)) for name in SelectiveCore.FLOAT32)
+        if isinstance(module, Recurrence):
+            spared.update(id(getattr(module, name)) for name in Recurrence.FLOAT32)
     return [name for name, parameter in model.named_parameters() if parameter.ndim > 1 and id(parameter) not in spared]

@@ -1,0 +1,98 @@
+"""Models sharded by FSDP2: padded batches, mixed precision with the recurrence in float32, models in bfloat16."""
+
+import pytest
+import torch
+from torch import distributed, multiprocessing
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from mabert import MaBertForSequenceClassification
+from mabert.model import packing
+from mabert.model.mamba import Recurrence
+from tests.model.helpers import build, config
+
+TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+LABELS = torch.tensor([0, 1])
+SHORT = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def model_of(dtype):
+    return build(MaBertForSequenceClassification, config(layer_pattern="MTT"), dtype=torch.float32).to(dtype)
+
+
+def shard(model, policy, apart=True):
+    """As docs/ecosystem.md says; every process has its share of each parameter."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for module in model.modules():
+        if apart and isinstance(module, Recurrence):
+            fully_shard(module, mesh=mesh)
+    for layer in model.mabert.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def gradients_of(model, rows=slice(None)):
+    model(TOKENS[rows], MASK[rows], labels=LABELS[rows]).loss.backward()
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: grad.full_tensor() if hasattr(grad, "full_tensor") else grad for name, grad in grads.items()}
+
+
+def check(dtype, policy, rows=slice(None)):
+    """Compares gradients of the sharded model, of which each process has some rows, with those of the whole model."""
+    expected = gradients_of(model_of(dtype if policy is None else torch.bfloat16))
+    model, seen = model_of(dtype), set()
+    shard(model, policy or MixedPrecisionPolicy())
+    for module in model.modules():
+        if isinstance(module, Recurrence):
+            module.register_forward_pre_hook(lambda module, _: seen.update(held.dtype for held in module.parameters()))
+    found = gradients_of(model, rows)
+    assert seen == {torch.float32}
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 and policy is None else {"rtol": 0.05, "atol": 0.01}
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name].float(), grad.float(), **close, msg=lambda told, name=name: name + told)
+
+
+CASES = [(torch.float32, None), (torch.float32, SHORT), (torch.bfloat16, None), (torch.bfloat16, SHORT)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    store = tmp_path_factory.mktemp("group") / "store"
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("dtype", "policy"), CASES)
+def test_a_padded_batch_trains_with_the_recurrence_in_float32(alone, dtype, policy):
+    check(dtype, policy)
+
+
+def test_a_recurrence_in_a_short_float_is_warned_of(alone, caplog):
+    model = model_of(torch.float32)
+    shard(model, SHORT, apart=False)
+    model(TOKENS, MASK)
+    assert "the recurrence's parameters are computed with in torch.bfloat16, and it needs float32" in caplog.text
+
+
+def test_batches_of_a_packed_row_are_planned_once(alone, monkeypatch):
+    planned, plan = [], packing.Batches.of
+    monkeypatch.setattr(packing.Batches, "of", lambda *given: planned.append(given) or plan(*given))
+    model = model_of(torch.float32)
+    shard(model, SHORT)
+    model(TOKENS, MASK)
+    assert len(planned) == 1
+
+
+def in_a_process(rank, store):
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for dtype, policy in CASES:
+        check(dtype, policy, slice(rank, rank + 1))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_gradients_of_one(tmp_path):
+    multiprocessing.spawn(in_a_process, (tmp_path / "store",), 2)
