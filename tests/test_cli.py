@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,6 +235,21 @@ def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tm
     assert cli.main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
     sys.stdout.flush()
     assert r"f1 of '\u8d1f\u9762': " in shown.getvalue().decode("cp1252")
+
+
+def test_a_recipe_may_be_a_pipe_and_what_is_read_twice_is_told_apart(capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("training: {step: 3}\n",))
+    writer.start()
+    code, _, err = run(capsys, "pretrain", tmp_path / "pipe", "-o", tmp_path / "run")
+    writer.join()
+    assert (code, err) == (2, "mabert: unknown field 'training.step'; did you mean 'training.steps'?\n")
+    for command in (["report", tmp_path / "pipe"], ["study", "grid", tmp_path / "pipe"]):
+        code, _, err = run(capsys, *command)
+        assert (code, err.splitlines()) == (
+            2,
+            [f"mabert: {tmp_path}/pipe: a pipe, which can be read once; write what comes from it to a file"],
+        )
 
 
 def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch):

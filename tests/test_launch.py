@@ -1,5 +1,6 @@
 """The launcher: what torch reads when it is loaded is set before, unless the person says otherwise."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -33,18 +34,46 @@ def test_what_torch_reads_when_it_is_loaded_is_set_before(name, given, seen):
     assert done.stdout.splitlines()[-1] == f"{seen} 0"
 
 
-def test_help_loads_next_to_no_library():
+def run(*arguments):
+    """What a command says, its exit code, and the packages that were loaded."""
     program = (
-        "import sys, mabert_launch\n"
-        "sys.argv = ['mabert', '--help']\n"
-        "try:\n"
-        "    mabert_launch.main()\n"
-        "except SystemExit:\n"
-        "    print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))\n"
+        "import atexit, sys, mabert_launch\n"
+        f"sys.argv = ['mabert', *{arguments!r}]\n"
+        "tell = lambda: print({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))\n"
+        "atexit.register(tell)\n"
+        "sys.exit(mabert_launch.main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")}
-    assert loaded - {"mabert", "mabert_launch"} <= {"filelock", "safetensors"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return done.stderr, done.returncode, ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+def test_help_loads_next_to_no_library():
+    _, code, loaded = run("--help")
+    assert code == 0
+    assert {name for name in loaded if name[0] != "_"} <= {"mabert", "mabert_launch", "filelock", "safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("embed nowhere", "no model folder nowhere"),
+        ("predict MODEL none.txt", "none.txt: no such file"),
+        ("pretrain nothing -o run", "no recipe 'nothing'"),
+        ("pretrain mini -o run training.step=3", "did you mean 'training.steps'?"),
+        ("finetune MODEL --train none.csv -o run", "none.csv: no such file"),
+        ("study pattern --scale huge", "no file 'huge'"),
+        ("bench models --texts a=b", "texts is for `bench lengths`"),
+    ],
+)
+def test_what_needs_no_model_is_refused_without_torch(tmp_path, monkeypatch, command, told):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    error, code, loaded = run(*command.replace("MODEL", "model").split())
+    assert code == 2
+    assert told in error
+    assert len(error.splitlines()) == 1
+    assert not loaded & {"torch", "transformers", "datasets"}
 
 
 def test_the_command_is_the_launcher():

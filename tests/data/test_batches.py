@@ -21,6 +21,7 @@ from tests.model.helpers import build, config
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 100), st.none() | st.integers(0, 5), st.booleans(), st.booleans())
 def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, tokens, seed, grouped, padded):

@@ -23,6 +23,7 @@ def model_and_batch(cls=MaBertModel, **options):
     return model, {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_compiled_model_is_one_graph_and_says_the_same(options):
     model, batch = model_and_batch(MaBertForMaskedLM, **options)
@@ -40,6 +41,7 @@ def test_a_compiled_model_is_one_graph_and_says_the_same(options):
         torch.testing.assert_close(compiled_gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_an_exported_model_takes_other_lengths_and_has_one_node_for_each_operator(options):
     model, batch = model_and_batch(**options)

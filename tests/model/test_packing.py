@@ -513,6 +513,7 @@ def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
             same(answer, model(text.unsqueeze(0)).logits[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.fixed_dictionaries(

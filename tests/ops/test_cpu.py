@@ -9,18 +9,24 @@ from hypothesis import HealthCheck, given, settings
 from tests.ops.agreement import assert_agrees, assert_same_are_finite
 from tests.ops.cases import PLAIN, Case, convolutions, plain_scan, scans
 
-SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+HALVES = pytest.mark.parametrize("half", [1, 2])
+"""Of the examples, so that no test is long."""
+
+
+@HALVES
 @SETTINGS
-@given(scans())
-def test_scan_agrees_with_the_reference(case: Case) -> None:
+@given(case=scans())
+def test_scan_agrees_with_the_reference(half: int, case: Case) -> None:
     assert_agrees(case)
 
 
+@HALVES
 @SETTINGS
-@given(convolutions())
-def test_convolution_agrees_with_the_reference(case: Case) -> None:
+@given(case=convolutions())
+def test_convolution_agrees_with_the_reference(half: int, case: Case) -> None:
     assert_agrees(case)
 
 

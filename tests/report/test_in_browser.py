@@ -70,6 +70,9 @@ top.document.title = [
 PHONE, SHEET = 390, 718  # CSS pixels: of a phone, and of A4 less a centimetre on each side
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """The title that the script left on a page of two tables, and what the page logged."""
@@ -137,7 +140,6 @@ def report(results, tmp_path_factory):
     return text
 
 
-@pytest.mark.slow
 def test_the_whole_report_works_on_a_phone(report, tmp_path):
     text = report.replace("</body>", f"<script>{WHOLE}</script></body>")
     told, logged = browsed(tmp_path / "page.html", text, PHONE)
@@ -148,7 +150,6 @@ def test_the_whole_report_works_on_a_phone(report, tmp_path):
     assert figures >= 10
 
 
-@pytest.mark.slow
 def test_in_print_every_fold_is_open_and_no_table_is_clipped(report, tmp_path):
     text = report.replace("</body>", f"<script>{PRINTED}</script></body>")
     told, logged = browsed(tmp_path / "page.html", text, SHEET)

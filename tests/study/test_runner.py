@@ -28,6 +28,7 @@ from mabert.study.results import gathered, pretrained, results_file, write_resul
 from mabert.study.runner import Runner
 from mabert.study.work import BUSY, STOPPED, serve
 from mabert.train import classifier, trainer
+from mabert.train.checkpoint import MANIFEST, seal
 from tests.study.helpers import FINETUNE, inference, planned, world, written
 
 LOSS = 4.3362
@@ -152,6 +153,8 @@ def mark(files, loss):
     """Leaves a mark in the checkpoints, which a training that goes on from one carries along."""
     for state in files.run.glob("checkpoint-*/trainer_state.json"):
         change(state, lambda content: content["log_history"].insert(0, {"step": 0, "loss": loss}))
+        (state.parent / MANIFEST).unlink()
+        seal(state.parent)
 
 
 def marks(files):

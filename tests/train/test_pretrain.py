@@ -385,6 +385,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, error):
 
     def full(self, folder, **options):
         if "checkpoint-8" in str(folder):
+            Path(folder).mkdir(parents=True)
             (Path(folder) / "model.safetensors").write_bytes(b"half")
             raise error
         real(self, folder, **options)

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         complain(one_line(error))
         return BAD_INPUT
-    quiet_libraries()
+    write_messages()
     try:
         options.run(options)
     except KeyboardInterrupt as stop:
@@ -87,16 +87,11 @@ def take_any_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def quiet_libraries() -> None:
-    """Our own progress and messages, without those of the libraries below."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+def write_messages() -> None:
+    """Writes our own messages, without those of the libraries below."""
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
     logging.getLogger("mabert").setLevel(logging.INFO)
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
 
 
 def parser() -> argparse.ArgumentParser:

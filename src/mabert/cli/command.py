@@ -1,6 +1,7 @@
 """What all subcommands share: how one is added, and how it speaks."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,18 @@ def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None],
     added.add_argument("--debug", action="store_true", help="show the traceback of an error")
     added.set_defaults(run=run)
     return added
+
+
+def load_libraries() -> None:
+    """Loads torch and transformers, which takes seconds, and keeps them quiet.
+
+    A command calls this once it has refused what can be refused without them.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def quoted(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mabert.bounds import SECONDS, TOKENS, Range
-from mabert.cli.command import command, say, within
+from mabert.cli.command import command, load_libraries, say, within
 from mabert.writing import write_text
 
 
@@ -19,6 +19,7 @@ def add_demo(commands: Any) -> None:
 
 def run_demo(options: argparse.Namespace) -> None:
     """`mabert demo`."""
+    load_libraries()
     from mabert.demo import demo
 
     demo(options.output, options.text)
@@ -92,6 +93,7 @@ def run_bench(options: argparse.Namespace) -> None:
     if options.what == "report":
         say(f"{report_on(options.files, output)}: tables and figures")
         return
+    load_libraries()
     from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mabert.bounds import COUNT, Range
-from mabert.cli.command import command, complain, quoted, say, within
+from mabert.cli.command import command, complain, load_libraries, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
 from mabert.writing import write_text
 
@@ -74,11 +74,14 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
     from mabert.processes import import_ahead
+    from mabert.study.grid import SCALES, check_reach, find, label_of, load_scale, load_study
 
     check_grid(options)
+    find(options.scale, "scales", SCALES)
+    study = load_study(options.study)
     if not (options.dry_run or options.cluster):
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
-    from mabert.study.grid import check_reach, label_of, load_scale, load_study
+    load_libraries()
     from mabert.study.plan import Planner, at_another_precision, emulated_precision
     from mabert.study.runner import check_processes
 
@@ -89,7 +92,7 @@ def run_grid(options: argparse.Namespace) -> None:
         fields.append(f"seeds={options.seeds}")
     if options.from_mnli:
         fields.append("from_mnli=true")
-    root, study, scale = Path(options.output), load_study(options.study), load_scale(options.scale, fields)
+    root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
     # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
@@ -182,6 +185,14 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
 
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
+    from mabert.folders import config_fields
+
+    if options.texts is not None and options.data is not None:
+        raise ValueError("--data goes with the CoLA dev set, not with --texts")
+    if options.texts is None and options.text_column is not None:
+        raise ValueError("--text-column goes with --texts, which is not given")
+    config_fields(options.model)
+    load_libraries()
     from mabert.bench.results import path_of, write
     from mabert.data.glue import load_glue
     from mabert.infer.load import load_for_use
@@ -192,10 +203,6 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.report.figures import on_paper
     from mabert.study.drift import drift
 
-    if options.texts is not None and options.data is not None:
-        raise ValueError("--data goes with the CoLA dev set, not with --texts")
-    if options.texts is None and options.text_column is not None:
-        raise ValueError("--text-column goes with --texts, which is not given")
     data = GLUE if options.data is None else options.data
     load_config(options.model)  # the masks that are compared are MaBERT's
     loaded = load_for_use("encoder", options.model)

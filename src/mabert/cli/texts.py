@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mabert.bounds import TOKENS, Range
-from mabert.cli.command import command, say_written, within
+from mabert.cli.command import command, load_libraries, say_written, within
 from mabert.data import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
@@ -69,27 +69,29 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
 
 
-def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> TextModel:
-    """The model; what can be wrong without the texts is found before they are read, since standard input may be a
-    person typing."""
-    from mabert.infer.model import load
+def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
+    """The model, and the texts or pairs as they are read.
+
+    What can be wrong without them is found before the model is opened, which takes seconds, and before texts are read,
+    since standard input may be a person typing.
+    """
+    from mabert.folders import config_fields
+    from mabert.infer.texts import read_rows
     from mabert.writing import check_output
 
     check_output(options.output, suffixes)
-    return load(options.model, precision=options.precision, device=options.device)
-
-
-def rows_of(options: argparse.Namespace) -> Iterable[Row]:
-    """The texts or pairs, as they are read."""
-    from mabert.infer.texts import read_rows
-
-    return read_rows(
+    config_fields(options.model)
+    rows = read_rows(
         options.input,
         options.text_column,
         getattr(options, "pair_column", None),
         jsonl=options.jsonl,
         keep=getattr(options, "keep", ()),
     )
+    load_libraries()
+    from mabert.infer.model import load
+
+    return load(options.model, precision=options.precision, device=options.device), rows
 
 
 def how_of(options: argparse.Namespace) -> How:
@@ -129,10 +131,10 @@ def naming_options() -> Iterator[None]:
 
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
+    model, rows = opened(options, (".jsonl", ".npy"))
     from mabert.infer.write import write_vectors
 
-    model = opened(options, (".jsonl", ".npy"))
-    rows, width = rows_of(options), model.config.hidden_size
+    width = model.config.hidden_size
     with naming_options():
         answered = model.vectors(rows, how_of(options), pooling=options.pooling, normalize=options.normalize)
         count = write_vectors((vectors for _, vectors in answered), width, options.output)
@@ -149,12 +151,13 @@ def add_predict(commands: Any) -> None:
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
-    from mabert.infer.write import write_rows
-
     if taken := sorted(ANSWERS & set(options.keep)):
         raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
-    model, paired = opened(options, (".jsonl",)), options.pair_column is not None
-    rows, names = rows_of(options), ("text", "pair") if paired else ("text",)
+    model, rows = opened(options, (".jsonl",))
+    from mabert.infer.write import write_rows
+
+    paired = options.pair_column is not None
+    names = ("text", "pair") if paired else ("text",)
     with naming_options():
         count = write_rows(
             (
@@ -180,10 +183,9 @@ def add_fill_mask(commands: Any) -> None:
 
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
+    model, rows = opened(options, (".jsonl",))
     from mabert.infer.write import write_rows
 
-    model = opened(options, (".jsonl",))
-    rows = rows_of(options)
     with naming_options():
         count = write_rows(
             (
@@ -203,6 +205,10 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
+    from mabert.folders import config_fields
+
+    config_fields(options.model)
+    load_libraries()
     from mabert.infer.info import info
     from mabert.infer.write import show_info
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.bounds import COUNT, LEARNING_RATE, MOST_SEEDS, RATE, ROWS, SEED, TOKENS
-from mabert.cli.command import command, quoted, say, within
+from mabert.cli.command import command, load_libraries, quoted, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
 from mabert.reading import shown
 from mabert.writing import write_text
@@ -64,13 +64,16 @@ def resumes(options: argparse.Namespace) -> bool:
 
 def run_pretrain(options: argparse.Namespace) -> None:
     """`mabert pretrain`."""
+    from mabert.train.run import RunFolder
+
+    RunFolder(options.output).check({}, resumes(options))
+    recipe = pretrain_recipe(options)
+    load_libraries()
     from mabert.train.pretrain import pretrain
 
     keep_freed_memory()
     with ended_as_interrupted():
-        result = pretrain(
-            pretrain_recipe(options), options.output, resume=resumes(options), resume_from=options.resume_from
-        )
+        result = pretrain(recipe, options.output, resume=resumes(options), resume_from=options.resume_from)
     if result:
         from mabert.report.figures import on_paper
         from mabert.report.training import loss_chart, stage_ends
@@ -156,16 +159,14 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.baselines.load import load_config
-    from mabert.train.finetune import finetune
+    from mabert.folders import config_fields
     from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)
     # A wrong name shows before a download, not after.
-    load_config(options.model)
+    config_fields(options.model)
     RunFolder(options.output).check({}, options.resume)
-    keep_freed_memory()
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(
         learning_rates=options.learning_rate,
@@ -184,6 +185,10 @@ def run_finetune(options: argparse.Namespace) -> None:
         padding_safe_masking=options.masking,
     )
     source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
+    load_libraries()
+    from mabert.train.finetune import finetune
+
+    keep_freed_memory()
     with ended_as_interrupted():
         result = finetune(
             options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
@@ -244,6 +249,10 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
+    from mabert.folders import config_fields
+
+    config_fields(options.model)
+    load_libraries()
     from mabert.baselines.extend import extend
 
     before = extend(options.model, options.length, options.output)

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from mabert.folders import CONFIG, config_fields
 from mabert.memory import check_fits
-from mabert.model.config import MaBertConfig, make_config
+from mabert.model.config import MaBertConfig, check_fields, make_config
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -46,6 +46,7 @@ def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
         ValueError: If one has a wrong value; names the file.
     """
     try:
+        check_fields(fields)
         return make_config(**fields)
     except ValueError as error:
         raise ValueError(f"{Path(path) / CONFIG}: {error}") from error

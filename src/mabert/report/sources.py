@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mabert.data.files import check_can_read_twice
 from mabert.reading import files_below, read_json_value
 from mabert.report.efficiency.results import Results, merged, read_results
 from mabert.report.study.results import QUESTIONS, Study, read_study
@@ -99,8 +100,10 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"{path}: no such file or folder; needed are results as JSON")
+        if not path.is_dir():
+            check_can_read_twice(path)
         for file in _json_in(path) if path.is_dir() else [path]:
-            if file.is_file() and file.resolve() not in seen:
+            if file.resolve() not in seen:
                 seen.add(file.resolve())
                 yield file
 

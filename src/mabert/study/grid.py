@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mabert.data.files import check_can_read_twice
 from mabert.study.tasks import StudyTask
 from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
@@ -231,7 +232,8 @@ def label_of(study: str | Path) -> str:
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
     """A file by its path, or one of the package's by its name."""
-    if Path(name).is_file():
+    if Path(name).exists() and not Path(name).is_dir():
+        check_can_read_twice(Path(name))
         return Path(name)
     if str(name) in known:
         places = [place / folder / f"{name}.yaml" for place in recipe_folders()]

@@ -378,7 +378,7 @@ def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
 def find_recipe(path: str | Path) -> Path:
     """A file by its path, or a packaged recipe by its name."""
     given = Path(path)
-    if given.is_file():
+    if given.exists() and not given.is_dir():  # a pipe, too
         return given
     folders = recipe_folders()
     for folder in folders:
