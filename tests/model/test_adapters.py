@@ -10,7 +10,7 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model.mamba import in_halves
+from mabert.model.mamba import SAVED_NAMES, in_halves
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from tests.model.helpers import build, config
 
@@ -170,6 +170,15 @@ def test_folders_keep_the_names_of_a_cores_weights(tmp_path):
     encoder = MaBertModel.from_pretrained(tmp_path)
     core = "layers.0.mixer.cores.1.dt_proj.weight"
     assert torch.equal(encoder.state_dict()[core], model.state_dict()[f"mabert.{core}"])
+
+
+def test_a_cores_parameters_have_the_order_by_which_optimizers_of_checkpoints_count_them():
+    names = [
+        name for name, _ in build(MaBertModel, config(layer_pattern="M")).layers[0].mixer.cores[0].named_parameters()
+    ]
+    kept = {name: saved for saved, name in SAVED_NAMES.items()}
+    first = ["conv_weight", "conv_bias", "dt_proj", "delta_bias", "A_log", "D", "x_proj.weight"]
+    assert [kept.get(name, name) for name in names] == first
 
 
 def test_weights_by_their_names_in_a_folder_are_loaded_into_a_model(tmp_path):

@@ -119,9 +119,10 @@ class SelectiveCore(nn.Module):
         self.dt_range = (config.ssm_dt_min, config.ssm_dt_max)
         self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
         self.conv_bias = nn.Parameter(torch.empty(channels))
+        # In the order of the first version's parameters, by which a checkpoint's optimizer counts them.
+        self.dt_proj = nn.Linear(rank, channels, bias=False)
         self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
-        self.dt_proj = nn.Linear(rank, channels, bias=False)
         self.register_load_state_dict_pre_hook(rename_saved)
 
     @torch.no_grad()
