@@ -14,7 +14,10 @@ from mabert.report.sources import find
 from mabert.report.whole import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH"),
+]
 
 ROWS = ((Cell("b"), Cell("0.9", value=0.9)), (Cell("a"), Cell("-1", value=-1.0)), (Cell("c"), missing("why")))
 GRID = Grid("grid", "Title", ("name", "score"), (*ROWS, (Cell("d"), Cell("10", value=10.0))))
@@ -68,9 +71,6 @@ top.document.title = [
 ].join("; ");
 """
 PHONE, SHEET = 390, 718  # CSS pixels: of a phone, and of A4 less a centimetre on each side
-
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,10 @@ class SelectiveCore(nn.Module):
         self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
         self.conv_bias = nn.Parameter(torch.empty(channels))
         # In the order of the first version's parameters, by which a checkpoint's optimizer counts them.
-        self.dt_proj = nn.Linear(rank, channels, bias=False)
+        with torch.random.fork_rng(devices=[]):
+            self.dt_proj = nn.Linear(rank, channels, bias=False)
+        # Its weights are drawn by `init_weights` alone, so that a seed gives the model that it gave as a parameter.
+        self.dt_proj._is_hf_initialized = True
         self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
         self.register_load_state_dict_pre_hook(rename_saved)
