@@ -123,7 +123,7 @@ class SelectiveCore(nn.Module):
         with torch.random.fork_rng(devices=[]):
             self.dt_proj = nn.Linear(rank, channels, bias=False)
         # Its weights are drawn by `init_weights` alone, so that a seed gives the model that it gave as a parameter.
-        self.dt_proj._is_hf_initialized = True
+        vars(self.dt_proj)["_is_hf_initialized"] = True
         self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
         self.register_load_state_dict_pre_hook(rename_saved)
