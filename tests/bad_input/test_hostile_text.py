@@ -39,7 +39,7 @@ JSON = {
     "no number": ('{"a":\n\n NaN}', "not JSON: NaN is no number; null stands for none", 3),
     "an infinity": ('{"a": -Infinity}', "not JSON: -Infinity is no number", 1),
     "cut off": ('{"a":\n1', "not JSON: Expecting ',' delimiter at column 2", 2),
-    "nothing": ("", "not JSON: empty (0 bytes)", None),
+    "nothing": ("", "empty (0 bytes)", None),
     "zeros": ("\0" * 100, "not JSON", 1),
 }
 
