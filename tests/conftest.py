@@ -11,7 +11,13 @@ pytest_plugins = ["pytester", "tests.tiers"]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def compiled_kernels():
+def one_thread_from_the_start():
+    """What is made once for many tests has the bits of one thread, as what they make themselves."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_kernels(one_thread_from_the_start):
     """The CPU kernels are compiled, on a machine's first run, before any test is timed."""
     u, a, b = torch.ones(1, 2, 3, requires_grad=True), -torch.ones(3, 2), torch.ones(1, 2, 2)
     mixed = depthwise_conv1d(u, torch.ones(3, 2))

@@ -67,7 +67,7 @@ def read_json_value(file: Path, nan: bool = False) -> Any:
     """Whatever a JSON file holds; raises as `read_json` does. For `nan` see `parse_json`."""
     content = file.read_bytes()
     if not content.strip():
-        raise ValueError(f"{file}: not JSON: empty ({len(content)} bytes)")
+        raise ValueError(f"{file}: empty ({len(content)} bytes)")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

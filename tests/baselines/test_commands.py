@@ -151,6 +151,7 @@ def test_scoring_hidden_positions_only_changes_neither_loss_nor_gradients(name):
     assert model(input_ids=ids).logits.shape == (2, 12, 61), "the head sees everything again"
 
 
+@pytest.mark.slow
 def test_a_baseline_resumes_to_the_same_bits(tmp_path):
     whole = pretrain(plan(tmp_path, "bert"), tmp_path / "whole", tokenizer=words_of("bert"), progress=False)
     stop = {"save_steps": 4}

@@ -524,6 +524,7 @@ def test_a_worker_measures_and_says_why_it_cannot():
         worker.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_asked_nothing_more_leaves_by_itself():
     worker = Worker("bert")
     assert worker.variables()

@@ -27,8 +27,7 @@ def test_every_linear_layer_is_among_the_products(dtype, profile):
         if isinstance(module, nn.Linear | PackedLinear):
             count_calls(module, "parts" if isinstance(module, PackedLinear) else "forward", products)
     found = parts.profiled(forward)
-    steps = forward.model.config.layer_pattern.count("M")  # the step's projection has its bias in the scan
-    assert len(found[parts.PRODUCTS]) == sum(products) + steps > steps
+    assert len(found[parts.PRODUCTS]) == sum(products) > 0
     if profile == "best":  # which is the one measured
         assert all(found.values())
     assert found[parts.REST][0] >= 0, "or something was counted twice"

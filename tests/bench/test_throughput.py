@@ -169,6 +169,7 @@ def test_collections_are_those_of_the_protocol():
         assert lengths.std().item() == pytest.approx(deviation, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_writes_rows_in_the_fast_dtype(tmp_path, monkeypatch, dtype):
     monkeypatch.setattr(throughput, "fast_dtype", lambda device: {"cpu": dtype}[device])
