@@ -535,6 +535,7 @@ def test_a_worker_that_is_asked_nothing_more_leaves_by_itself():
     worker.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hears_nothing_is_ended(monkeypatch):
     monkeypatch.setattr(worker_module, "ENDING", 0.1)
     worker = Worker("bert")

@@ -43,6 +43,22 @@ def test_an_output_whose_states_cancel_in_every_channel_is_as_near_as_its_terms_
     assert_agrees(replace(cancelling, inputs=inputs))
 
 
+def test_gradients_that_are_one_sum_over_channels_which_cancels_are_as_near_as_its_terms_allow() -> None:
+    case = plain_scan(batch=1, time=1, channel=16, state=16)
+    grad = torch.randn(
+        case.inputs["u"].shape, generator=torch.Generator().manual_seed(1)
+    ).double()  # of `assert_agrees`
+
+    def of_B(u: torch.Tensor) -> torch.Tensor:
+        return case.with_inputs(u=u).in_float64().run_with_gradients(grad, "reference")["B"][0, 0, 0]
+
+    last = torch.eye(16)[-1].expand(1, 1, 16)
+    u = case.inputs["u"]
+    cancelling = u - last * (of_B(u) / of_B(last)).float()
+    assert abs(of_B(cancelling)) < 1e-6 * abs(of_B(u))
+    assert_agrees(case.with_inputs(u=cancelling))
+
+
 def test_many_short_sequences() -> None:
     case = plain_scan(batch=1, time=300, channel=5)
     cuts = torch.arange(0, 301, dtype=torch.int32)
