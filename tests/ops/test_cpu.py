@@ -9,24 +9,24 @@ from hypothesis import HealthCheck, given, settings
 from tests.ops.agreement import assert_agrees, assert_same_are_finite
 from tests.ops.cases import PLAIN, Case, convolutions, plain_scan, scans
 
-SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-HALVES = pytest.mark.parametrize("half", [1, 2])
+QUARTERS = pytest.mark.parametrize("quarter", range(4))
 """Of the examples, so that no test is long."""
 
 
-@HALVES
+@QUARTERS
 @SETTINGS
 @given(case=scans())
-def test_scan_agrees_with_the_reference(half: int, case: Case) -> None:
+def test_scan_agrees_with_the_reference(quarter: int, case: Case) -> None:
     assert_agrees(case)
 
 
-@HALVES
+@QUARTERS
 @SETTINGS
 @given(case=convolutions())
-def test_convolution_agrees_with_the_reference(half: int, case: Case) -> None:
+def test_convolution_agrees_with_the_reference(quarter: int, case: Case) -> None:
     assert_agrees(case)
 
 
@@ -45,17 +45,15 @@ def test_an_output_whose_states_cancel_in_every_channel_is_as_near_as_its_terms_
 
 def test_gradients_that_are_one_sum_over_channels_which_cancels_are_as_near_as_its_terms_allow() -> None:
     case = plain_scan(batch=1, time=1, channel=16, state=16)
-    grad = torch.randn(
-        case.inputs["u"].shape, generator=torch.Generator().manual_seed(1)
-    ).double()  # of `assert_agrees`
+    grad = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(1)).double()  # that of `assert_agrees`
 
-    def of_B(u: torch.Tensor) -> torch.Tensor:
+    def gradient(u: torch.Tensor) -> torch.Tensor:
         return case.with_inputs(u=u).in_float64().run_with_gradients(grad, "reference")["B"][0, 0, 0]
 
     last = torch.eye(16)[-1].expand(1, 1, 16)
     u = case.inputs["u"]
-    cancelling = u - last * (of_B(u) / of_B(last)).float()
-    assert abs(of_B(cancelling)) < 1e-6 * abs(of_B(u))
+    cancelling = u - last * (gradient(u) / gradient(last)).float()
+    assert abs(gradient(cancelling)) < 1e-6 * abs(gradient(u))
     assert_agrees(case.with_inputs(u=cancelling))
 
 
