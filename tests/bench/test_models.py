@@ -546,6 +546,7 @@ def test_a_worker_that_hears_nothing_is_ended(monkeypatch):
     assert process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word(capfd):
     worker = Worker("bert")
     assert worker.variables()
