@@ -1,6 +1,6 @@
 # make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (about ten minutes)
-# make test   lint, types, the import rule, fast tests                                  (four minutes)
-# make test-all  all tests; what the gate runs                                          (a quarter of an hour)
+# make test   lint, types, the import rule, fast tests                                  (3 minutes)
+# make test-all  all tests; what the gate runs                                          (13 minutes)
 # make check  lint, types, the import rule
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
