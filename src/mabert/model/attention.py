@@ -2,7 +2,7 @@
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -78,6 +78,7 @@ def attend_packed(
     key: Tensor,
     value: Tensor,
     packing: Packing,
+    window: int | None = None,
     **options: Any,
 ) -> Tensor:
     """Attends within each sequence of a packed row, without a matrix over the row.
@@ -93,6 +94,7 @@ def attend_packed(
         key: Likewise.
         value: Likewise.
         packing: The sequences.
+        window: How many tokens to each side a token sees; None, all of its sequence.
         options: `dropout`, `scaling` and what else the implementation takes.
 
     Returns:
@@ -101,7 +103,7 @@ def attend_packed(
     if not query.shape[2]:
         return value.transpose(1, 2)
     name = module.config._attn_implementation
-    if name == "sdpa" and has_variable_length(query) and not options["dropout"]:
+    if name == "sdpa" and has_variable_length(query) and not options["dropout"] and window is None:
         from torch.nn.attention.varlen import varlen_attn
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
@@ -119,12 +121,31 @@ def attend_packed(
                 attended.append(q)
                 continue
             keys = None if valid is None else valid.to(query.device)[:, None, None, :]
+            if window is not None:
+                keys = near(q.shape[1], window, query.device, keys)
             by_head = (x.transpose(1, 2) for x in (q, k, v))
             attended.append(implementation(module, *by_head, keys, **options)[0])
         return batches.join(attended)
     lengths = [length for length in packing.lengths if length]
     parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
-    return torch.cat([implementation(module, *part, None, **options)[0] for part in parts], dim=1)
+    masks = [None if window is None else near(length, window, query.device) for length in lengths]
+    pairs = zip(parts, masks, strict=True)
+    return torch.cat([implementation(module, *part, mask, **options)[0] for part, mask in pairs], dim=1)
+
+
+def near(time: int, window: int, device: torch.device, keys: Tensor | None = None) -> Tensor:
+    """What attention within a window sees, bool (batch or 1, 1, time, time).
+
+    Args:
+        time: Tokens of a row.
+        window: How many tokens to each side a token sees.
+        device: Where.
+        keys: bool (batch, 1, 1, time), what it sees without the window; None for everything.
+    """
+    places = torch.arange(time, device=device)
+    band = ((places[:, None] - places).abs() <= window)[None, None]
+    # A padded position may have nothing but padding near; softmax over nothing is NaN, so it sees itself.
+    return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
 
 
 def has_variable_length(query: Tensor) -> bool:
@@ -147,38 +168,41 @@ def flash_is_on() -> bool:
 
 
 class SelfAttention(nn.Module):
-    """MHSA: projections with bias as in BERT, any of transformers' attention implementations, never causal."""
+    """MHSA: projections as in BERT, any of transformers' attention implementations, never causal."""
 
-    def __init__(self, config: MaBertConfig) -> None:
+    def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__()
         self.config = config
         self.is_causal = False
         self.head_size = config.head_size
         self.dropout = config.attention_probs_dropout_prob
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.rotary_base: float = config.of_layer("rotary_base", layer)
+        self.window: int | None = config.of_layer("attention_window", layer)
+        self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(
         self,
         hidden: Tensor,
+        mask: PaddingMask,
         attention_mask: Tensor | None = None,
-        rotary: tuple[Tensor, Tensor] | None = None,
+        rotary: Mapping[float, tuple[Tensor, Tensor]] | None = None,
         output_attentions: bool = False,
-        fused: PaddingMask | None = None,
-        packing: Packing | None = None,
+        fused: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends over the whole row.
 
         Args:
             hidden: (batch, time, D), normalised.
-            attention_mask: As the implementation wants it, from `create_bidirectional_mask`; None for no padding.
-            rotary: Cosines and sines of `RotaryPositions`, or None.
+            mask: The batch's padding, or the sequences of a packed row, each of which attends to itself.
+            attention_mask: The padding as the implementation wants it, from `create_bidirectional_mask`; None for no
+                padding, and where it is not looked at: of a packed row, and where `fused`.
+            rotary: What `RotaryPositions` gives, or None.
             output_attentions: Whether the weights are wanted; SDPA does not have them, so eager attention serves.
-            fused: The batch's padding where `can_fuse` holds; `attention_mask` is then not looked at.
-            packing: The sequences of a packed row: each attends to itself. None where each row is one.
+            fused: Whether `can_fuse` holds.
             kwargs: Passed on to the implementation.
 
         Returns:
@@ -190,20 +214,24 @@ class SelfAttention(nn.Module):
         key = self.key(hidden).view(heads).transpose(1, 2)
         value = self.value(hidden).view(heads).transpose(1, 2)
         if rotary is not None:
+            angles = rotary[self.rotary_base]
             # Under autocast, turning by the float32 table makes float32 of query and key.
-            query, key = rotate(query, rotary).to(value.dtype), rotate(key, rotary).to(value.dtype)
-        if fused is not None:
+            query, key = rotate(query, angles).to(value.dtype), rotate(key, angles).to(value.dtype)
+        if fused and self.window is None:
             heads_last = (x.transpose(1, 2) for x in (query, key, value))
             query, key, value = (x.reshape(batch, time, width) for x in heads_last)
             mixed = softmax_attention(
-                query, key, value, self.config.num_attention_heads, mask=fused.keys, cu_seqlens=fused.cu_seqlens
+                query, key, value, self.config.num_attention_heads, mask=mask.keys, cu_seqlens=mask.cu_seqlens
             )
             return self.output(mixed), None
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5, **kwargs}
         implementation = self._implementation(output_attentions)
-        if packing is not None:
-            mixed = attend_packed(self, implementation, query, key, value, packing, **options)
+        if mask.packing is not None:
+            mixed = attend_packed(self, implementation, query, key, value, mask.packing, self.window, **options)
             return self.output(mixed.reshape(batch, time, width)), None
+        if self.window is not None:
+            keys = None if mask.keys is None else mask.keys[:, None, None]
+            attention_mask = near(time, self.window, hidden.device, keys)
         mixed, weights = implementation(self, query, key, value, attention_mask, **options)
         return self.output(mixed.reshape(batch, time, width)), weights
 

@@ -1,4 +1,4 @@
-"""The two Pre-LN residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
+"""The two residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,7 @@ from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
+from mabert.model.norm import layer_norm
 from mabert.model.prepack import PackedLinear
 
 IN_PLACE: dict[type, Callable[[Tensor], Tensor]] = {
@@ -29,9 +30,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
         self.gated = config.feed_forward == "glu"
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size * (2 if self.gated else 1))
+        inner = config.intermediate_size * (2 if self.gated else 1)
+        self.up = nn.Linear(config.hidden_size, inner, bias=config.mlp_bias)
         self.activation = ACT2FN[config.hidden_act]
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(batch, time, D) to (batch, time, D)."""
@@ -57,14 +59,28 @@ class FeedForward(nn.Module):
 
 
 class ResidualBlock(GradientCheckpointingLayer):
-    """What both kinds of block have: two LayerNorms, the feed-forward network, dropout on each sub-layer's output."""
+    """What both kinds of block have: two LayerNorms, the feed-forward network, dropout on each sub-layer's output.
 
-    def __init__(self, config: MaBertConfig) -> None:
+    The paper's norms stand before the sub-layers, H + f(LN(H)); BERT's, with `norm_position="post"`, behind them,
+    LN(H + f(H)).
+    """
+
+    def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm_before = config.norm_position == "pre"
+        self.mixer_norm = layer_norm(config) if layer or config.first_norm else nn.Identity()
+        self.feed_forward_norm = layer_norm(config)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def before(self, norm: nn.Module, hidden: Tensor) -> Tensor:
+        """What a sub-layer reads: LN(H), or H where the norm stands behind it."""
+        return norm(hidden) if self.norm_before else hidden
+
+    def after(self, norm: nn.Module, hidden: Tensor, change: Tensor) -> Tensor:
+        """H and a sub-layer's output added up, and normalised where the norm stands behind it."""
+        hidden = hidden + self.dropout(change)
+        return hidden if self.norm_before else norm(hidden)
 
     def feed(self, hidden: Tensor) -> Tensor:
         """H + FFN(LN(H)), (batch, time, D) to the same.
@@ -72,18 +88,18 @@ class ResidualBlock(GradientCheckpointingLayer):
         In two calls where nobody watches, so that what the norm puts out is gone when the second layer, whose product
         may take memory of its own, runs.
         """
-        network, normed = self.feed_forward, self.feed_forward_norm
+        network, norm = self.feed_forward, self.feed_forward_norm
         if type(network) is FeedForward and is_bare(network):
-            return hidden + self.dropout(network.down(network.expand(normed(hidden))))
-        return hidden + self.dropout(network(normed(hidden)))
+            return self.after(norm, hidden, network.down(network.expand(self.before(norm, hidden))))
+        return self.after(norm, hidden, network(self.before(norm, hidden)))
 
 
 class TransformerBlock(ResidualBlock):
     """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1)."""
 
-    def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.attention = SelfAttention(config)
+    def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
+        super().__init__(config, layer)
+        self.attention = SelfAttention(config, layer)
 
     def forward(self, hidden: Tensor, mask: PaddingMask, **kwargs: Any) -> Tensor:
         """Runs the block.
@@ -96,15 +112,15 @@ class TransformerBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        hidden = hidden + self.dropout(self.attention(self.mixer_norm(hidden), **kwargs)[0])
-        return self.feed(hidden)
+        mixed = self.attention(self.before(self.mixer_norm, hidden), mask=mask, **kwargs)[0]
+        return self.feed(self.after(self.mixer_norm, hidden, mixed))
 
 
 class MambaBlock(ResidualBlock):
     """H + SSM(m ⊙ LN(H)) (Eq. 2), then m ⊙ (· + FFN(LN(·))) (Eq. 3)."""
 
-    def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
+        super().__init__(config, layer)
         self.mixer = MambaMixer(config)
 
     def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
@@ -119,8 +135,8 @@ class MambaBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        paths = self.mixer.split(mask.before_core(self.mixer_norm(hidden)), mask)
-        hidden = hidden + self.dropout(self.mixer(*paths, mask, output_attentions)[0])
+        paths = self.mixer.split(mask.before_core(self.before(self.mixer_norm, hidden)), mask)
+        hidden = self.after(self.mixer_norm, hidden, self.mixer(*paths, mask, output_attentions)[0])
         del paths
         return mask.after_block(self.feed(hidden))
 

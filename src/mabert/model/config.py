@@ -54,8 +54,12 @@ RANGES = {
     "ssm_dt_rank": Range(1, 2**16),
     "ssm_dt_min": Range(0, 10**6, above=True),
     "ssm_dt_max": Range(0, 10**6, above=True),
+    "attention_window": Range(0, 2**24),
 }
 """What the numbers of a configuration may be, of this family and of others, by name."""
+
+BY_LAYER = ("rotary_base", "attention_window")
+"""Fields that may be a list with an entry for each layer."""
 
 
 def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
@@ -69,6 +73,11 @@ def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
         ValueError: Naming the field, the value and what would be right.
     """
     given = {name: value for name, value in fields.items() if value is not None}
+    for name in BY_LAYER:
+        if isinstance(given.get(name), list):
+            for layer, value in enumerate(given.pop(name)):
+                if value is not None:
+                    RANGES[name].check(value, f"{where}{name}[{layer}]")
     dropouts = {name: RATE for name in given if "dropout" in name and name.endswith(("dropout", "prob"))}
     check_ranges(given, RANGES | dropouts, where)
     vocabulary = given.get("vocab_size")
@@ -113,6 +122,7 @@ class MaBertConfig(PreTrainedConfig):
     Args:
         vocab_size: Entries of the token embedding.
         hidden_size: Width D of the residual stream.
+        embedding_size: Width of the embeddings, which a projection then widens (ELECTRA's); default, `hidden_size`.
         layer_pattern: The schedule, see `expand_schedule`. Repeated (and cut) to `num_hidden_layers` where that is
             given.
         num_hidden_layers: Depth; default, the length of `layer_pattern`.
@@ -123,9 +133,19 @@ class MaBertConfig(PreTrainedConfig):
         hidden_dropout_prob: Dropout after the embeddings and on the output of every sub-layer.
         attention_probs_dropout_prob: Dropout on the attention weights.
         classifier_dropout: Dropout before a classifier (Eq. 14); default, `hidden_dropout_prob`.
+        norm_position: `pre`, where each sub-layer reads what its LayerNorm gives (Eqs. 1-3), or `post`, where the
+            LayerNorm is of the sum behind it (BERT's).
+        first_norm: Whether the first sub-layer has a LayerNorm; ModernBERT's reads that of the embeddings.
+        final_norm: Whether a last LayerNorm follows the stack; behind `post` blocks there mostly is none.
+        norm_bias: Whether LayerNorms have a bias.
+        attention_bias: Whether the projections of attention have one.
+        mlp_bias: Whether the feed-forward networks have one.
+        ssm_bias: Whether input and output projection of the Mamba core have one.
         max_position_embeddings: Positions of the learned table; the longest input with `position_embedding="learned"`.
         position_embedding: `learned` absolute positions, `rotary` on the attention layers, or `none`.
-        rotary_base: Base of the rotary frequencies.
+        rotary_base: Base of the rotary frequencies, or a list of them, one a layer.
+        attention_window: How many tokens to each side attention sees, a list with one number a layer, None for all of
+            them; default, all in every layer.
         type_vocab_size: Segments.
         initializer_range: Standard deviation of the normal initialisation of matrices and embeddings.
         layer_norm_eps: Epsilon of every LayerNorm.
@@ -143,6 +163,10 @@ class MaBertConfig(PreTrainedConfig):
             `docs/padding.md`); `never` always runs it padded and masked. Only with `padding_safe_masking="exact"`.
         pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`,
             `mean`.
+        pooler_act: Activation of a dense layer behind the pooling of a classifier, such as BERT's `tanh`; default, no
+            such layer (Eq. 14).
+        pooler_norm: Whether a LayerNorm follows that layer (ModernBERT's).
+        normalize: Whether `mabert.load(...).embed` scales vectors to length one unless told otherwise.
         sparse_prediction: Whether `MaBertForMaskedLM` computes logits at the scored positions only when it is given
             labels; its logits are then (scored positions, vocab_size). The loss is the same.
 
@@ -154,6 +178,7 @@ class MaBertConfig(PreTrainedConfig):
 
     vocab_size: int = 30522
     hidden_size: int = 768
+    embedding_size: int | None = None
     layer_pattern: str = "MMTMMTMMTMMT"
     num_hidden_layers: int | None = None
     num_attention_heads: int = 12
@@ -163,9 +188,17 @@ class MaBertConfig(PreTrainedConfig):
     hidden_dropout_prob: float | int = 0.1
     attention_probs_dropout_prob: float | int = 0.1
     classifier_dropout: float | int | None = None
+    norm_position: Literal["pre", "post"] = "pre"
+    first_norm: bool = True
+    final_norm: bool = True
+    norm_bias: bool = True
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    ssm_bias: bool = False
     max_position_embeddings: int = 512
     position_embedding: Literal["learned", "rotary", "none"] = "learned"
-    rotary_base: float | int = 10_000.0
+    rotary_base: float | int | list[float | int] = 10_000.0
+    attention_window: list[int | None] | None = None
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
@@ -182,6 +215,9 @@ class MaBertConfig(PreTrainedConfig):
     padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] = "exact"
     unpad: Literal["auto", "never"] = "auto"
     pooling: Literal["map", "attention", "cls", "mean"] = "map"
+    pooler_act: str | None = None
+    pooler_norm: bool = False
+    normalize: bool = False
     sparse_prediction: bool = False
     tie_word_embeddings: bool = True
 
@@ -190,6 +226,8 @@ class MaBertConfig(PreTrainedConfig):
         self._derive_schedule()
         if self.ssm_dt_rank is None:
             self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
+        if self.embedding_size is None:
+            self.embedding_size = self.hidden_size
         self._check()
         super().__post_init__(**kwargs)
 
@@ -244,6 +282,16 @@ class MaBertConfig(PreTrainedConfig):
             )
         return size
 
+    def of_layer(self, name: str, layer: int) -> Any:
+        """What a field that may differ from layer to layer is in one of them.
+
+        Args:
+            name: `rotary_base` or `attention_window`.
+            layer: Index of the layer.
+        """
+        value = getattr(self, name)
+        return value[layer] if isinstance(value, list) else value
+
     def _derive_schedule(self) -> None:
         letters = expand_schedule(self.layer_pattern)
         depth = len(letters) if self.num_hidden_layers is None else self.num_hidden_layers
@@ -262,8 +310,16 @@ class MaBertConfig(PreTrainedConfig):
             raise ValueError(f"type_vocab_size is {self.type_vocab_size}; it must be at least 1")
         if self.ssm_inner_size < 1:
             raise ValueError(f"ssm_expand is {self.ssm_expand}; of hidden_size {self.hidden_size} it makes no channel")
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"hidden_act is {shown(self.hidden_act)}; transformers knows {', '.join(sorted(ACT2FN))}")
+        for name in ("hidden_act", "pooler_act"):
+            value = getattr(self, name)
+            if value is not None and value not in ACT2FN:
+                raise ValueError(f"{name} is {shown(value)}; transformers knows {', '.join(sorted(ACT2FN))}")
+        for name in BY_LAYER:
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) != self.num_hidden_layers:
+                raise ValueError(f"{name} has {len(value)} entries; there are {self.num_hidden_layers} layers")
+        if self.pooler_norm and self.pooler_act is None:
+            raise ValueError("pooler_norm is True, and pooler_act, the activation before that norm, is not given")
         if self.ssm_dt_min > self.ssm_dt_max:
             raise ValueError(
                 f"ssm_dt_min {self.ssm_dt_min} and ssm_dt_max {self.ssm_dt_max} must be positive and in that order"

@@ -4,23 +4,24 @@ import torch
 from torch import Tensor, nn
 
 from mabert.model.config import MaBertConfig
+from mabert.model.norm import layer_norm
 from mabert.model.packing import is_tracing
 
 
 class MaBertEmbeddings(nn.Module):
-    """Token + position + segment, LayerNorm, dropout."""
+    """Token + position + segment, LayerNorm, dropout; and a projection where they are narrower than the stack."""
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.position_embeddings = (
-            nn.Embedding(config.max_position_embeddings, config.hidden_size)
-            if config.position_embedding == "learned"
-            else None
-        )
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        width = config.embedding_size
+        assert width is not None
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        learned = config.position_embedding == "learned"
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if learned else None
+        self.norm = layer_norm(config, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.projection = None if width == config.hidden_size else nn.Linear(width, config.hidden_size)
         self.config = config
 
     def forward(
@@ -36,7 +37,7 @@ class MaBertEmbeddings(nn.Module):
             input_ids: int64 (batch, time), or None beside `inputs_embeds`.
             token_type_ids: int64 (batch, time); default, segment 0 everywhere.
             position_ids: int64 (batch or 1, time).
-            inputs_embeds: (batch, time, D), in place of the token embedding.
+            inputs_embeds: (batch, time, `embedding_size`), in place of the token embedding.
 
         Returns:
             (batch, time, D).
@@ -58,7 +59,8 @@ class MaBertEmbeddings(nn.Module):
             rows = rows_of(self.position_embeddings, self.config.max_position_embeddings)
             check_ids("position_ids", position_ids, "max_position_embeddings", rows)
             hidden = hidden + self.position_embeddings(position_ids)
-        return self.dropout(self.norm(hidden))
+        hidden = self.dropout(self.norm(hidden))
+        return hidden if self.projection is None else self.projection(hidden)
 
 
 def stretch(table: Tensor, rows: int) -> Tensor:
@@ -102,14 +104,20 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        self.base = config.rotary_base
+        depth = config.num_hidden_layers
+        assert depth is not None
+        self.bases = sorted({config.of_layer("rotary_base", layer) for layer in range(depth)})
         self.head_size = config.head_size
 
-    def forward(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time)."""
+    def forward(self, position_ids: Tensor, dtype: torch.dtype) -> dict[float, tuple[Tensor, Tensor]]:
+        """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time), of each base
+        that a layer has."""
+        return {base: self._of_base(base, position_ids, dtype) for base in self.bases}
+
+    def _of_base(self, base: float, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(dtype, torch.float32)
         pairs = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=wide)
-        angles = position_ids.unsqueeze(-1).to(wide) * self.base ** (-pairs / self.head_size)
+        angles = position_ids.unsqueeze(-1).to(wide) * base ** (-pairs / self.head_size)
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

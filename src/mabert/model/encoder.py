@@ -18,6 +18,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
+from mabert.model.norm import layer_norm
 from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
 from mabert.ops.transforms import is_mapped
 
@@ -69,7 +70,7 @@ class MaBertPreTrainedModel(PreTrainedModel):
         if new_num_position_embeddings < 1:
             raise ValueError(f"new_num_position_embeddings is {new_num_position_embeddings}; it must be at least 1")
         old = self.get_position_embeddings().weight
-        table = nn.Embedding(new_num_position_embeddings, self.config.hidden_size, device=old.device, dtype=old.dtype)
+        table = nn.Embedding(new_num_position_embeddings, old.shape[1], device=old.device, dtype=old.dtype)
         table.weight.copy_(stretch(old, new_num_position_embeddings))
         table.weight.requires_grad_(old.requires_grad)
         self.base_model.embeddings.position_embeddings = table
@@ -84,8 +85,9 @@ class MaBertModel(MaBertPreTrainedModel):
         config.check_schedule()
         self.embeddings = MaBertEmbeddings(config)
         self.rotary = RotaryPositions(config) if config.position_embedding == "rotary" else None
-        self.layers = nn.ModuleList([BLOCKS[letter](config) for letter in config.layer_pattern])
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        letters = enumerate(config.layer_pattern)
+        self.layers = nn.ModuleList([BLOCKS[letter](config, layer) for layer, letter in letters])
+        self.norm = layer_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -113,7 +115,7 @@ class MaBertModel(MaBertPreTrainedModel):
             attention_mask: (batch, time), 1 at tokens, 0 at padding; default, all tokens.
             token_type_ids: int64 (batch, time), segments; default, 0.
             position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its sequence.
-            inputs_embeds: (batch, time, D), in place of `input_ids`.
+            inputs_embeds: (batch, time, `embedding_size`), in place of `input_ids`.
             kwargs: `output_hidden_states`, `output_attentions`, `return_dict`; and for several sequences packed into
                 one row (1, total), without padding or mask, where they begin, as transformers' padding-free training
                 says it: `cu_seq_lens_q` int32 (sequences + 1,), the equal `cu_seq_lens_k`, `max_length_q` and
@@ -195,9 +197,9 @@ class MaBertModel(MaBertPreTrainedModel):
         sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
         asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
         if can_fuse(self.config, hidden, sequences, **asked):
-            attention["fused"] = mask
+            attention["fused"] = True
         elif mask.packing is not None:
-            attention["packing"] = mask.packing
+            pass  # its boundaries say what a token sees
         elif mask.keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
             attention["attention_mask"] = mask.keys[:, None, None]
         else:

@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
+from mabert.model.norm import layer_norm
 from mabert.model.packing import BOUNDARIES, Packing
 from mabert.model.pooling import Pooler
 
@@ -31,12 +32,13 @@ class PredictionTransform(nn.Module):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        assert config.embedding_size is not None
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = layer_norm(config, config.embedding_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
+        """(..., D) to (..., `embedding_size`)."""
         return self.norm(self.activation(self.dense(hidden)))
 
 
@@ -49,7 +51,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         super().__init__(config)
         self.mabert = MaBertModel(config)
         self.transform = PredictionTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.decoder = nn.Linear(self.transform.dense.out_features, config.vocab_size)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:

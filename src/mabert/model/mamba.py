@@ -196,9 +196,9 @@ class MambaMixer(nn.Module):
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
-        self.in_proj = nn.Linear(config.hidden_size, 2 * config.ssm_inner_size, bias=False)
+        self.in_proj = nn.Linear(config.hidden_size, 2 * config.ssm_inner_size, bias=config.ssm_bias)
         self.cores = nn.ModuleList([SelectiveCore(config, name) for name in DIRECTIONS[config.ssm_direction]])
-        self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=False)
+        self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=config.ssm_bias)
 
     def split(self, hidden: Tensor, mask: PaddingMask) -> tuple[list[Tensor], Tensor]:
         """Eqs. 4 and 5: the two paths, the input path mixed locally.
@@ -263,11 +263,13 @@ def in_halves(projection: nn.Linear | PackedLinear, hidden: Tensor) -> tuple[Ten
     if isinstance(projection, PackedLinear) and is_bare(projection):
         first, second = projection.parts(hidden)
         return first, second
-    plain = is_plain(projection) and projection.bias is None
+    plain = is_plain(projection)
     # Autocast keeps what it has cast of a whole weight, and would cast halves anew in each forward.
     cast = torch.is_autocast_enabled(hidden.device.type)
     if torch.is_grad_enabled() or is_tracing() or cast or not plain:
         first, second = projection(hidden).chunk(2, dim=-1)
         return first, second
-    first, second = (nn.functional.linear(hidden, weight) for weight in projection.weight.chunk(2))
+    weights, bias = projection.weight.chunk(2), projection.bias
+    biases = (None, None) if bias is None else bias.chunk(2)
+    first, second = (nn.functional.linear(hidden, *half) for half in zip(weights, biases, strict=True))
     return first, second

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from mabert.model.config import MaBertConfig
+from mabert.model.norm import layer_norm
 from mabert.model.packing import Packing
 
 
@@ -54,7 +56,7 @@ def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
 
 class Pooler(nn.Module):
     """Sentence vector of a classifier. `map` and `attention` score tokens by a learned projection, the others learn
-    nothing."""
+    nothing; where the configuration says so, a dense layer follows, as in BERT."""
 
     FIXED: ClassVar[dict[str, Callable[[Tensor, Tensor | None], Tensor]]] = {"mean": mean_of_tokens, "cls": first_token}
 
@@ -62,6 +64,10 @@ class Pooler(nn.Module):
         super().__init__()
         self.kind = config.pooling
         self.score = None if self.kind in self.FIXED else nn.Linear(config.hidden_size, 1, bias=False)
+        act = config.pooler_act
+        self.dense = None if act is None else nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = None if act is None else ACT2FN[act]
+        self.norm = layer_norm(config) if config.pooler_norm else None
 
     def forward(self, hidden: Tensor, valid: Tensor | None, packing: Packing | None = None) -> Tensor:
         """Pools.
@@ -75,10 +81,15 @@ class Pooler(nn.Module):
             (batch, D), or (sequences, D).
         """
         if packing is None:
-            return self._pooled(hidden, None if self.kind == "attention" else valid)
+            return self._transform(self._pooled(hidden, None if self.kind == "attention" else valid))
         batches = packing.batches()
         parts = zip(batches.cut(hidden), batches.masks, strict=True)
-        return batches.in_order([self._pooled(part, valid) for part, valid in parts])
+        return self._transform(batches.in_order([self._pooled(part, valid) for part, valid in parts]))
+
+    def _transform(self, pooled: Tensor) -> Tensor:
+        if self.dense is not None and self.activation is not None:
+            pooled = self.activation(self.dense(pooled))
+        return pooled if self.norm is None else self.norm(pooled)
 
     def _pooled(self, hidden: Tensor, valid: Tensor | None) -> Tensor:
         if self.score is None:
