@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mabert.conversion.run import convert
     from mabert.infer.model import load
     from mabert.model import (
         SCHEDULES,
@@ -33,6 +34,7 @@ __all__ = [
     "MaBertModel",
     "MaBertPreTrainedModel",
     "__version__",
+    "convert",
     "depthwise_conv1d",
     "load",
     "prepack",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "convert": "mabert.conversion.run",
     "load": "mabert.infer.model",
     "prepack": "mabert.model.prepack",
     "register": "mabert.model",

@@ -115,5 +115,14 @@ SEED = Range(0, 2**32 - 1)
 
 MOST_SEEDS = 10_000
 
+TO_LEARN = Range(1000, 10**12)
+"""Tokens that a conversion learns from."""
+
+LONGEST = Range(16, 2**20)
+"""Tokens of the longest text that a conversion learns from."""
+
+EXPANSION = Range(0, 64, above=True)
+"""Channels of a Mamba core, in widths of the model."""
+
 ANY = Range(-(2**31), 2**31)
 """Of fields that have no range of their own."""

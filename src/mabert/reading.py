@@ -50,6 +50,12 @@ def digest(path: Path) -> str:
     return sha.hexdigest()
 
 
+def sha256(path: Path) -> str:
+    """SHA-256 of all of a file, however large."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file.
 

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from mabert import __version__
 from mabert.cli.command import Parser, complain
+from mabert.cli.convert import add_convert
 from mabert.cli.measure import add_bench, add_demo
 from mabert.cli.report import add_report
 from mabert.cli.study import add_study
@@ -101,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for add in (
         add_demo,
+        add_convert,
         add_pretrain,
         add_finetune,
         add_embed,

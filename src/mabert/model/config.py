@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from mabert.bounds import RATE, Range, check_ranges
+from mabert.bounds import EXPANSION, RATE, Range, check_ranges
 from mabert.reading import shown
 
 SCHEDULES: dict[str, str] = {
@@ -48,7 +48,7 @@ RANGES = {
     "layer_norm_eps": Range(0, 1),
     "norm_eps": Range(0, 1),
     "rotary_base": Range(0, 10**12, above=True),
-    "ssm_expand": Range(0, 64, above=True),
+    "ssm_expand": EXPANSION,
     "ssm_state_size": Range(1, 2**12),
     "ssm_conv_kernel": Range(1, 2**10),
     "ssm_dt_rank": Range(1, 2**16),

@@ -1,7 +1,6 @@
 """Checkpoints that are whole, or refused in one line: a manifest of their files, and what goes into those of a run's
 optimizer and random generators, which need no pickle."""
 
-import hashlib
 import json
 import random
 import shutil
@@ -13,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mabert.reading import read_json
+from mabert.reading import read_json, sha256
 from mabert.writing import write_text
 
 MANIFEST = "manifest.json"
@@ -37,7 +36,7 @@ def generators_file(process: int) -> str:
 def seal(folder: Path) -> None:
     """Writes the manifest of a checkpoint, whose files are all there."""
     files = {
-        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": _sha256(file)}
+        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": sha256(file)}
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
@@ -65,8 +64,8 @@ def verify(folder: Path) -> None:
     for file in folder.iterdir():
         if file.suffix in _PICKLES and file.name not in files:
             raise DamagedCheckpointError(f"{file} is not of this checkpoint, in which nothing is a pickle")
-    for file, _, sha256 in expected:
-        if _sha256(file) != sha256:
+    for file, _, wanted in expected:
+        if sha256(file) != wanted:
             raise DamagedCheckpointError(f"{file} is damaged: its content is not what was saved")
 
 
@@ -182,9 +181,3 @@ def _hex(state: torch.Tensor) -> str:
 
 def _tensor(digits: str) -> torch.Tensor:
     return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
-
-
-def _sha256(file: Path) -> str:
-    """The digest of all of a file, however large."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

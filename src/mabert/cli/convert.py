@@ -1,0 +1,102 @@
+"""`mabert convert`: the encoder that a person has becomes a MaBERT."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
+from mabert.cli.command import command, load_libraries, say, within
+from mabert.processes import ended_as_interrupted, keep_freed_memory
+from mabert.train.run import RunFolder
+from mabert.writing import write_text
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def add_convert(commands: Any) -> None:
+    """Conversion."""
+    added = command(commands, "convert", run_convert, "a MaBERT from an encoder that you have, and text")
+    added.add_argument("teacher", help="model folder or hub name: BERT, DistilBERT, RoBERTa, ELECTRA, ModernBERT, ...")
+    added.add_argument("-o", "--output", required=True, help="folder for the MaBERT, ready to use")
+    added.add_argument("--text", nargs="+", required=True, help="files, folders or hub data sets to learn from")
+    added.add_argument("--text-column", default="text", help="where tables have the text [%(default)s]")
+    added.add_argument(
+        "--pattern",
+        default="auto",
+        help="letters M and T, repeated to the teacher's depth; auto keeps what attention matters most [%(default)s]",
+    )
+    added.add_argument(
+        "--tokens",
+        type=tokens,
+        action=within(TO_LEARN),
+        default=2_000_000,
+        help="to learn from, such as 400K or 6M [2M]",
+    )
+    added.add_argument(
+        "--length", type=int, action=within(LONGEST), default=512, help="tokens of the longest text [%(default)s]"
+    )
+    added.add_argument(
+        "--direction",
+        choices=("forward", "backward", "bidirectional"),
+        default="bidirectional",
+        help="of the Mamba cores [%(default)s]",
+    )
+    added.add_argument(
+        "--expand", type=float, action=within(EXPANSION), default=2, help="channels of a core, in widths [%(default)s]"
+    )
+    added.add_argument(
+        "--end-to-end",
+        type=float,
+        action=within(SHARE),
+        metavar="SHARE",
+        default=0.25,
+        help="of the tokens, for the whole model to learn from behind the cores [%(default)s]",
+    )
+    added.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
+    added.add_argument("--seed", type=int, action=within(SEED), default=0, help="[%(default)s]")
+    added.add_argument("--resume", action="store_true", help="go on with the conversion in the folder")
+
+
+def tokens(text: str) -> int:
+    """`2M`, `400K` or `2000000` as a number."""
+    said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMB]?)", text.strip().upper())
+    if said is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens such as 400K, 2M or 2000000")
+    return round(float(said[1]) * UNITS[said[2]])
+
+
+def run_convert(options: argparse.Namespace) -> None:
+    """`mabert convert`."""
+    from mabert.folders import config_fields
+
+    RunFolder(options.output).check({}, options.resume)
+    if Path(options.teacher).exists():
+        config_fields(options.teacher)
+    load_libraries()
+    from mabert.conversion.run import convert
+
+    keep_freed_memory()
+    with ended_as_interrupted():
+        result = convert(
+            options.teacher,
+            options.text,
+            options.output,
+            resume=options.resume,
+            text_column=options.text_column,
+            pattern=options.pattern,
+            tokens=options.tokens,
+            length=options.length,
+            direction=options.direction,
+            expand=options.expand,
+            end_to_end=options.end_to_end,
+            precision=options.precision,
+            seed=options.seed,
+        )
+    if result:
+        from mabert.report.conversion import lines, render
+
+        write_text(Path(options.output) / "conversion.html", render(result))
+        for line in lines(result):
+            say(line)
+        say(f"{options.output}: a MaBERT, ready to use; its figures are in conversion.html")

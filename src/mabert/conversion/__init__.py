@@ -1,0 +1,1 @@
+"""Conversion: the encoder that a person has becomes a MaBERT."""

@@ -1,0 +1,179 @@
+"""How far a student agrees with its teacher on texts that neither learnt from, beside the floor of a constant."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mabert.baselines.load import Use
+from mabert.conversion.align import Alignment
+from mabert.conversion.pieces import Pieces
+from mabert.conversion.watch import Row, attention_means, held, hidden_states_of, packing_of, pooled, unexplained
+from mabert.data.batches import batches_by_length
+from mabert.data.collate import FlatteningCollator
+
+TOKENS = 4096
+"""Of a batch."""
+
+FEW = 512
+"""Of a batch whose every token may have a number for each entry of the vocabulary."""
+
+BANDS = (32, 128, 512, 2048)
+"""Tokens up to which texts are compared together."""
+
+TEXTS = 500
+"""Compared in a band at most. Among more texts the nearest one is harder to find."""
+
+
+def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]:
+    """Compares teacher and student.
+
+    Args:
+        copy: The teacher's copy that keeps all layers, with its head.
+        student: With a head of the same kind.
+        use: What both are for.
+        pieces: Texts that nobody learnt from.
+
+    Returns:
+        `layers`, see `by_layer`; `bands`, by tokens of the texts, each with their number, and of `student` and `floor`
+        (the teacher with its attention held at its mean wherever the student has none) what `agreement` gives, `order`
+        (see `nearness`), and `answers` where there is a head (see `same_answers`).
+    """
+    teacher, ours = copy.base_model, student.base_model
+    pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
+    lengths = np.array(pieces.lengths)
+    constant = constants(teacher, ours, [pieces[index]["input_ids"] for index in range(min(len(pieces), 50))])
+    bands: dict[str, Any] = {}
+    for least, most in zip((3, *(band + 1 for band in BANDS)), (*BANDS, np.inf), strict=True):
+        chosen = np.flatnonzero((lengths >= least) & (lengths <= most))[:TEXTS]
+        if len(chosen) < 2:
+            continue
+        texts = [pieces[index]["input_ids"] for index in chosen]
+        wanted, near = vectors(teacher, texts, pooling), nearness(teacher, texts, pooling)
+        told: dict[str, Any] = {"texts": len(texts)}
+        for name, encoder, model in (("student", ours, student), ("floor", teacher, copy)):
+            with held(teacher, constant) if name == "floor" else nullcontext():
+                alike = agreement(wanted, vectors(encoder, texts, pooling))
+                told[name] = {**alike, "order": correlation(near, nearness(encoder, texts, pooling))}
+                said = None if use == "encoder" else answers(model, texts)
+            if said is not None:
+                classes = student.config.num_labels if use == "classifier" else 0
+                told[name]["answers"] = same_answers(answers(copy, texts), said, classes)
+        bands[f"{least}-{int(lengths[chosen].max())}"] = told
+    texts = [pieces[index]["input_ids"] for index in range(min(len(pieces), TEXTS))]
+    return {"layers": by_layer(teacher, ours, texts), "bands": bands}
+
+
+def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
+    """What the teacher's attention gives on the average in the layers where the student has none, (D,) by layer."""
+    row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]
+    means = attention_means(teacher, row)
+    return {layer: mean for layer, mean in means.items() if hasattr(student.layers[layer], "mixer")}
+
+
+def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
+    """Texts of like lengths as packed rows: which they are, and the row."""
+    collate = FlatteningCollator()
+    for chosen in batches_by_length([len(text) for text in texts], tokens):
+        row = collate([{"input_ids": texts[index]} for index in chosen])
+        yield chosen, {name: value.to(device) if isinstance(value, Tensor) else value for name, value in row.items()}
+
+
+@torch.no_grad()
+def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
+    """Vectors of texts, scaled to length one, float32 (texts, D).
+
+    Args:
+        encoder: A MaBERT.
+        texts: Ids of each, int64 (time,).
+        pooling: `mean` or `cls`.
+    """
+    found = np.empty((len(texts), encoder.config.hidden_size), np.float32)
+    for chosen, row in rows(texts, encoder.device):
+        vectors = pooled(encoder(**row).last_hidden_state, packing_of(row), pooling)
+        found[chosen] = torch.nn.functional.normalize(vectors.float(), dim=-1).cpu().numpy()
+    return found
+
+
+@torch.no_grad()
+def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
+    """What a head answers, row by row of texts: the likeliest class of each text, or the likeliest entry of the
+    vocabulary at each token; of a regression, its number."""
+    found = []
+    for _, row in rows(texts, model.device, FEW):
+        logits = model(**row).logits.flatten(0, -2)
+        found.append((logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)).float().cpu().numpy())
+    return np.concatenate(found)
+
+
+def agreement(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
+    """Compares the vectors of the same texts, (texts, D) each, of length one.
+
+    Returns:
+        `cosine`, the mean between the two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`, for what
+        share of the texts the nearest other one is the same by both.
+    """
+    cosines = (theirs * ours).sum(1)
+    return {
+        "cosine": float(cosines.mean()),
+        "cosine_p10": float(np.quantile(cosines, 0.1)),
+        "neighbours": float((nearest(theirs) == nearest(ours)).mean()),
+    }
+
+
+def nearest(vectors: np.ndarray) -> np.ndarray:
+    """The nearest other text of each, int64 (texts,)."""
+    scores = vectors @ vectors.T
+    np.fill_diagonal(scores, -np.inf)
+    return scores.argmax(1)
+
+
+def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
+    """Share of the answers that are the same; of a regression's, their correlation."""
+    return correlation(theirs, ours) if classes == 1 else float((theirs == ours).mean())
+
+
+def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
+    """How near a model finds each text and its words in another order, (texts,).
+
+    A model that only counts words finds them the same. Whether a student feels order where its teacher does is the
+    correlation between the two.
+    """
+    return (vectors(encoder, texts, pooling) * vectors(encoder, shuffled(texts), pooling)).sum(1)
+
+
+def shuffled(texts: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """The same texts, the tokens between the special ones in another order."""
+    draws = torch.Generator().manual_seed(seed)
+    return [
+        torch.cat((text[:1], text[1:-1][torch.randperm(len(text) - 2, generator=draws)], text[-1:])) for text in texts
+    ]
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Pearson's; 0 where one of them is constant."""
+    return float(np.corrcoef(first, second)[0, 1]) if first.std() and second.std() else 0.0
+
+
+@torch.no_grad()
+def by_layer(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[str, list[float | None]]:
+    """Unexplained variance layer by layer, mean over rows of texts.
+
+    Returns:
+        `hidden`, of what each layer gives when the whole student runs; `core`, of what each core gives in the place of
+        attention, from the teacher's own hidden states, None where attention stayed.
+    """
+    alignment = Alignment(teacher, student)
+    hidden, core = [], []
+    for _, row in rows(texts, teacher.device):
+        with hidden_states_of(teacher) as theirs:
+            teacher(**row)
+        with hidden_states_of(student) as ours:
+            student(**row)
+        hidden.append([float(unexplained(mine, end)) for mine, end in zip(ours, theirs, strict=True)])
+        core.append(alignment(**row).tolist())
+    told = dict(zip(map(int, alignment.mixers), np.mean(core, 0).tolist(), strict=True))
+    return {"hidden": np.mean(hidden, 0).tolist(), "core": [told.get(layer) for layer in range(len(teacher.layers))]}

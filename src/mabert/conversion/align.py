@@ -1,0 +1,44 @@
+"""Stage 1: from the teacher's own hidden states each core learns to say what the attention it stands for says."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mabert.conversion.watch import attention_of, packing_of, unexplained
+from mabert.model.masking import PaddingMask
+
+
+class Alignment(nn.Module):
+    """The cores of a student as one module, whose forward is how far they are from the teacher's attention.
+
+    Layers are independent here: no gradient goes through the stack, which makes a step cheap.
+
+    Args:
+        teacher: An encoder that keeps all its layers.
+        student: The encoder whose cores learn.
+    """
+
+    def __init__(self, teacher: Any, student: Any) -> None:
+        super().__init__()
+        self.mixers = nn.ModuleDict(
+            {str(layer): block.mixer for layer, block in enumerate(student.layers) if hasattr(block, "mixer")}
+        )
+        self._teacher = [teacher.eval()]  # in a list, it is none of this module's parts: it is not trained or saved
+
+    def forward(self, **row: Any) -> Tensor:
+        """Unexplained variance of what the attention of each converted layer gives, (cores,).
+
+        Args:
+            row: A packed row as `FlatteningCollator` makes it; labels are not looked at.
+        """
+        (teacher,) = self._teacher
+        row.pop("labels", None)
+        with torch.no_grad(), attention_of(teacher) as seen:
+            teacher(**row)
+        mask = PaddingMask(None, "exact", packing_of(row))
+        losses = []
+        for layer, mixer in self.mixers.items():
+            read, wanted = seen[int(layer)]
+            losses.append(unexplained(mixer(*mixer.split(read, mask), mask)[0], wanted))
+        return torch.stack(losses)

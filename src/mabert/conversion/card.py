@@ -1,0 +1,86 @@
+"""The model card of a student: from what, how, on what text, with which agreement and licence."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mabert import __version__
+from mabert.reading_yaml import parse_yaml
+
+CARD = "README.md"
+FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+
+
+def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) -> str:
+    """Writes it.
+
+    Args:
+        teacher: Where the teacher lies.
+        request: What was asked.
+        outcome: What came out, see `mabert.conversion.run.convert`.
+    """
+    licence = licence_of(teacher)
+    front: dict[str, Any] = {"library_name": "mabert", "base_model": request["teacher"]}
+    if licence:
+        front["license"] = licence
+    if outcome["use"] == "encoder":
+        front |= {"pipeline_tag": "sentence-similarity", "tags": ["sentence-transformers", "mabert"]}
+    letters = outcome["pattern"]
+    learnt = sum(stage["tokens"] for stage in outcome["stages"].values())
+    rows = "\n".join(
+        f"| {band} | {told['texts']} | {cells(told['student'])} | {cells(told['floor'])} |"
+        for band, told in outcome["agreement"]["bands"].items()
+    )
+    return f"""---
+{yaml.safe_dump(front, sort_keys=False).strip()}
+---
+
+# {request["teacher"]}, converted to a MaBERT
+
+`mabert convert` {__version__} made this model from **{request["teacher"]}**. Of its {len(letters)} attention layers
+{letters.count("M")} became Mamba cores ({request["direction"]}): the schedule is `{letters}`. Everything else is the
+teacher's. The cores learnt, from {learnt:,} tokens without labels, to say what the teacher says. The text was
+{", ".join(f"`{text}`" for text in request["texts"])}.
+
+Licence of the teacher: {licence or "its folder does not say; find out before you pass this model on"}.
+
+## Agreement with the teacher
+
+These texts, by their tokens, are none that it learnt from. `cosine` compares the two models' vectors of a text (mean /
+tenth percentile); `neighbour` is the share of texts whose nearest other text is the same. The floor is the teacher with
+the attention of the converted layers held at its mean.
+
+| tokens | texts | cosine | neighbour | floor: cosine | neighbour |
+|---|---|---|---|---|---|
+{rows}
+
+## Use
+
+```python
+import mabert
+
+model = mabert.load("path/of/this/folder")
+vectors = model.embed(["A text.", "Another one."])
+```
+"""
+
+
+def cells(told: dict[str, float]) -> str:
+    """Cosine and neighbours as two cells of a table."""
+    return f"{told['cosine']:.3f} / {told['cosine_p10']:.3f} | {told['neighbours']:.3f}"
+
+
+def licence_of(teacher: str | Path) -> str | None:
+    """The licence in a folder's model card; None where it has none."""
+    file = Path(teacher) / CARD
+    front = FRONT.match(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+    if front is None:
+        return None
+    try:
+        said = parse_yaml(front[1], str(file))
+    except ValueError:
+        return None
+    licence = said.get("license") if isinstance(said, dict) else None
+    return licence if isinstance(licence, str) else None

