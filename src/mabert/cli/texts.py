@@ -27,8 +27,12 @@ def add_embed(commands: Any) -> None:
     """Vectors."""
     added = command(commands, "embed", run_embed, "a vector a text")
     add_texts(added)
-    added.add_argument("--pooling", default="mean", help="mean, cls, or a classifier's map [%(default)s]")
-    added.add_argument("--normalize", action="store_true", help="scale each vector to length one")
+    added.add_argument("--pooling", help="mean, cls, or a classifier's map [as the folder says, else mean]")
+    added.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="scale each vector to length one [as the folder says, else not]",
+    )
 
 
 def add_texts(added: argparse.ArgumentParser) -> None:

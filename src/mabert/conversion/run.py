@@ -20,7 +20,6 @@ from mabert.conversion.card import card
 from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Pieces, cut
-from mabert.conversion.sentences import SentenceFolder
 from mabert.conversion.teacher import check_copy, load_teacher, student_of, teacher_config, use_of, weights_hash
 from mabert.conversion.training import train
 from mabert.data.build import build_cache
@@ -32,6 +31,7 @@ from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.model.config import expand_schedule
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
+from mabert.sentences import SentenceFolder
 from mabert.train.pretrain import default_cache
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of

@@ -20,6 +20,7 @@ from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
 from mabert.model.pooling import first_token, mean_of_tokens
 from mabert.precision import resolve_precision
+from mabert.sentences import SentenceFolder
 
 POOLINGS = ("mean", "cls", "map")
 
@@ -65,8 +66,8 @@ class TextModel:
         self,
         texts: Sequence[str],
         *,
-        pooling: str = "mean",
-        normalize: bool = False,
+        pooling: str | None = None,
+        normalize: bool | None = None,
         max_length: int | None = None,
         truncate: bool = False,
         batch_tokens: int = TOKENS_A_BATCH,
@@ -78,8 +79,9 @@ class TextModel:
         Args:
             texts: Any number of texts.
             pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
-                classifier whose pooling it is has learned.
-            normalize: Whether to scale each vector to length one.
+                classifier whose pooling it is has learned. Default, as the folder says: its files of
+                sentence-transformers, or the `pooling` of its configuration where that is `mean` or `cls`; else `mean`.
+            normalize: Whether to scale each vector to length one. Default, as the folder says, else not.
             max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
             truncate: Whether to cut texts that are longer; otherwise they are an error.
             batch_tokens: Padded tokens of a batch at most; changes speed, not the vectors beyond rounding.
@@ -170,10 +172,13 @@ class TextModel:
         return joined(self.guesses(in_rows(texts), how, top=top))
 
     def vectors(
-        self, rows: Iterable[Row], how: How, *, pooling: str = "mean", normalize: bool = False
+        self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
         """`embed` for any stream of texts: windows of them and their vectors, (D,) each, so that memory does not
         grow."""
+        if pooling is None or normalize is None:
+            made, scaled = self._own_vectors()
+            pooling, normalize = pooling or made, scaled if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
         if pooling == "map":
@@ -227,6 +232,14 @@ class TextModel:
         use: Use = next((use for use in uses if class_for(use, self.config).__name__ in saved), "encoder")
         loaded = self._read(use)
         return replace(loaded, model=loaded.model.base_model)
+
+    def _own_vectors(self) -> tuple[str, bool]:
+        """How the folder says that vectors are made: the pooling, and whether they are scaled to length one."""
+        if isinstance(self.config, MaBertConfig):
+            pooling = self.config.pooling
+            return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
+        folder = SentenceFolder.at(self.path)
+        return ("mean", False) if folder is None else (folder.pooling, folder.normalize)
 
     def _check_map(self) -> None:
         if not isinstance(self.config, MaBertConfig):
