@@ -55,6 +55,9 @@ def add_convert(commands: Any) -> None:
     )
     added.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
     added.add_argument("--seed", type=int, action=within(SEED), default=0, help="[%(default)s]")
+    added.add_argument(
+        "--delta", action="store_true", help="teach and save the cores alone, some MB; the teacher is joined on loading"
+    )
     added.add_argument("--resume", action="store_true", help="go on with the conversion in the folder")
 
 
@@ -92,6 +95,7 @@ def run_convert(options: argparse.Namespace) -> None:
             end_to_end=options.end_to_end,
             precision=options.precision,
             seed=options.seed,
+            delta=options.delta,
         )
     if result:
         from mabert.report.conversion import lines, render

@@ -6,6 +6,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+
+from mabert.folders import is_hub_name
 from mabert.reading import sha256
 from mabert.train.pretrain import default_cache
 from mabert.writing import whole_folder
@@ -40,7 +44,7 @@ PACKAGES = {
 
 
 def found(teacher: str | Path) -> str | Path:
-    """Where a teacher lies: where its package was unpacked to, if that is installed; else what was given.
+    """The folder that a teacher lies in: the given one, where its package was unpacked to, or what the hub gave.
 
     Only data is read; nothing of the package is imported.
 
@@ -52,16 +56,32 @@ def found(teacher: str | Path) -> str | Path:
     """
     by_package = {package.name: package for package in PACKAGES.values()}
     package = PACKAGES.get(str(teacher)) or by_package.get(str(teacher))
-    if package is None or Path(teacher).exists():
+    if Path(teacher).exists():
         return teacher
+    if package is None:
+        return from_hub(str(teacher)) if is_hub_name(str(teacher)) else teacher
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():
         try:
             archive = Path(str(importlib.metadata.distribution(package.name).locate_file(package.archive)))
         except importlib.metadata.PackageNotFoundError:
-            return next((name for name, each in PACKAGES.items() if each is package), teacher)
+            hub_name = next(name for name, each in PACKAGES.items() if each is package)
+            return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
         unpack(package, archive, place)
     return place
+
+
+def from_hub(name: str, hint: str = "") -> Path:
+    """The folder of a model of the hub, or of the hub's cache here: data alone.
+
+    Raises:
+        FileNotFoundError: If it is not to be had.
+    """
+    patterns = [f"*{end}" for end in WANTED] + ["README.md"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub{hint}") from error
 
 
 def unpack(package: Package, archive: Path, place: Path) -> None:

@@ -17,6 +17,7 @@ from mabert.conversion import choose, packages
 from mabert.conversion.agreement import compare
 from mabert.conversion.align import Alignment
 from mabert.conversion.card import card
+from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Pieces, cut
@@ -69,6 +70,8 @@ class ConversionRecipe:
         end_to_end: Share of the tokens that stage 2 learns from.
         precision: `fp32`, `bf16`, or `auto`, bf16 where the device is fast in it.
         seed: Of everything that is drawn.
+        delta: Whether only the cores learn, and only they are saved: the folder then names its teacher, which is joined
+            to them when the student is loaded.
     """
 
     pattern: str = "auto"
@@ -79,6 +82,7 @@ class ConversionRecipe:
     end_to_end: Annotated[float, SHARE] = 0.25
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     seed: Annotated[int, SEED] = 0
+    delta: bool = False
 
 
 def convert(
@@ -277,8 +281,11 @@ def learn(
     if len(second):
         student.requires_grad_(True)
         student.base_model.embeddings.requires_grad_(False)
+        if asked.delta:
+            for name, weight in student.named_parameters():
+                weight.requires_grad_(CORE in name)
         whole = Distillation(copy, student, use)
-        rates = {".mixer.": CORES, "": REST}
+        rates = {CORE: CORES, "": REST}
         title = "end to end" if progress else None
         told["end_to_end"] = train(whole, second, folder / UNFINISHED / "end-to-end", title=title, rates=rates, **how)
     student.config.sparse_prediction = False
@@ -305,7 +312,10 @@ def save(
     encoding = Encoding.beside(place)
     advice = "the last checkpoint is whole; make room and go on by --resume"
     with filling(folder, size_of(student), advice) as staging:
-        student.save_pretrained(staging)
+        if request["delta"]:
+            save_delta(student, outcome["use"], request["teacher"], request["resolved"]["weights"], staging)
+        else:
+            student.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         if sentences is not None:
             sentences.copy_to(staging)

@@ -15,6 +15,7 @@ from transformers.utils.output_capturing import capture_outputs
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
+from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
@@ -37,6 +38,11 @@ class MaBertPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _keep_in_fp32_modules_strict: ClassVar = list(Recurrence.FLOAT32)
     _can_record_outputs: ClassVar = {"hidden_states": ResidualBlock, "attentions": [SelfAttention, MambaMixer]}
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
+        """As transformers has it; of a folder that `mabert convert --delta` wrote, the whole model is loaded."""
+        return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

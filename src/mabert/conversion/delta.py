@@ -1,0 +1,119 @@
+"""A conversion as its Mamba cores alone: saved without the teacher's weights, and put together with them again."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mabert.baselines.load import Use
+from mabert.conversion.packages import found
+from mabert.conversion.teacher import check_copy, load_teacher, student_of, weights_hash
+from mabert.data.tokenizer import load_tokenizer
+from mabert.model.delta import FILE
+from mabert.model.load import load_config
+from mabert.model.mamba import Recurrence
+from mabert.reading import sha256
+from mabert.train.pretrain import default_cache
+from mabert.writing import locked, whole_folder
+
+CORE = ".mixer."
+"""What stands in the names of the weights that are no teacher's."""
+
+
+CHOSEN = (
+    "layer_pattern",
+    "ssm_direction",
+    "ssm_expand",
+    "ssm_state_size",
+    "ssm_conv_kernel",
+    "ssm_dt_rank",
+    "ssm_conv_mode",
+    "pooling",
+    "normalize",
+)
+"""Fields of a student's configuration that a conversion chooses; the others follow from its teacher."""
+
+
+def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path) -> None:
+    """Writes a student's cores and its configuration.
+
+    Args:
+        student: Whose other weights are all its teacher's.
+        use: What both are for.
+        teacher: Where others find the teacher: a hub name, a package or a folder.
+        weights: Its hash, see `weights_hash`.
+        folder: To write in.
+    """
+    student.config.save_pretrained(folder)
+    cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
+    save_file(cores, folder / FILE, {"teacher": teacher, "weights": weights, "use": use})
+
+
+def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
+    """A weight in bf16, but for those of the recurrence, which need float32."""
+    wide = name.rpartition(".")[2] in Recurrence.FLOAT32
+    return weight.detach().cpu().to(torch.float32 if wide else torch.bfloat16).contiguous()
+
+
+def compose(path: str | Path) -> Path:
+    """The folder of the whole model that a delta stands for; made on the first call, in the cache.
+
+    Raises:
+        FileNotFoundError: If the teacher is not to be had.
+        ValueError: If the teacher has other weights than the one that the cores learnt from, or the file is damaged.
+    """
+    file = Path(path) / FILE
+    place = default_cache() / "whole" / sha256(file)[:16]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with locked(place.with_name(f".{place.name}.lock")):
+        if not place.exists():
+            about, cores = read_delta(file)
+            student = joined(path, about, cores)
+            with whole_folder(place) as folder:
+                student.save_pretrained(folder)
+                load_tokenizer(str(path)).save_pretrained(folder)
+    return place
+
+
+def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """What a delta says of its teacher, and its cores.
+
+    Raises:
+        ValueError: If the file is damaged or says nothing of a teacher.
+    """
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+            cores = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged or cut short ({error}); copy the folder again") from error
+    if missing := sorted({"teacher", "weights", "use"} - set(about)):
+        raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
+    return about, cores
+
+
+def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tensor]) -> Any:
+    """The student of a teacher and cores.
+
+    Raises:
+        FileNotFoundError: If the teacher is not to be had.
+        ValueError: If it is another than the one that the cores learnt from, or they do not fit the configuration.
+    """
+    use: Any = about["use"]
+    teacher = load_teacher(found(about["teacher"]))
+    there = weights_hash(check_copy(teacher, use))
+    if there != about["weights"]:
+        raise ValueError(
+            f"{path} was made of {about['teacher']} with weights {about['weights'][:16]}; the weights there are "
+            f"{there[:16]}, another model's"
+        )
+    config = load_config(path)
+    student = student_of(teacher, use, **{name: getattr(config, name) for name in CHOSEN})
+    wanted = {name for name in student.state_dict() if CORE in name}
+    if wanted != set(cores):
+        odd = sorted(wanted ^ set(cores))[0]
+        raise ValueError(f"{Path(path) / FILE} does not fit its configuration: {odd} is in one of them alone")
+    student.load_state_dict({name: weight.float() for name, weight in cores.items()}, strict=False)
+    return student
