@@ -70,8 +70,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
 def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
     """What the teacher's attention gives on the average in the layers where the student has none, (D,) by layer."""
     row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]
-    means = attention_means(teacher, row)
-    return {layer: mean for layer, mean in means.items() if hasattr(student.layers[layer], "mixer")}
+    return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
 def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:

@@ -34,8 +34,7 @@ class Alignment(nn.Module):
         """
         (teacher,) = self._teacher
         row.pop("labels", None)
-        with torch.no_grad(), attention_of(teacher) as seen:
-            teacher(**row)
+        seen = attention_of(teacher, row, [int(layer) for layer in self.mixers])
         mask = PaddingMask(None, "exact", packing_of(row))
         losses = []
         for layer, mixer in self.mixers.items():

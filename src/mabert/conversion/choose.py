@@ -30,7 +30,7 @@ def importance(encoder: Any, texts: Sequence[Tensor]) -> list[float]:
     with hidden_states_of(encoder) as whole:
         encoder(**row)
     lost = []
-    for layer, vector in attention_means(encoder, row).items():
+    for layer, vector in attention_means(encoder, row, range(len(encoder.layers))).items():
         with held(encoder, {layer: vector}), hidden_states_of(encoder) as without:
             encoder(**row)
         lost.append(float(unexplained(without[-1], whole[-1])))

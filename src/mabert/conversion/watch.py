@@ -1,6 +1,6 @@
 """What goes on inside an encoder: recorded, compared, and held constant for a while."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,24 +14,33 @@ Row = dict[str, Any]
 """A packed row as `FlatteningCollator` makes it."""
 
 
-@contextmanager
-def attention_of(encoder: Any) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
-    """Records what the attention of each layer reads and gives while the block runs, (1, total, D) each, by layer."""
+class _EnoughError(Exception):
+    """Ends a forward behind which nothing is wanted."""
+
+
+@torch.no_grad()
+def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, tuple[Tensor, Tensor]]:
+    """What the attention of some layers reads and gives, (1, total, D) each, by layer; what follows the last of them is
+    not computed."""
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def note(layer: int) -> Any:
         def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             seen[layer] = (given[0], output[0])
+            if len(seen) == len(layers):
+                raise _EnoughError
 
         return hook
 
-    attending = [(layer, block) for layer, block in enumerate(encoder.layers) if hasattr(block, "attention")]
-    handles = [block.attention.register_forward_hook(note(layer)) for layer, block in attending]
+    handles = [encoder.layers[layer].attention.register_forward_hook(note(layer)) for layer in layers]
     try:
-        yield seen
+        encoder(**row)
+    except _EnoughError:
+        pass
     finally:
         for handle in handles:
             handle.remove()
+    return seen
 
 
 @contextmanager
@@ -75,12 +84,9 @@ def held(encoder: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
             encoder.layers[layer].attention = attention
 
 
-@torch.no_grad()
-def attention_means(encoder: Any, row: Row) -> dict[int, Tensor]:
-    """What the attention of each layer gives on the average over a row, (D,) by layer."""
-    with attention_of(encoder) as seen:
-        encoder(**row)
-    return {layer: given.mean((0, 1)) for layer, (_, given) in seen.items()}
+def attention_means(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, Tensor]:
+    """What the attention of some layers gives on the average over a row, (D,) by layer."""
+    return {layer: given.mean((0, 1)) for layer, (_, given) in attention_of(encoder, row, layers).items()}
 
 
 def unexplained(given: Tensor, wanted: Tensor) -> Tensor:
