@@ -21,13 +21,13 @@ from mabert.bench import memory, models, profiles, tasks
 from mabert.bench import worker as worker_module
 from mabert.bench.models import Plan
 from mabert.bench.profiles import SMALL, Cell
-from mabert.bench.rounds import interleave
 from mabert.bench.tasks import Forward, TrainingStep
 from mabert.bench.turns import Bench, Protocol
 from mabert.bench.worker import CellError, Ready, Worker, status_of
 from mabert.infer.info import peak_at
 from mabert.ops import backends
 from mabert.ops.cpu import amx, pool
+from mabert.rounds import interleave
 
 NAMES = list(FAMILIES)
 

@@ -30,11 +30,11 @@ from mabert.baselines import attention
 from mabert.bench.parts import PRODUCTS, REST, profiled
 from mabert.bench.profiles import DTYPES
 from mabert.bench.results import measured_on, write
-from mabert.bench.rounds import Spread, in_turns
 from mabert.bench.worker import ALLOCATION
 from mabert.environment import fast_dtype
 from mabert.model import MaBertConfig, MaBertModel
 from mabert.model.prepack import can_prepack, prepack
+from mabert.rounds import Spread, in_turns
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
 """Name to mean, standard deviation, longest, and texts of a batch; the shortest are of 16 tokens."""
@@ -80,7 +80,7 @@ _ROUNDS = {"least": 3, "most": 100, "budget": 40.0}
 
 @dataclass(frozen=True)
 class Row:
-    """One side's times on one batch; see `mabert.bench.rounds.Spread` for the times."""
+    """One side's times on one batch; see `mabert.rounds.Spread` for the times."""
 
     lengths: str
     side: str
@@ -284,7 +284,7 @@ def least_parts(sides: Mapping[str, Callable[[], object]], **rounds: Any) -> tup
 
     Args:
         sides: Name to what is profiled; every round makes the same calls.
-        rounds: As of `mabert.bench.rounds.in_turns`.
+        rounds: As of `mabert.rounds.in_turns`.
 
     Returns:
         Each side's milliseconds by part, of each call the least of all rounds; and how many rounds there were.

@@ -26,9 +26,9 @@ from torch.nn.functional import conv1d, silu, softplus
 
 from mabert.bench import native
 from mabert.bench.results import measured_on, write
-from mabert.bench.rounds import Spread, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
+from mabert.rounds import Spread, timed
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")

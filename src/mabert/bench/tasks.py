@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Family, Shape
 from mabert.baselines.load import build
 from mabert.bench.profiles import DTYPES, Cell, configured, hastened, is_compiled, is_prepacked
-from mabert.bench.rounds import timed
 from mabert.infer.info import peak_bytes
 from mabert.memory import is_want_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
+from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
 
 EFFECTIVE_BATCH = 32

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from mabert.bench.memory import free_memory
 from mabert.bench.profiles import Cell
-from mabert.bench.rounds import Spread
 from mabert.bench.worker import CellError, Ready, Worker
+from mabert.rounds import Spread
 
 LONGEST = 1_000_000
 """Seconds that a wait may be told to last."""
@@ -66,7 +66,7 @@ class Row:
         status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
         reason: Why there is no number, in a line.
         setting: The attention it ran with.
-        median_ms: See `mabert.bench.rounds.Spread`, as the three that follow; of a whole step.
+        median_ms: See `mabert.rounds.Spread`, as the three that follow; of a whole step.
         at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
             each of the limit, or of its fastest sample where that was faster.
         anchor_ms: MaBERT's median in the turns that a rival's training was timed in; MaBERT's own row may be of more.

@@ -1,12 +1,12 @@
 """Which layers keep their attention: those that a model can do without least."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mabert.conversion.watch import attention_means, held, hidden_states_of, unexplained
+from mabert.conversion.watch import attention_means, held, unexplained
 from mabert.data.collate import FlatteningCollator
 
 KEPT = 1 / 3
@@ -16,32 +16,41 @@ MUCH = 3.0
 """A layer matters much if it matters so many times as much as the middle one."""
 
 
-@torch.no_grad()
-def importance(encoder: Any, texts: Sequence[Tensor]) -> list[float]:
-    """How much the attention of each layer matters: the share of the variance of the last hidden states that is lost
-    when it is held at its mean.
+class Survey:
+    """Measures what an encoder loses without the attention of some layers, on a few texts.
 
     Args:
         encoder: That keeps all its layers.
-        texts: Ids of some texts, int64 (time,) each.
+        texts: Ids of each, int64 (time,).
     """
-    row = FlatteningCollator()([{"input_ids": text} for text in texts])
-    row = {name: value.to(encoder.device) if isinstance(value, Tensor) else value for name, value in row.items()}
-    with hidden_states_of(encoder) as whole:
-        encoder(**row)
-    lost = []
-    for layer, vector in attention_means(encoder, row, range(len(encoder.layers))).items():
-        with held(encoder, {layer: vector}), hidden_states_of(encoder) as without:
-            encoder(**row)
-        lost.append(float(unexplained(without[-1], whole[-1])))
-    return lost
 
+    @torch.no_grad()
+    def __init__(self, encoder: Any, texts: Sequence[Tensor]) -> None:
+        row = FlatteningCollator()([{"input_ids": text} for text in texts])
+        self.row = {k: value.to(encoder.device) if isinstance(value, Tensor) else value for k, value in row.items()}
+        self.encoder, self.depth = encoder, len(encoder.layers)
+        self.means = attention_means(encoder, self.row, range(self.depth))
+        self.whole = encoder(**self.row).last_hidden_state
 
-def pattern_of(lost: Sequence[float]) -> str:
-    """The schedule that keeps the attention of the layers that matter most: a third of them, at least one."""
-    kept = max(1, round(KEPT * len(lost)))
-    chosen = set(sorted(range(len(lost)), key=lambda layer: -lost[layer])[:kept])
-    return "".join("T" if layer in chosen else "M" for layer in range(len(lost)))
+    @torch.no_grad()
+    def lost(self, layers: Collection[int]) -> float:
+        """Share of the variance of the last hidden states that is lost when the attention of those layers is held at
+        its mean."""
+        with held(self.encoder, {layer: self.means[layer] for layer in layers}):
+            return float(unexplained(self.encoder(**self.row).last_hidden_state, self.whole))
+
+    def importance(self) -> list[float]:
+        """What is lost without the attention of each layer alone."""
+        return [self.lost([layer]) for layer in range(self.depth)]
+
+    def pattern(self) -> str:
+        """A schedule that keeps the attention of a third of the layers, at least one: each time the one without which,
+        beside those that are kept already, the most is lost."""
+        kept: set[int] = set()
+        while len(kept) < max(1, round(KEPT * self.depth)):
+            rest = [layer for layer in range(self.depth) if layer not in kept]
+            kept.add(min(rest, key=lambda layer: self.lost([each for each in rest if each != layer])))
+        return "".join("T" if layer in kept else "M" for layer in range(self.depth))
 
 
 def warnings_of(pattern: str, lost: Sequence[float]) -> list[str]:

@@ -21,6 +21,7 @@ from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Pieces, cut
+from mabert.conversion.speed import speed
 from mabert.conversion.teacher import check_copy, load_teacher, student_of, teacher_config, use_of, weights_hash
 from mabert.conversion.training import train
 from mabert.data.build import build_cache
@@ -52,7 +53,7 @@ ALIGNING = 4e-3
 HELD_OUT = 60_000
 """Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
 
-SURVEYED = 8_000
+SURVEYED = 4_000
 """Tokens of it on which layers' importance is measured."""
 
 
@@ -135,8 +136,9 @@ def convert(
     check_length(asked.length, copy)
     training, held = read(texts, tokenizer, asked, text_column, progress)
     samples = cut(held, tokenizer, length=asked.length, tokens=None, seed=asked.seed)
-    lost = choose.importance(copy.base_model, some(samples, SURVEYED))
-    pattern = chosen_pattern(asked.pattern, lost)
+    survey = choose.Survey(copy.base_model, some(samples, SURVEYED))
+    lost = survey.importance()
+    pattern = survey.pattern() if asked.pattern == "auto" else checked_pattern(asked.pattern, lost)
     pieces = cut(training, tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
     request["resolved"] = {
         "weights": weights_hash(copy),
@@ -159,7 +161,6 @@ def convert(
     if sentences is not None:
         changes |= {"pooling": sentences.pooling, "normalize": sentences.normalize}
     student = begun(model, copy, use, changes)
-    del model
     stages = learn(copy, student, use, pieces, tokenizer, folder.path, asked, resume, progress)
     if not processes.is_main_process:
         return {}
@@ -169,6 +170,13 @@ def convert(
         "importance": lost,
         "stages": stages,
         "agreement": compare(copy, student, use, samples),
+        "speed": speed(
+            model.to(student.device),
+            student,
+            timed_lengths(asked.length),
+            copy.config.max_position_embeddings,
+            request["resolved"]["precision"],
+        ),
     }
     save(place, student, tokenizer, sentences, folder.path, request, outcome)
     shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
@@ -207,6 +215,11 @@ def read(
     return [training for training, _ in parts], [held for _, held in parts]
 
 
+def timed_lengths(length: int) -> list[int]:
+    """Lengths of texts at which teacher and student are timed: powers of two up to the longest learnt from."""
+    return [tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens <= max(128, length)]
+
+
 def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
     """The first pieces, of so many tokens in all."""
     found: list[torch.Tensor] = []
@@ -215,15 +228,13 @@ def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
     return found
 
 
-def chosen_pattern(asked: str, lost: list[float]) -> str:
-    """The schedule of the student, at the teacher's depth.
+def checked_pattern(asked: str, lost: list[float]) -> str:
+    """The schedule that was asked for, at the teacher's depth; warns of layers whose attention it had better keep.
 
     Raises:
         ValueError: If the pattern is longer than the teacher is deep, or has no Mamba layer in it.
     """
     depth = len(lost)
-    if asked == "auto":
-        return choose.pattern_of(lost)
     letters = expand_schedule(asked)
     if len(letters) > depth or depth % len(letters):
         raise ValueError(

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mabert.baselines.registry import family_named
-from mabert.bench.rounds import timed
 from mabert.data.tokenizer import load_tokenizer
 from mabert.precision import resolve_precision
+from mabert.rounds import timed
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.live import duration
 from mabert.study.plan import Plan

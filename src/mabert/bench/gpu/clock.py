@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from mabert.bench.rounds import Spread
+from mabert.rounds import Spread
 
 _FLUSHED_BYTES = 256 << 20  # more than the second-level cache of any GPU this runs on
 _WARM_CALLS = 3

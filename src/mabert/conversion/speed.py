@@ -1,0 +1,57 @@
+"""What a conversion gains: forwards of student and teacher at several lengths, in turns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from mabert.rounds import interleave
+
+BUDGET = 6.0
+"""Seconds for the rounds of a length, but for the fewest."""
+
+
+def speed(
+    teacher: PreTrainedModel, student: PreTrainedModel, lengths: Sequence[int], longest: int, dtype: str
+) -> list[dict[str, Any]]:
+    """Times one text at a time, in inference.
+
+    Args:
+        teacher: As transformers loads it: with SDPA, and beside it with `attn_implementation="mabert"`.
+        student: The MaBERT.
+        lengths: Tokens of a text.
+        longest: Tokens that the teacher has positions for; longer texts are timed with the student alone.
+        dtype: `fp32`, or `bf16` by autocast, as `mabert.load` computes.
+
+    Returns:
+        For each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
+    """
+    told = []
+    before = teacher.config._attn_implementation
+    for length in lengths:
+        draws = torch.Generator().manual_seed(length)
+        ids = torch.randint(5, teacher.config.vocab_size, (1, length), generator=draws).to(student.device)
+        sides = {"student": forward_of(student, ids, dtype)}
+        if length <= longest:
+            sides["teacher"] = forward_of(teacher, ids, dtype, "sdpa")
+            sides["teacher, mabert's attention"] = forward_of(teacher, ids, dtype, "mabert")
+        spreads = interleave(sides, least=3, most=15, budget=BUDGET)
+        told.append({"length": length, **{side: asdict(spread) for side, spread in spreads.items()}})
+    teacher.set_attn_implementation(before)
+    return told
+
+
+def forward_of(
+    model: PreTrainedModel, ids: torch.Tensor, dtype: str, attention: str | None = None
+) -> Callable[[], Any]:
+    """One forward of a model, with that attention."""
+
+    def run() -> Any:
+        if attention is not None:
+            model.set_attn_implementation(attention)
+        with torch.inference_mode(), torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == "bf16"):
+            return model(input_ids=ids)
+
+    return run
