@@ -373,7 +373,7 @@ def test_version(capsys):
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
         (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
-        (["bench", "report", "a.json", "--quick"], "quick is for measurements, not for `bench report`"),
+        (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
         (["bench", "models", "--quick", "--recipe", "mini"], "recipe is not looked at with --quick"),
         (["bench", "parts", "--recipe", "mini"], "recipe is for `bench models`, not for `bench parts`"),
         (["bench", "models", "--recipe", "nano"], "no recipe 'nano'"),

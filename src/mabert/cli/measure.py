@@ -30,13 +30,17 @@ def add_bench(commands: Any) -> None:
     added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
     added.add_argument(
         "what",
-        choices=("ops", "models", "parts", "lengths", "throughput", "report"),
+        choices=("ops", "models", "parts", "lengths", "throughput", "similarity", "report"),
         help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
         "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
         "throughput: many texts by ModernBERT's protocol, each model at its best batch; "
+        "similarity: how well the vectors of models tell similar texts; "
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
-    added.add_argument("files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote")
+    added.add_argument(
+        "files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote; similarity: model folders"
+    )
+    added.add_argument("--data", help="similarity: GLUE's folder [the hub's]")
     rivals = added.add_argument_group(
         "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
     )
@@ -94,6 +98,12 @@ def run_bench(options: argparse.Namespace) -> None:
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
+    if options.what == "similarity":
+        from mabert.bench import similarity
+
+        for name, told in similarity.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
+            say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
+        return
     from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":
@@ -120,7 +130,8 @@ def check_bench(options: argparse.Namespace) -> None:
         ValueError: Naming the option.
     """
     takers = {
-        "files": ("report",),
+        "files": ("report", "similarity"),
+        "data": ("similarity",),
         "models": ("models", "throughput", "lengths"),
         "recipe": ("models",),
         "measure": ("models",),
@@ -138,8 +149,10 @@ def check_bench(options: argparse.Namespace) -> None:
             raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
     if options.quick and options.recipe is not None:
         raise ValueError("recipe is not looked at with --quick, which has small models of its own")
-    if options.quick and options.what == "report":
-        raise ValueError("quick is for measurements, not for `bench report`")
+    if options.quick and options.what in ("report", "similarity"):
+        raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
+    if options.what == "similarity" and not options.files:
+        raise ValueError("bench similarity has no model; name one folder or several")
     for name in ("limit", "budget", "times"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
