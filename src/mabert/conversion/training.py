@@ -22,7 +22,7 @@ from mabert.train.trainer import (
     orderly,
 )
 
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 1024
 SAVE_SECONDS = 120.0
 LOG_STEPS = 25
 WEIGHTS = "model.safetensors"
