@@ -126,10 +126,10 @@ class Equations:
                 scores = qh @ kh.T / math.sqrt(size)
                 for t in range(time):
                     for s in range(time):
-                        padding = self.m[b].any() and not self.m[b, s]
-                        if window is None and padding:
-                            scores[t, s] = -1e30
-                        elif window is not None and (abs(t - s) > window or (padding and s != t)):
+                        seen = self.m[b, s] or not self.m[b].any()
+                        if window is not None:
+                            seen = abs(t - s) <= window and (seen or s == t)
+                        if not seen:
                             scores[t, s] = -1e30
                 out[b, :, part] = softmax(scores) @ v[b, :, part]
         return self.linear(name + ".output", out)
