@@ -348,5 +348,12 @@ def make_config(**fields: Any) -> MaBertConfig:
 def in_words(error: Exception) -> str:
     """What is wrong with a field, which transformers tells as an error of Python's."""
     told = " ".join(str(error).split())
+    several = re.search(r"Field '([^']+)' with value (.*?) doesn't match any type in \((.*?)\)\. Errors", told)
+    if several:
+        kinds = re.sub(r"<class '(\w+)'>", r"\1", several[3]).replace("NoneType", "None")
+        return f"{several[1]} is {several[2][:80]}; it must be one of {kinds}"
+    chosen = re.search(r"Field '([^']+)' expected one of \((.+)\), got (.*)$", told)
+    if chosen:
+        return f"{chosen[1]} is {chosen[3][:80]}; it must be one of {chosen[2]}"
     typed = re.search(r"Field '([^']+)' expected (.+), got .+ \(value: (.*)\)$", told)
     return f"{typed[1]} is {typed[3][:80]}; it must be {typed[2]}" if typed else told[:300]
