@@ -29,6 +29,7 @@ from mabert import (
 )
 from mabert.model import attention as attention_module
 from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore, in_halves
+from mabert.model.masking import PaddingMask
 from mabert.ops import softmax_attention, use_backend
 from tests.model.helpers import MAKINGS, VOCAB, build, config, ids, run
 
@@ -456,6 +457,17 @@ def test_autocast_casts_a_projection_once_for_all_its_forwards():
         assert torch.equal(one, other)
     cast = [event.input_shapes[0] for event in profile.events() if event.name == "aten::_to_copy"]
     assert cast == [[1, 3, 4]], "the input alone"
+
+
+@pytest.mark.parametrize("position", ["pre", "post"])
+def test_what_attention_puts_out_is_gone_when_the_feed_forward_network_runs(position):
+    (block,) = build(MaBertModel, config(layer_pattern="T", norm_position=position)).layers
+    kept, alive = [], []
+    block.attention.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output[0])))
+    block.feed_forward.register_forward_pre_hook(lambda module, args: alive.append(kept[0]() is not None))
+    with torch.no_grad():
+        block(torch.ones(1, 3, 8, dtype=torch.float64), PaddingMask(None))
+    assert alive == [False]
 
 
 def test_what_the_norm_puts_out_is_gone_when_the_second_layer_runs():
