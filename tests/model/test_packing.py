@@ -30,6 +30,8 @@ from tests.model.helpers import MAKINGS, build, config, ids, makings
 options = st.builds(
     lambda making, name: {**making, "attn_implementation": name}, makings(), st.sampled_from(["sdpa", "eager"])
 )
+unpads = st.sampled_from(["auto", "never"])
+randoms = st.randoms(use_true_random=False)
 masks = st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4).map(torch.tensor)
 HEADS = [
     MaBertForMaskedLM,
@@ -530,13 +532,13 @@ def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
             "layer_pattern": st.sampled_from(["MMT", "TTT", "MMM", "TMTM"]),
             "feed_forward": st.sampled_from(["mlp", "glu"]),
             "attn_implementation": st.sampled_from(["sdpa", "eager"]),
-            "unpad": st.sampled_from(["auto", "never"]),
+            "unpad": unpads,
             "pooling": st.sampled_from(["map", "cls", "mean"]),
         }
     ),
     st.lists(st.integers(1, 70), min_size=1, max_size=6),
     st.booleans(),
-    st.randoms(use_true_random=False),
+    randoms,
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, lengths, holes, random, dtype):
@@ -545,6 +547,18 @@ def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, leng
     # with AMX (padding.md).
     roundings = 1 if bf16_instructions() == {"avx512_bf16"} else 3
     bound = {torch.float32: 2e-6, torch.bfloat16: roundings * 2**-8}[dtype]
+    check_vectors_do_not_move(fields, lengths, holes, random, dtype, bound)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(options, unpads, st.lists(st.integers(1, 70), min_size=1, max_size=6), st.booleans(), randoms)
+def test_vectors_of_every_making_do_not_move_with_the_batch(fields, unpad, lengths, holes, random):
+    check_vectors_do_not_move({**fields, "unpad": unpad}, lengths, holes, random, torch.float32, 2e-6)
+
+
+def check_vectors_do_not_move(fields, lengths, holes, random, dtype, bound):
+    """Compares a classifier's vectors, of tokens and of texts, in a padded batch with those of each text alone."""
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 80}
     classifier = build(
         MaBertForSequenceClassification, config(**sizes, initializer_range=0.02, **fields), dtype=torch.float32
