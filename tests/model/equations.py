@@ -20,6 +20,13 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
+def relu(x):
+    return np.maximum(x, 0)
+
+
+ACTIVATIONS = {"gelu": gelu, "relu": relu, "tanh": np.tanh}
+
+
 def softplus(x):
     return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
 
@@ -53,7 +60,16 @@ class Equations:
         return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
 
     def norm(self, name, x):
-        return layer_norm(x, self.w[name + ".weight"], self.w[name + ".bias"], self.c.layer_norm_eps)
+        bias = self.w[name + ".bias"] if self.c.norm_bias else 0
+        return layer_norm(x, self.w[name + ".weight"], bias, self.c.layer_norm_eps)
+
+    def sub_layer(self, name, h, function):
+        """H + f(LN(H)), or BERT's LN(H + f(H)); ModernBERT's first has no norm."""
+        if name == "layers.0.mixer_norm" and not self.c.first_norm:
+            return h + function(h)
+        if self.c.norm_position == "post":
+            return self.norm(name, h + function(h))
+        return h + function(self.norm(name, h))
 
     def encode(self, ids, mask=None, segments=None, positions=None):
         """H of the last layer, (batch, time, D)."""
@@ -72,10 +88,12 @@ class Equations:
         if self.c.position_embedding == "learned":
             h = h + self.w["embeddings.position_embeddings.weight"][positions]
         h = self.norm("embeddings.norm", h)
+        if self.c.embedding_size not in (None, self.c.hidden_size):
+            h = self.linear("embeddings.projection", h)
         for index, letter in enumerate(self.c.layer_pattern):
             block = self.mamba_block if letter == "M" else self.transformer_block
-            h = block(f"layers.{index}", h, positions)
-        h = self.norm("norm", h)
+            h = block(index, h, positions)
+        h = self.norm("norm", h) if self.c.final_norm else h
         return h * self.m[..., None] if self.c.padding_safe_masking == "exact" else h
 
     def feed_forward(self, name, x):
@@ -85,13 +103,17 @@ class Equations:
             return self.linear(name + ".down", gelu(gate) * value)
         return self.linear(name + ".down", gelu(inner))
 
-    def transformer_block(self, name, h, positions):
+    def transformer_block(self, index, h, positions):
         """Eq. 1."""
-        attended = h + self.attention(name + ".attention", self.norm(name + ".mixer_norm", h), positions)
-        return attended + self.feed_forward(name + ".feed_forward", self.norm(name + ".feed_forward_norm", attended))
+        name = f"layers.{index}"
+        h = self.sub_layer(name + ".mixer_norm", h, lambda x: self.attention(index, x, positions))
+        return self.sub_layer(name + ".feed_forward_norm", h, lambda x: self.feed_forward(name + ".feed_forward", x))
 
-    def attention(self, name, x, positions):
-        batch, _, width = x.shape
+    def attention(self, index, x, positions):
+        name, base, window = f"layers.{index}.attention", self.c.rotary_base, self.c.attention_window
+        base = base[index] if isinstance(base, list) else base
+        window = None if window is None else window[index]
+        batch, time, width = x.shape
         size = width // self.c.num_attention_heads
         q, k, v = (self.linear(f"{name}.{part}", x) for part in ("query", "key", "value"))
         out = np.zeros_like(x)
@@ -100,34 +122,37 @@ class Equations:
                 part = slice(head * size, (head + 1) * size)
                 qh, kh = q[b, :, part], k[b, :, part]
                 if self.c.position_embedding == "rotary":
-                    qh, kh = self.turn(qh, positions[b]), self.turn(kh, positions[b])
+                    qh, kh = self.turn(qh, positions[b], base), self.turn(kh, positions[b], base)
                 scores = qh @ kh.T / math.sqrt(size)
-                if self.m[b].any():
-                    scores = np.where(self.m[b][None, :] > 0, scores, -1e30)
+                for t in range(time):
+                    for s in range(time):
+                        seen = self.m[b, s] or not self.m[b].any()
+                        if window is not None:
+                            seen = abs(t - s) <= window and (seen or s == t)
+                        if not seen:
+                            scores[t, s] = -1e30
                 out[b, :, part] = softmax(scores) @ v[b, :, part]
         return self.linear(name + ".output", out)
 
-    def turn(self, x, positions):
+    def turn(self, x, positions, base):
         """Each pair (i, i + size/2) of features turned by position times base^(-2i/size)."""
         half = x.shape[1] // 2
         y = np.empty_like(x)
         for t, position in enumerate(positions):
             for i in range(half):
-                angle = position * self.c.rotary_base ** (-2 * i / x.shape[1])
+                angle = position * base ** (-2 * i / x.shape[1])
                 cosine, sine = math.cos(angle), math.sin(angle)
                 y[t, i] = x[t, i] * cosine - x[t, i + half] * sine
                 y[t, i + half] = x[t, i + half] * cosine + x[t, i] * sine
         return y
 
-    def mamba_block(self, name, h, positions):
+    def mamba_block(self, index, h, positions):
         """Eqs. 2 and 3, with the masks the regime has."""
-        regime = self.c.padding_safe_masking
+        name, regime = f"layers.{index}", self.c.padding_safe_masking
         m = self.m[..., None]
-        x = self.norm(name + ".mixer_norm", h)
-        if regime in ("pre", "pre+post", "exact"):
-            x = m * x
-        ssm = h + self.ssm(name + ".mixer", x)
-        out = ssm + self.feed_forward(name + ".feed_forward", self.norm(name + ".feed_forward_norm", ssm))
+        before = m if regime in ("pre", "pre+post", "exact") else 1
+        h = self.sub_layer(name + ".mixer_norm", h, lambda x: self.ssm(name + ".mixer", before * x))
+        out = self.sub_layer(name + ".feed_forward_norm", h, lambda x: self.feed_forward(name + ".feed_forward", x))
         return m * out if regime in ("post", "pre+post", "exact") else out
 
     def ssm(self, name, x):
@@ -200,6 +225,32 @@ def pool(kind, h, mask, score_weight=None):
         elif kind == "cls":
             out[b] = h[b, tokens[0]]
     return out
+
+
+class Heads:
+    """What follows the encoder of a whole model.
+
+    Args:
+        config: Any object with the configuration's fields.
+        weights: Parameter name to float64 array, of the whole model.
+    """
+
+    def __init__(self, config, weights):
+        self.c, self.w = config, weights
+        self.encoder = Equations(config, {name.removeprefix("mabert."): value for name, value in weights.items()})
+
+    def classify(self, ids, mask):
+        """Pooling, BERT's dense layer and ModernBERT's norm where they are asked for, and Eq. 14; (batch, labels)."""
+        x = pool(self.c.pooling, self.encoder.encode(ids, mask), np.asarray(mask), self.w.get("pooler.score.weight"))
+        if self.c.pooler_act is not None:
+            x = ACTIVATIONS[self.c.pooler_act](self.encoder.linear("pooler.dense", x))
+        x = self.encoder.norm("pooler.norm", x) if self.c.pooler_norm else x
+        return self.encoder.linear("classifier", x)
+
+    def fill(self, ids, mask):
+        """BERT's transform and decoder; (batch, time, vocabulary)."""
+        x = gelu(self.encoder.linear("transform.dense", self.encoder.encode(ids, mask)))
+        return self.encoder.linear("decoder", self.encoder.norm("transform.norm", x))
 
 
 def weights_of(module):

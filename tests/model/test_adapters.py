@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.mamba import SAVED_NAMES, in_halves
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
-from tests.model.helpers import build, config
+from tests.model.helpers import MAKINGS, build, config
 
 TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
@@ -105,6 +105,7 @@ def test_what_a_layer_in_anothers_place_gives_is_not_written_over():
     assert torch.equal(up.given, up.copy)
 
 
+MIXTURE = MAKINGS["a mixture"]
 WAYS = {
     "word embeddings": LoraConfig(target_modules=["word_embeddings"]),
     "every table": LoraConfig(target_modules=["word_embeddings", "position_embeddings", "token_type_embeddings"]),
@@ -118,10 +119,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_adapters_of_peft_learn_and_are_saved(way, tmp_path):
-    kind = MaBertForSequenceClassification if way == "head" else MaBertForMaskedLM
-    model = get_peft_model(build(kind, config(), dtype=torch.float32), WAYS[way])
+@pytest.mark.parametrize(("way", "making"), [*((way, {}) for way in WAYS), ("head", MIXTURE), ("all layers", MIXTURE)])
+def test_adapters_of_peft_learn_and_are_saved(way, making, tmp_path):
+    kind, making = MaBertForSequenceClassification if way == "head" else MaBertForMaskedLM, config(**making)
+    model = get_peft_model(build(kind, making, dtype=torch.float32), WAYS[way])
     model(TOKENS, MASK, labels=LABELS[kind]).loss.backward()
     learned = {name: held for name, held in model.named_parameters() if held.requires_grad}
     assert learned
@@ -130,10 +131,10 @@ def test_adapters_of_peft_learn_and_are_saved(way, tmp_path):
         for held in learned.values():
             held.add_(0.1)
     model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(build(kind, config(), dtype=torch.float32), tmp_path).eval()
+    again = PeftModel.from_pretrained(build(kind, making, dtype=torch.float32), tmp_path).eval()
     expected = model.eval()(TOKENS, MASK).logits
     assert torch.equal(again(TOKENS, MASK).logits, expected)
-    assert not torch.equal(build(kind, config(), dtype=torch.float32)(TOKENS, MASK).logits, expected)
+    assert not torch.equal(build(kind, making, dtype=torch.float32)(TOKENS, MASK).logits, expected)
 
 
 @pytest.mark.skipif(not PREPACKS, reason="oneDNN's layouts are for x86 processors")
@@ -190,15 +191,17 @@ def test_weights_by_their_names_in_a_folder_are_loaded_into_a_model(tmp_path):
     assert torch.equal(other(TOKENS, MASK).last_hidden_state, model(TOKENS, MASK).last_hidden_state)
 
 
-def test_whoever_hooks_the_embeddings_sees_the_batch():
-    model = build(MaBertForSequenceClassification, config(), dtype=torch.float32)
+@pytest.mark.parametrize("narrow", [{}, {"embedding_size": 5}])
+def test_whoever_hooks_the_embeddings_sees_the_batch(narrow):
+    model = build(MaBertForSequenceClassification, config(**narrow), dtype=torch.float32)
+    width = narrow.get("embedding_size", 8)
     shapes = {}
     for name in ("embeddings", "embeddings.word_embeddings", "embeddings.norm"):
         module = model.mabert.get_submodule(name)
         module.register_forward_hook(lambda _, given, out, name=name: shapes.update({name: tuple(out.shape)}))
     expected = model(TOKENS, MASK).logits
-    assert set(shapes.values()) == {(2, 5, 8)}
-    noise = torch.randn(2, 5, 8)
+    assert list(shapes.values()) == [(2, 5, width), (2, 5, width), (2, 5, 8)]
+    noise = torch.randn(2, 5, width)
     model.mabert.embeddings.word_embeddings.register_forward_hook(lambda _, given, out: out + noise)
     moved = model(TOKENS, MASK).logits
     assert not torch.equal(moved, expected)
@@ -220,15 +223,16 @@ def test_captum_attributes_a_padded_batch_to_its_tokens():
 
 
 @pytest.mark.parametrize("name", ["input_ids", "token_type_ids", "position_ids", "inputs_embeds"])
-def test_what_stands_at_padding_has_no_effect_whatever_it_is(name):
-    model = build(MaBertModel, config(), dtype=torch.float32)
+@pytest.mark.parametrize("making", MAKINGS)
+def test_what_stands_at_padding_has_no_effect_whatever_it_is(name, making):
+    model = build(MaBertModel, config(**MAKINGS[making]), dtype=torch.float32)
     given = {
         "input_ids": TOKENS,
         "token_type_ids": torch.ones_like(TOKENS),
         "position_ids": torch.arange(5).repeat(2, 1),
     }
     if name == "inputs_embeds":
-        given[name] = torch.randn(2, 5, 8)
+        given[name] = torch.randn(2, 5, model.config.embedding_width)
         del given["input_ids"]
     expected = model(**given, attention_mask=MASK).last_hidden_state
     other = given[name].clone()

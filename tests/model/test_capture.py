@@ -5,18 +5,21 @@ import torch
 
 from mabert import MaBertForMaskedLM, MaBertModel
 from mabert.model.config import make_config
+from mabert.model.mamba import SelectiveCore
+from tests.model.helpers import MAKINGS
 
 SIZES = {"vocab_size": 90, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "layer_pattern": "MT"}
 OPTIONS = {
     "plain": {},
     "bidirectional, centred": {"ssm_direction": "bidirectional", "ssm_conv_mode": "centered"},
     "rotary": {"position_embedding": "rotary"},
+    **{name: fields for name, fields in MAKINGS.items() if fields},
 }
 
 
 def model_and_batch(cls=MaBertModel, **options):
     torch.manual_seed(0)
-    model = cls(make_config(**SIZES, **options)).eval()
+    model = cls(make_config(**SIZES | options)).eval()
     ids = torch.randint(5, 90, (2, 19))
     mask = torch.ones(2, 19, dtype=torch.long)
     mask[1, :6] = 0
@@ -42,6 +45,17 @@ def test_a_compiled_model_is_one_graph_and_says_the_same(options):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["ModernBERT's", "a mixture"])
+@torch.no_grad()
+def test_blocks_compiled_each_by_itself_say_the_same(name):
+    model, batch = model_and_batch(**MAKINGS[name], unpad="never")
+    expected = model(**batch).last_hidden_state
+    for block in model.layers:
+        block.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(model(**batch).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_an_exported_model_takes_other_lengths_and_has_one_node_for_each_operator(options):
     model, batch = model_and_batch(**options)
@@ -49,7 +63,7 @@ def test_an_exported_model_takes_other_lengths_and_has_one_node_for_each_operato
     shapes = {name: {0: rows, 1: time} for name in batch}
     program = torch.export.export(model, (), batch, dynamic_shapes=shapes)
     called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    cores = 2 if options.get("ssm_direction") == "bidirectional" else 1
+    cores = sum(isinstance(module, SelectiveCore) for module in model.modules())
     for operator in ("selective_scan", "depthwise_conv1d"):
         assert called.count(f"mabert.{operator}.default") == cores
     other = {"input_ids": torch.randint(5, 90, (3, 31)), "attention_mask": torch.ones(3, 31, dtype=torch.long)}

@@ -3,12 +3,13 @@
 import json
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from mabert import SCHEDULES, MaBertConfig, MaBertModel
 from mabert.model import expand_schedule
 from mabert.model.config import LAYER_TYPES, make_config
-from tests.model.helpers import build, config
+from tests.model.helpers import MAKINGS, build, config
 
 
 def test_the_defaults_are_mabert_base():
@@ -41,12 +42,39 @@ def test_schedules_are_written_out(pattern, depth, letters):
     assert made.num_hidden_layers == len(letters)
 
 
-def test_a_round_trip_keeps_everything(tmp_path):
-    made = config(layer_pattern="MTM", ssm_direction="bidirectional", pooling="cls", ssm_dt_rank=3, num_labels=5)
+OTHER = {"layer_pattern": "MTM", "ssm_direction": "bidirectional", "pooling": "cls", "ssm_dt_rank": 3, "num_labels": 5}
+
+
+@pytest.mark.parametrize("fields", [OTHER, *MAKINGS.values()])
+def test_a_round_trip_keeps_everything(tmp_path, fields):
+    made = config(**fields)
     made.save_pretrained(tmp_path)
     again = MaBertConfig.from_pretrained(tmp_path)
     assert again.to_dict() == made.to_dict()
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "mabert"
+
+
+def test_a_folder_that_says_nothing_of_the_making_has_the_papers(tmp_path):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    fields = json.loads(file.read_text())
+    later = ("norm_position", "first_norm", "final_norm", "norm_bias", "attention_bias", "mlp_bias", "ssm_bias")
+    later += ("embedding_size", "attention_window", "pooler_act", "pooler_norm", "normalize")
+    file.write_text(json.dumps({name: value for name, value in fields.items() if name not in later}))
+    again = MaBertModel.from_pretrained(tmp_path)
+    assert again.config.to_dict() == {**model.config.to_dict(), "_name_or_path": str(tmp_path)}
+    tokens = torch.arange(1, 7)[None]
+    assert torch.equal(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
+
+
+def test_embeddings_are_as_wide_as_the_stack_unless_told_otherwise(tmp_path):
+    config().save_pretrained(tmp_path)
+    wider = MaBertConfig.from_pretrained(tmp_path, hidden_size=16)
+    assert MaBertModel(wider).embeddings.projection is None
+    narrow = config(embedding_size=5)
+    assert MaBertModel(narrow).get_input_embeddings().weight.shape[1] == 5
+    assert MaBertModel(config(embedding_size=8)).embeddings.projection is None
 
 
 @pytest.mark.parametrize("pattern", ["", "MMX", "mmtt", "MT*0", "M T", "MMT*"])
@@ -67,13 +95,36 @@ def test_other_letters_are_refused(pattern):
         ({"ssm_direction": "up"}, "ssm_direction"),
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"hidden_act": "foo"}, "hidden_act is 'foo'; transformers knows"),
+        ({"pooler_act": "foo"}, "pooler_act is 'foo'; transformers knows"),
+        ({"pooler_act": ""}, "pooler_act is ''; transformers knows"),
+        ({"pooler_norm": True}, "pooler_norm is True, and pooler_act, the activation before that norm, is not given"),
+        ({"embedding_size": 0}, "embedding_size is 0; it must be at least 1"),
+        ({"embedding_size": "wide"}, "embedding_size is 'wide'; it must be one of int, None"),
+        ({"attention_window": [1]}, "attention_window is a list of 1; it must have 2 entries, one a layer"),
+        ({"attention_window": []}, "attention_window is a list of 0; it must have 2 entries, one a layer"),
+        ({"attention_window": [None, -1]}, r"attention_window\[1\] is -1; it must be at least 0"),
+        ({"attention_window": [None, 1.5]}, r"attention_window is \[None, 1.5\]; it must be one of list\[int . None\]"),
+        (
+            {"attention_window": [None, "wide"]},
+            r"attention_window is \[None, 'wide'\]; it must be one of list\[int . None\], None",
+        ),
+        ({"attention_window": 4}, r"attention_window is 4; it must be one of list\[int . None\], None"),
+        ({"rotary_base": [10.0]}, "rotary_base is a list of 1; it must have 2 entries, one a layer"),
+        ({"rotary_base": [10.0, 0]}, r"rotary_base\[1\] is 0; it must be above 0"),
+        (
+            {"rotary_base": [10.0, None]},
+            r"rotary_base is \[10.0, None\]; it must be one of float, int, list\[float . int\]",
+        ),
+        ({"norm_position": "between"}, "norm_position is between; it must be one of 'pre', 'post'"),
+        ({"final_norm": "no"}, "final_norm is 'no'; it must be bool"),
         ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2; it must be at least 0 and below 1"),
         ({"layer_types": ["full_attention"]}, r"layer_types .* is not what layer_pattern 'MT' means"),
     ],
 )
 def test_values_out_of_range_are_named(fields, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         make_config(**config().to_dict() | {"layer_types": None} | fields)
+    assert "\n" not in str(raised.value)
 
 
 def test_heads_must_divide_the_width():
@@ -117,4 +168,12 @@ def test_fields_that_were_set_one_by_one_must_agree(fields):
     for name, value in fields.items():
         setattr(changed, name, value)
     with pytest.raises(ValueError, match=r"layer_pattern .* and num_hidden_layers \d+ do not agree"):
+        MaBertModel(changed)
+
+
+@pytest.mark.parametrize("name", ["rotary_base", "attention_window"])
+def test_a_list_that_was_set_later_must_have_an_entry_a_layer(name):
+    changed = config(layer_pattern="MMT")
+    setattr(changed, name, [1, 2])
+    with pytest.raises(ValueError, match=f"{name} is a list of 2; it must have 3 entries, one a layer"):
         MaBertModel(changed)

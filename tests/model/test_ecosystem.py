@@ -174,10 +174,11 @@ def test_rows_of_no_tokens_are_pooled_to_zero(pool, told):
     ("given", "message"),
     [
         ({"input_ids": torch.tensor([5, 4])}, r"input_ids has shape \(2,\); it must be \(batch, time\)"),
-        ({"inputs_embeds": torch.ones(2, 8)}, r"inputs_embeds has shape \(2, 8\); it must be \(batch, time, D\)"),
+        ({"inputs_embeds": torch.ones(2, 8)}, r"inputs_embeds has shape \(2, 8\); it must be \(batch, time, 8\)"),
+        ({"inputs_embeds": torch.ones(1, 2, 5)}, r"inputs_embeds has shape \(1, 2, 5\); it must be \(batch, time, 8\)"),
     ],
 )
-def test_a_forgotten_batch_dimension_is_told(given, message):
+def test_input_of_another_shape_is_told(given, message):
     with pytest.raises(ValueError, match=message):
         build(MaBertModel, config(), dtype=torch.float32)(**given)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mabert import SCHEDULES, MaBertForSequenceClassification, MaBertModel
-from tests.model.equations import Equations, pool, settings_of, weights_of
-from tests.model.helpers import build, config, ids, run
+from mabert import SCHEDULES, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from tests.model.equations import Equations, Heads, settings_of, weights_of
+from tests.model.helpers import MAKINGS, build, config, ids, run
 
 MASKS = {
     "right": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]],
@@ -14,6 +14,8 @@ MASKS = {
     "both": [[0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
     "hole": [[1, 1, 0, 1, 1, 1], [1, 0, 1, 0, 1, 1]],
 }
+
+POOLINGS = ["map", "attention", "cls", "mean"]
 
 OPTIONS = {
     "defaults": {},
@@ -35,6 +37,20 @@ OPTIONS = {
     "rotary": {"position_embedding": "rotary"},
     "no positions": {"position_embedding": "none"},
     "gated feed-forward": {"feed_forward": "glu"},
+    "norms behind": {"norm_position": "post"},
+    "norms behind, not of the first sub-layer": {"norm_position": "post", "first_norm": False},
+    "no first norm": {"first_norm": False},
+    "no last norm": {"final_norm": False},
+    "norms without bias": {"norm_bias": False},
+    "attention without bias": {"attention_bias": False},
+    "feed-forward without bias": {"mlp_bias": False},
+    "Mamba with bias": {"ssm_bias": True},
+    "narrow embeddings": {"embedding_size": 5},
+    "wide embeddings": {"embedding_size": 11},
+    "two rotary bases": {"position_embedding": "rotary", "layer_pattern": "TT", "rotary_base": [10.0, 100.0]},
+    "a window": {"attention_window": [None, 1]},
+    "a window of the token alone": {"layer_pattern": "TT", "attention_window": [0, 2]},
+    **MAKINGS,
 }
 
 
@@ -94,18 +110,23 @@ def test_segments_and_given_positions():
     close(ours, truth)
 
 
-@pytest.mark.parametrize("kind", ["map", "attention", "cls", "mean"])
+@pytest.mark.parametrize("kind", POOLINGS)
 @pytest.mark.parametrize("padding", MASKS)
 def test_pooling_and_classifier_follow_the_equations(kind, padding):
     settings = config(pooling=kind, num_labels=3, unpad="never")
     model = build(MaBertForSequenceClassification, settings)
     tokens = ids(np.random.default_rng(5), 2, 6)
-    weights = weights_of(model)
-    inner = {name.removeprefix("mabert."): value for name, value in weights.items()}
-    hidden = Equations(settings_of(settings), inner).encode(tokens, MASKS[padding])
-    pooled = pool(kind, hidden, np.asarray(MASKS[padding]), weights.get("pooler.score.weight"))
-    truth = pooled @ weights["classifier.weight"].T + weights["classifier.bias"]
-    close(run(model, tokens, MASKS[padding]), truth)
+    heads = Heads(settings_of(settings), weights_of(model))
+    close(run(model, tokens, MASKS[padding]), heads.classify(tokens, MASKS[padding]))
+
+
+@pytest.mark.parametrize("making", MAKINGS)
+def test_heads_follow_the_equations_of_every_making(making):
+    settings = config(**MAKINGS[making], num_labels=3, unpad="never")
+    tokens, mask = ids(np.random.default_rng(5), 2, 6), MASKS["both"]
+    for kind, head in ((MaBertForSequenceClassification, Heads.classify), (MaBertForMaskedLM, Heads.fill)):
+        model = build(kind, settings)
+        close(run(model, tokens, mask), head(Heads(settings_of(settings), weights_of(model)), tokens, mask))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -143,18 +164,15 @@ def test_gradients_of_the_papers_masks(regime, direction):
     check_gradients(config(ssm_direction=direction, padding_safe_masking=regime, layer_pattern="MTM"))
 
 
-@pytest.mark.parametrize("kind", ["map", "attention", "cls", "mean"])
-def test_gradients_of_pooling_and_classifier(kind):
-    settings = config(pooling=kind, num_labels=3)
+@pytest.mark.parametrize("fields", [{"pooling": kind} for kind in POOLINGS] + list(MAKINGS.values()))
+def test_gradients_of_pooling_and_classifier(fields):
+    settings = config(**fields, num_labels=3)
     model = build(MaBertForSequenceClassification, settings)
     rng = np.random.default_rng(7)
     tokens, mask, readout = ids(rng, 2, 6), MASKS["both"], rng.standard_normal((2, 3))
     (run(model, tokens, mask) * torch.as_tensor(readout)).sum().backward()
 
     def loss(weights):
-        inner = {name.removeprefix("mabert."): value for name, value in weights.items()}
-        hidden = Equations(settings_of(settings), inner).encode(tokens, mask)
-        pooled = pool(kind, hidden, np.asarray(mask), weights.get("pooler.score.weight"))
-        return ((pooled @ weights["classifier.weight"].T + weights["classifier.bias"]) * readout).sum()
+        return (Heads(settings_of(settings), weights).classify(tokens, mask) * readout).sum()
 
     compare_slopes(model, loss, rng)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mabert import MaBertModel
 from mabert.model.hidden_attention import hidden_attention
 from mabert.ops import selective_scan, use_backend
-from tests.model.helpers import build, config, ids, run
+from tests.model.helpers import MAKINGS, build, config, ids, run
 
 
 def coefficients(seed, batch, time, channels, states):
@@ -44,9 +44,18 @@ def test_heads_are_means_of_neighbouring_channels():
         torch.testing.assert_close(three[:, head], each[:, group].mean(1))
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
-def test_asking_for_attention_changes_no_value_and_no_gradient(direction):
-    model = build(MaBertModel, config(ssm_direction=direction, layer_pattern="MMT"))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(
+            {"ssm_direction": direction, "layer_pattern": "MMT"}
+            for direction in ("forward", "backward", "bidirectional")
+        ),
+        *MAKINGS.values(),
+    ],
+)
+def test_asking_for_attention_changes_no_value_and_no_gradient(fields):
+    model = build(MaBertModel, config(**fields))
     tokens, mask = ids(np.random.default_rng(0), 2, 5), [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
     readout = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     gradients = []

@@ -29,8 +29,9 @@ from mabert import (
 )
 from mabert.model import attention as attention_module
 from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore, in_halves
+from mabert.model.masking import PaddingMask
 from mabert.ops import softmax_attention, use_backend
-from tests.model.helpers import VOCAB, build, config, ids, run
+from tests.model.helpers import MAKINGS, VOCAB, build, config, ids, run
 
 HEADS = {
     AutoModel: MaBertModel,
@@ -50,9 +51,10 @@ def batch(rng=0, rows=2, time=6):
     return torch.as_tensor(ids(np.random.default_rng(rng), rows, time))
 
 
+@pytest.mark.parametrize("making", MAKINGS)
 @pytest.mark.parametrize("auto", HEADS)
-def test_auto_classes_load_what_was_saved(auto, tmp_path):
-    model = build(HEADS[auto], config(), dtype=torch.float32)
+def test_auto_classes_load_what_was_saved(auto, making, tmp_path):
+    model = build(HEADS[auto], config(**MAKINGS[making]), dtype=torch.float32)
     model.save_pretrained(tmp_path)
     assert [file.name for file in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
     again = auto.from_pretrained(tmp_path)
@@ -60,6 +62,35 @@ def test_auto_classes_load_what_was_saved(auto, tmp_path):
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
     assert isinstance(AutoConfig.from_pretrained(tmp_path), MaBertConfig)
+    tokens = batch()[None] if auto is AutoModelForMultipleChoice else batch()
+    assert torch.equal(again(tokens)[0], model(tokens)[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "layers"),
+    [
+        ("norm_bias", {"embeddings.norm", "norm", "mixer_norm", "feed_forward_norm", "transform.norm"}),
+        ("attention_bias", {"query", "key", "value", "attention.output"}),
+        ("mlp_bias", {"up", "down"}),
+        ("ssm_bias", {"in_proj", "out_proj"}),
+    ],
+)
+def test_layers_have_a_bias_where_the_configuration_says_so(field, layers):
+    without, with_ = (set(MaBertForMaskedLM(config(**{field: has})).state_dict()) for has in (False, True))
+    assert without < with_
+    assert all(name.endswith(tuple(f"{layer}.bias" for layer in layers)) for name in with_ - without)
+    assert all(any(name.endswith(f"{layer}.bias") for name in with_ - without) for layer in layers)
+
+
+def test_norms_that_a_making_leaves_out_have_no_weights():
+    def norms(**fields):
+        names = MaBertForMaskedLM(config(layer_pattern="TT", **fields)).state_dict()
+        return {name.removesuffix(".weight") for name in names if name.endswith("norm.weight")}
+
+    all_of_them = norms()
+    assert norms(norm_position="post") == all_of_them
+    assert all_of_them - norms(first_norm=False) == {"mabert.layers.0.mixer_norm"}
+    assert all_of_them - norms(final_norm=False) == {"mabert.norm"}
 
 
 def test_registering_twice_changes_nothing():
@@ -119,8 +150,9 @@ def test_the_recurrence_stays_float32_in_short_floats(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification])
-def test_gradient_checkpointing_changes_no_gradient(kind):
-    model = build(kind, config(), dtype=torch.float32).train()
+@pytest.mark.parametrize("making", MAKINGS)
+def test_gradient_checkpointing_changes_no_gradient(kind, making):
+    model = build(kind, config(**MAKINGS[making]), dtype=torch.float32).train()
     labels = batch(1) if kind is MaBertForMaskedLM else torch.tensor([0, 1])
     gradients = []
     for checkpointing in (False, True):
@@ -133,14 +165,16 @@ def test_gradient_checkpointing_changes_no_gradient(kind):
         torch.testing.assert_close(a, b)
 
 
-def test_eager_and_sdpa_agree_under_padding():
+@pytest.mark.parametrize("unpad", ["auto", "never"])
+@pytest.mark.parametrize("making", MAKINGS)
+def test_eager_and_sdpa_agree_under_padding(making, unpad):
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    model = build(MaBertModel, config(), dtype=torch.float32)
+    model = build(MaBertModel, config(**MAKINGS[making], unpad=unpad))
     out = []
     for attention in ("sdpa", "eager"):
         model.set_attn_implementation(attention)
-        out.append(model(batch(), mask).last_hidden_state)
-    torch.testing.assert_close(*out, rtol=1e-5, atol=1e-6)
+        out.append(run(model, batch(), mask))
+    torch.testing.assert_close(*out, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("position", ["learned", "rotary"])
@@ -168,6 +202,39 @@ def test_fused_attention_says_what_sdpa_says(position, dtype, autocast, monkeypa
     torch.testing.assert_close(*outputs, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("unpad", ["auto", "never"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_is_fused_in_layers_without_a_window_only(unpad, packed, monkeypatch):
+    settings = config(
+        hidden_size=64, num_attention_heads=2, layer_pattern="TTMT", attention_window=[1, None, None, 2], unpad=unpad
+    )
+    settings._attn_implementation = "sdpa"
+    model = build(MaBertModel, settings, dtype=torch.float32)
+    if packed:
+        given = {"input_ids": batch().view(1, 12), "cu_seq_lens_q": torch.tensor([0, 5, 12], dtype=torch.int32)}
+    else:
+        given = {
+            "input_ids": batch(),
+            "attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]),
+        }
+    fused, outputs = [], []
+
+    def spy(*inputs, **options):
+        fused.append(running[-1])
+        return softmax_attention(*inputs, **options)
+
+    running = []
+    for index, layer in enumerate(model.layers):
+        layer.register_forward_pre_hook(lambda *_, index=index: running.append(index))
+    monkeypatch.setattr(attention_module, "softmax_attention", spy)
+    for pays in (True, False):
+        monkeypatch.setattr(attention_module, "attention_pays", lambda *_, pays=pays: pays)
+        with torch.no_grad():
+            outputs.append(model(**given).last_hidden_state)
+    assert fused == [1]
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+
+
 def test_attention_is_fused_in_inference_only(monkeypatch):
     monkeypatch.setattr(attention_module, "attention_pays", lambda *_: True)
     settings = config(hidden_size=64, num_attention_heads=2, attention_probs_dropout_prob=0.1)
@@ -187,25 +254,35 @@ def test_attention_is_fused_in_inference_only(monkeypatch):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_hidden_states_and_attentions_of_every_layer(attention):
-    model = build(MaBertModel, config(layer_pattern="MMT"), dtype=torch.float32)
+@pytest.mark.parametrize("fields", [{"layer_pattern": "MMT"}, *MAKINGS.values()])
+def test_hidden_states_and_attentions_of_every_layer(attention, fields):
+    model = build(MaBertModel, config(**fields), dtype=torch.float32)
     model.set_attn_implementation(attention)
     out = model(batch(), output_hidden_states=True, output_attentions=True)
-    assert [tuple(h.shape) for h in out.hidden_states] == [(2, 6, 8)] * 4
+    depth = model.config.num_hidden_layers
+    assert [tuple(h.shape) for h in out.hidden_states] == [(2, 6, 8)] * (depth + 1)
     assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
-    assert [tuple(a.shape) for a in out.attentions] == [(2, 2, 6, 6)] * 3
-    torch.testing.assert_close(out.attentions[2].sum(-1), torch.ones(2, 2, 6))
+    assert [tuple(a.shape) for a in out.attentions] == [(2, 2, 6, 6)] * depth
+    places = torch.arange(6)
+    for layer, letter in enumerate(model.config.layer_pattern):
+        if letter == "T":
+            window = model.config.of_layer("attention_window", layer)
+            torch.testing.assert_close(out.attentions[layer].sum(-1), torch.ones(2, 2, 6))
+            seen = (places[:, None] - places).abs() <= (6 if window is None else window)
+            assert torch.equal(out.attentions[layer] > 0, seen.expand(2, 2, 6, 6))
 
 
-def test_embeddings_given_are_the_tokens_embedded():
-    model = build(MaBertModel, config())
+@pytest.mark.parametrize("making", MAKINGS)
+def test_embeddings_given_are_the_tokens_embedded(making):
+    model = build(MaBertModel, config(**MAKINGS[making]))
     embedded = model.get_input_embeddings()(batch())
     with use_backend("reference"):
         torch.testing.assert_close(model(inputs_embeds=embedded)[0], model(batch())[0])
 
 
-def test_the_decoder_is_tied_and_resized_with_the_tokens():
-    model = build(MaBertForMaskedLM, config(), dtype=torch.float32)
+@pytest.mark.parametrize("making", MAKINGS)
+def test_the_decoder_is_tied_and_resized_with_the_tokens(making):
+    model = build(MaBertForMaskedLM, config(**MAKINGS[making]), dtype=torch.float32)
     assert model.decoder.weight is model.mabert.embeddings.word_embeddings.weight
     old = model.decoder.weight.detach().clone()
     model.resize_token_embeddings(VOCAB + 7)
@@ -217,8 +294,9 @@ def test_the_decoder_is_tied_and_resized_with_the_tokens():
 
 
 @pytest.mark.parametrize("kind", [MaBertModel, MaBertForSequenceClassification])
-def test_positions_are_stretched_by_interpolation(kind):
-    model = build(kind, config(), dtype=torch.float32)
+@pytest.mark.parametrize("making", ["the paper's", "BERT's", "ELECTRA's"])
+def test_positions_are_stretched_by_interpolation(kind, making):
+    model = build(kind, config(**MAKINGS[making]), dtype=torch.float32)
     old = model.get_position_embeddings().weight.detach().clone()
     model.resize_position_embeddings(47)
     new = model.get_position_embeddings().weight
@@ -232,11 +310,12 @@ def test_positions_are_stretched_by_interpolation(kind):
         build(kind, config(position_embedding="rotary")).resize_position_embeddings(9)
 
 
-def test_sparse_prediction_has_the_dense_loss_and_gradients():
+@pytest.mark.parametrize("making", MAKINGS)
+def test_sparse_prediction_has_the_dense_loss_and_gradients(making):
     labels = torch.where(torch.rand(2, 6, generator=torch.Generator().manual_seed(0)) < 0.4, batch(1), -100)
     results = []
     for sparse in (False, True):
-        model = build(MaBertForMaskedLM, config(sparse_prediction=sparse), dtype=torch.float32)
+        model = build(MaBertForMaskedLM, config(**MAKINGS[making], sparse_prediction=sparse), dtype=torch.float32)
         out = model(batch(), labels=labels)
         out.loss.backward()
         results.append((out.loss, model.decoder.weight.grad, out.logits))
@@ -245,10 +324,10 @@ def test_sparse_prediction_has_the_dense_loss_and_gradients():
     torch.testing.assert_close(results[0][2][labels != -100], results[1][2])
 
 
-@pytest.mark.parametrize("pattern", ["MT", "MMMM"])
-def test_loss_goes_down_by_training(pattern):
+@pytest.mark.parametrize("fields", [{}, {"layer_pattern": "MMMM"}, MAKINGS["BERT's"], MAKINGS["ModernBERT's"]])
+def test_loss_goes_down_by_training(fields):
     torch.manual_seed(0)
-    model = MaBertForSequenceClassification(config(layer_pattern=pattern, initializer_range=0.1)).train()
+    model = MaBertForSequenceClassification(config(**fields, initializer_range=0.1)).train()
     tokens = batch(0, 16, 6)
     labels = (tokens[:, 2] % 2).long()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -378,6 +457,17 @@ def test_autocast_casts_a_projection_once_for_all_its_forwards():
         assert torch.equal(one, other)
     cast = [event.input_shapes[0] for event in profile.events() if event.name == "aten::_to_copy"]
     assert cast == [[1, 3, 4]], "the input alone"
+
+
+@pytest.mark.parametrize("position", ["pre", "post"])
+def test_what_attention_puts_out_is_gone_when_the_feed_forward_network_runs(position):
+    (block,) = build(MaBertModel, config(layer_pattern="T", norm_position=position)).layers
+    kept, alive = [], []
+    block.attention.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output[0])))
+    block.feed_forward.register_forward_pre_hook(lambda module, args: alive.append(kept[0]() is not None))
+    with torch.no_grad():
+        block(torch.ones(1, 3, 8, dtype=torch.float64), PaddingMask(None))
+    assert alive == [False]
 
 
 def test_what_the_norm_puts_out_is_gone_when_the_second_layer_runs():

@@ -25,18 +25,13 @@ from mabert.model import encoder
 from mabert.model.attention import attend_packed, eager_attention
 from mabert.model.packing import Batches, Packing
 from mabert.ops import use_backend
-from tests.model.helpers import build, config, ids
+from tests.model.helpers import MAKINGS, build, config, ids, makings
 
-options = st.fixed_dictionaries(
-    {
-        "ssm_direction": st.sampled_from(["forward", "backward", "bidirectional"]),
-        "ssm_conv_mode": st.sampled_from(["causal", "centered"]),
-        "position_embedding": st.sampled_from(["learned", "rotary", "none"]),
-        "layer_pattern": st.sampled_from(["MT", "TM", "MM", "TT"]),
-        "ssm_conv_kernel": st.integers(1, 5),
-        "attn_implementation": st.sampled_from(["sdpa", "eager"]),
-    }
+options = st.builds(
+    lambda making, name: {**making, "attn_implementation": name}, makings(), st.sampled_from(["sdpa", "eager"])
 )
+unpads = st.sampled_from(["auto", "never"])
+randoms = st.randoms(use_true_random=False)
 masks = st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4).map(torch.tensor)
 HEADS = [
     MaBertForMaskedLM,
@@ -44,6 +39,7 @@ HEADS = [
     MaBertForSequenceClassification,
     MaBertForTokenClassification,
 ]
+OTHERS = [making for making in MAKINGS.values() if making]
 
 
 def same(actual, expected):
@@ -65,10 +61,11 @@ def test_a_text_is_the_same_alone_and_under_any_padding_even_inside_it(fields, m
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_inside_them(kind):
+@pytest.mark.parametrize("making", [{"ssm_direction": "bidirectional", "ssm_conv_mode": "centered"}, *OTHERS])
+def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_inside_them(kind, making):
     mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]])
     tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape))
-    model = build(kind, config(ssm_direction="bidirectional", ssm_conv_mode="centered"))
+    model = build(kind, config(**making))
 
     def answers(run):
         """What the head says, a list of rows: of question answering the starts of all texts, then the ends."""
@@ -94,12 +91,13 @@ def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_ins
 
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("training", [False, True])
-def test_unpadded_and_masked_execution_give_the_same_outputs_and_gradients(kind, training):
+@pytest.mark.parametrize("making", [{"ssm_direction": "bidirectional"}, *OTHERS])
+def test_unpadded_and_masked_execution_give_the_same_outputs_and_gradients(kind, training, making):
     mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
     tokens = torch.as_tensor(ids(np.random.default_rng(0), *mask.shape)) * mask
     outputs, gradients = [], []
     for unpad in ("auto", "never"):
-        model = build(kind, config(unpad=unpad, ssm_direction="bidirectional")).train(training)
+        model = build(kind, config(unpad=unpad, **making)).train(training)
         with use_backend("reference"):
             result = model(tokens, mask)[0]
         keep = mask.bool() if result.shape[:2] == mask.shape else slice(None)
@@ -190,9 +188,9 @@ def packed_row():
     return row, torch.tensor([0, *itertools.accumulate(LENGTHS)], dtype=torch.int32)
 
 
-@pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
-def test_a_classifier_gives_a_row_a_text_of_a_packed_row(pooling):
-    model = build(MaBertForSequenceClassification, config(pooling=pooling))
+@pytest.mark.parametrize("making", [*({"pooling": kind} for kind in ("map", "attention", "cls", "mean")), *OTHERS])
+def test_a_classifier_gives_a_row_a_text_of_a_packed_row(making):
+    model = build(MaBertForSequenceClassification, config(**making))
     row, cuts = packed_row()
     with use_backend("reference"), torch.no_grad():
         packed = model(row, cu_seq_lens_q=cuts).logits
@@ -409,9 +407,12 @@ def test_boundaries_under_capture_are_an_error(whole):
         model(torch.ones(1, 6, dtype=torch.long), cu_seq_lens_q=offsets(0, 3, 6))
 
 
+@pytest.mark.parametrize("window", [None, 0, 2])
 @pytest.mark.parametrize("lengths", [[3, 5, 1], [4], [2, 0, 3]])
 @pytest.mark.parametrize(("worth", "at_once"), [(-1, False), (1e15, True)])
-def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(lengths, worth, at_once, monkeypatch):
+def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(
+    window, lengths, worth, at_once, monkeypatch
+):
     monkeypatch.setattr(attentions, "CALL_WORTH", worth)
     attention = build(MaBertModel, config(attn_implementation="sdpa")).layers[1].attention
     sdpa, calls = attention._implementation(False), []
@@ -422,8 +423,13 @@ def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(lengt
 
     heads = torch.randn(3, 1, 2, sum(lengths), 4, dtype=torch.float64, requires_grad=True)
     packing = Packing.of_lengths(torch.tensor(lengths))
-    mixed = attend_packed(attention, counted, *heads, packing, dropout=0.0, scaling=0.5)
-    alone = [eager_attention(attention, *part, None, scaling=0.5)[0] for part in heads.split(lengths, dim=3)]
+    mixed = attend_packed(attention, counted, *heads, packing, window, dropout=0.0, scaling=0.5)
+    places = torch.arange(max(lengths))
+    seen = (places[:, None] - places).abs() <= (max(lengths) if window is None else window)
+    alone = [
+        eager_attention(attention, *part, seen[:length, :length], scaling=0.5)[0]
+        for part, length in zip(heads.split(lengths, dim=3), lengths, strict=True)
+    ]
     same(mixed, torch.cat(alone, dim=1))
     (gradient,) = torch.autograd.grad(mixed.sin().sum(), heads)
     (expected,) = torch.autograd.grad(torch.cat(alone, dim=1).sin().sum(), heads)
@@ -526,13 +532,13 @@ def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
             "layer_pattern": st.sampled_from(["MMT", "TTT", "MMM", "TMTM"]),
             "feed_forward": st.sampled_from(["mlp", "glu"]),
             "attn_implementation": st.sampled_from(["sdpa", "eager"]),
-            "unpad": st.sampled_from(["auto", "never"]),
+            "unpad": unpads,
             "pooling": st.sampled_from(["map", "cls", "mean"]),
         }
     ),
     st.lists(st.integers(1, 70), min_size=1, max_size=6),
     st.booleans(),
-    st.randoms(use_true_random=False),
+    randoms,
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, lengths, holes, random, dtype):
@@ -541,6 +547,18 @@ def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, leng
     # with AMX (padding.md).
     roundings = 1 if bf16_instructions() == {"avx512_bf16"} else 3
     bound = {torch.float32: 2e-6, torch.bfloat16: roundings * 2**-8}[dtype]
+    check_vectors_do_not_move(fields, lengths, holes, random, dtype, bound)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(options, unpads, st.lists(st.integers(1, 70), min_size=1, max_size=6), st.booleans(), randoms)
+def test_vectors_of_every_making_do_not_move_with_the_batch(fields, unpad, lengths, holes, random):
+    check_vectors_do_not_move({**fields, "unpad": unpad}, lengths, holes, random, torch.float32, 2e-6)
+
+
+def check_vectors_do_not_move(fields, lengths, holes, random, dtype, bound):
+    """Compares a classifier's vectors, of tokens and of texts, in a padded batch with those of each text alone."""
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 80}
     classifier = build(
         MaBertForSequenceClassification, config(**sizes, initializer_range=0.02, **fields), dtype=torch.float32
@@ -565,6 +583,18 @@ def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(fields, leng
 def vectors_of(classifier, tokens, mask):
     hidden = classifier.mabert(tokens, mask).last_hidden_state
     return hidden, classifier.pooler(hidden, None if mask is None else mask.bool())
+
+
+def test_the_variable_length_kernel_is_not_asked_for_a_window(monkeypatch):
+    monkeypatch.setattr(attentions, "has_variable_length", lambda _: True)
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", None)
+    settings = config(layer_pattern="T", attention_window=[1], attn_implementation="sdpa")
+    model = build(MaBertModel, settings)
+    row, cuts = packed_row()
+    with torch.no_grad():
+        packed = model(row, cu_seq_lens_q=cuts).last_hidden_state[0].split(LENGTHS)
+        for text, vectors in zip(row[0].split(LENGTHS), packed, strict=True):
+            same(vectors, model(text.unsqueeze(0)).last_hidden_state[0])
 
 
 def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(monkeypatch):

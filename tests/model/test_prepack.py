@@ -12,7 +12,7 @@ import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.mamba import in_halves
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
-from tests.model.helpers import VOCAB, build, config
+from tests.model.helpers import MAKINGS, VOCAB, build, config
 
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
@@ -82,6 +82,17 @@ def test_a_model_says_what_it_said_padded_or_not(dtype, direction):
     assert not none.any()
 
 
+@pytest.mark.parametrize("making", MAKINGS)
+@pytest.mark.parametrize("kind", [MaBertModel, MaBertForSequenceClassification])
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.no_grad()
+def test_models_of_every_making_say_what_they_said(dtype, kind, making):
+    model = build(kind, config(**MAKINGS[making]), dtype=dtype)
+    tokens, mask = batch()
+    expected = model(tokens, mask)[0]
+    torch.testing.assert_close(prepack(model)(tokens, mask)[0], expected, **CLOSE[dtype])
+
+
 @pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="no instructions for bf16")
 @torch.no_grad()
 def test_autocast_finds_its_weights_cast():
@@ -97,9 +108,10 @@ def test_autocast_finds_its_weights_cast():
         model(tokens, mask)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @torch.no_grad()
-def test_both_halves_of_a_projection_come_apart():
-    model = prepack(build(MaBertModel, config(layer_pattern="M"), dtype=torch.float32))
+def test_both_halves_of_a_projection_come_apart(bias):
+    model = prepack(build(MaBertModel, config(layer_pattern="M", ssm_bias=bias), dtype=torch.float32))
     projection = model.layers[0].mixer.in_proj
     hidden = torch.randn(1, 5, 8)
     first, second = in_halves(projection, hidden)
@@ -127,9 +139,10 @@ def test_a_layer_in_two_places_is_packed_once():
     assert isinstance(model["one"], PackedLinear)
 
 
+@pytest.mark.parametrize("making", MAKINGS)
 @torch.no_grad()
-def test_what_is_saved_is_the_ordinary_model(tmp_path):
-    model = build(MaBertForMaskedLM, config(), dtype=torch.float32)
+def test_what_is_saved_is_the_ordinary_model(tmp_path, making):
+    model = build(MaBertForMaskedLM, config(**MAKINGS[making]), dtype=torch.float32)
     before = {name: held.clone() for name, held in model.state_dict().items()}
     prepack(model).save_pretrained(tmp_path)
     again = MaBertForMaskedLM.from_pretrained(tmp_path)

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from mabert import MaBertForSequenceClassification, MaBertModel, prepack
 from mabert.model.prepack import can_prepack
-from tests.model.helpers import build, config
+from tests.model.helpers import MAKINGS, build, config
 
 TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_backward(unpad):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("task", [{}, {"ssm_direction": "bidirectional"}])
+@pytest.mark.parametrize("task", [{"ssm_direction": "bidirectional"}, *MAKINGS.values()])
 def test_a_gradient_a_sample_is_that_of_the_sample_without_padding(implementation, task):
     model, parameters = classifier(attn_implementation=implementation, **task)
 

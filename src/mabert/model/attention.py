@@ -142,8 +142,7 @@ def near(time: int, window: int, device: torch.device, keys: Tensor | None = Non
         device: Where.
         keys: bool (batch, 1, 1, time), what it sees without the window; None for everything.
     """
-    places = torch.arange(time, device=device)
-    band = ((places[:, None] - places).abs() <= window)[None, None]
+    band = torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril(window).triu(-window)
     # A padded position may have nothing but padding near; softmax over nothing is NaN, so it sees itself.
     return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
 
@@ -196,7 +195,7 @@ class SelfAttention(nn.Module):
         """Attends over the whole row.
 
         Args:
-            hidden: (batch, time, D), normalised.
+            hidden: (batch, time, D).
             mask: The batch's padding, or the sequences of a packed row, each of which attends to itself.
             attention_mask: The padding as the implementation wants it, from `create_bidirectional_mask`; None for no
                 padding, and where it is not looked at: of a packed row, and where `fused`.

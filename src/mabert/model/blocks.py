@@ -83,7 +83,7 @@ class ResidualBlock(GradientCheckpointingLayer):
         return hidden if self.norm_before else norm(hidden)
 
     def feed(self, hidden: Tensor) -> Tensor:
-        """H + FFN(LN(H)), (batch, time, D) to the same.
+        """H + FFN(LN(H)), or LN(H + FFN(H)); (batch, time, D) to the same.
 
         In two calls where nobody watches, so that what the norm puts out is gone when the second layer, whose product
         may take memory of its own, runs.
@@ -95,7 +95,7 @@ class ResidualBlock(GradientCheckpointingLayer):
 
 
 class TransformerBlock(ResidualBlock):
-    """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1)."""
+    """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1); with the norms behind, LN(H + MHSA(H)), then LN(· + FFN(·))."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__(config, layer)
@@ -112,12 +112,14 @@ class TransformerBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        mixed = self.attention(self.before(self.mixer_norm, hidden), mask=mask, **kwargs)[0]
-        return self.feed(self.after(self.mixer_norm, hidden, mixed))
+        norm = self.mixer_norm
+        hidden = self.after(norm, hidden, self.attention(self.before(norm, hidden), mask=mask, **kwargs)[0])
+        return self.feed(hidden)
 
 
 class MambaBlock(ResidualBlock):
-    """H + SSM(m ⊙ LN(H)) (Eq. 2), then m ⊙ (· + FFN(LN(·))) (Eq. 3)."""
+    """H + SSM(m ⊙ LN(H)) (Eq. 2), then m ⊙ (· + FFN(LN(·))) (Eq. 3); with the norms behind, LN(H + SSM(m ⊙ H)), then
+    m ⊙ LN(· + FFN(·))."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__(config, layer)
@@ -135,8 +137,9 @@ class MambaBlock(ResidualBlock):
         Returns:
             H^{L+1} (batch, time, D).
         """
-        paths = self.mixer.split(mask.before_core(self.before(self.mixer_norm, hidden)), mask)
-        hidden = self.after(self.mixer_norm, hidden, self.mixer(*paths, mask, output_attentions)[0])
+        norm = self.mixer_norm
+        paths = self.mixer.split(mask.before_core(self.before(norm, hidden)), mask)
+        hidden = self.after(norm, hidden, self.mixer(*paths, mask, output_attentions)[0])
         del paths
         return mask.after_block(self.feed(hidden))
 

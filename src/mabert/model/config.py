@@ -226,8 +226,6 @@ class MaBertConfig(PreTrainedConfig):
         self._derive_schedule()
         if self.ssm_dt_rank is None:
             self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
-        if self.embedding_size is None:
-            self.embedding_size = self.hidden_size
         self._check()
         super().__post_init__(**kwargs)
 
@@ -249,7 +247,8 @@ class MaBertConfig(PreTrainedConfig):
         """Refuses fields that were set one by one and no longer agree.
 
         Raises:
-            ValueError: Unless `layer_pattern` is written out, a letter for each of `num_hidden_layers`.
+            ValueError: Unless `layer_pattern` is written out, a letter for each of `num_hidden_layers`, and lists with
+                an entry a layer are as long.
         """
         letters = expand_schedule(self.layer_pattern)
         if letters != self.layer_pattern or len(letters) != self.num_hidden_layers:
@@ -257,6 +256,17 @@ class MaBertConfig(PreTrainedConfig):
                 f"layer_pattern {self.layer_pattern!r} and num_hidden_layers {self.num_hidden_layers} do not "
                 "agree; give them to MaBertConfig(...) or from_pretrained(...), which derive one from the other"
             )
+        for name in BY_LAYER:
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) != self.num_hidden_layers:
+                raise ValueError(
+                    f"{name} is a list of {len(value)}; it must have {self.num_hidden_layers} entries, one a layer"
+                )
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embeddings: `embedding_size`, or D."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def ssm_inner_size(self) -> int:
@@ -306,6 +316,7 @@ class MaBertConfig(PreTrainedConfig):
         self.layer_types = types
 
     def _check(self) -> None:
+        self.check_schedule()
         if self.type_vocab_size < 1:  # other families may have no segments
             raise ValueError(f"type_vocab_size is {self.type_vocab_size}; it must be at least 1")
         if self.ssm_inner_size < 1:
@@ -314,10 +325,6 @@ class MaBertConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and value not in ACT2FN:
                 raise ValueError(f"{name} is {shown(value)}; transformers knows {', '.join(sorted(ACT2FN))}")
-        for name in BY_LAYER:
-            value = getattr(self, name)
-            if isinstance(value, list) and len(value) != self.num_hidden_layers:
-                raise ValueError(f"{name} has {len(value)} entries; there are {self.num_hidden_layers} layers")
         if self.pooler_norm and self.pooler_act is None:
             raise ValueError("pooler_norm is True, and pooler_act, the activation before that norm, is not given")
         if self.ssm_dt_min > self.ssm_dt_max:
@@ -341,5 +348,12 @@ def make_config(**fields: Any) -> MaBertConfig:
 def in_words(error: Exception) -> str:
     """What is wrong with a field, which transformers tells as an error of Python's."""
     told = " ".join(str(error).split())
+    several = re.search(r"Field '([^']+)' with value (.*?) doesn't match any type in \((.*?)\)\. Errors", told)
+    if several:
+        kinds = re.sub(r"<class '(\w+)'>", r"\1", several[3]).replace("NoneType", "None")
+        return f"{several[1]} is {several[2][:80]}; it must be one of {kinds}"
+    chosen = re.search(r"Field '([^']+)' expected one of \((.+)\), got (.*)$", told)
+    if chosen:
+        return f"{chosen[1]} is {chosen[3][:80]}; it must be one of {chosen[2]}"
     typed = re.search(r"Field '([^']+)' expected (.+), got .+ \(value: (.*)\)$", told)
     return f"{typed[1]} is {typed[3][:80]}; it must be {typed[2]}" if typed else told[:300]

@@ -13,8 +13,7 @@ class MaBertEmbeddings(nn.Module):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        width = config.embedding_size
-        assert width is not None
+        width = config.embedding_width
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         learned = config.position_embedding == "learned"
@@ -104,14 +103,13 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        depth = config.num_hidden_layers
-        assert depth is not None
-        self.bases = sorted({config.of_layer("rotary_base", layer) for layer in range(depth)})
+        attentive = (layer for layer, letter in enumerate(config.layer_pattern) if letter == "T")
+        self.bases = sorted({config.of_layer("rotary_base", layer) for layer in attentive})
         self.head_size = config.head_size
 
     def forward(self, position_ids: Tensor, dtype: torch.dtype) -> dict[float, tuple[Tensor, Tensor]]:
         """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time), of each base
-        that a layer has."""
+        that a Transformer layer has."""
         return {base: self._of_base(base, position_ids, dtype) for base in self.bases}
 
     def _of_base(self, base: float, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -141,9 +141,11 @@ class MaBertModel(MaBertPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
-        if given.dim() != (2 if inputs_embeds is None else 3):
-            name, needed = ("input_ids", "") if inputs_embeds is None else ("inputs_embeds", ", D")
-            raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be (batch, time{needed})")
+        width = self.config.embedding_width
+        if inputs_embeds is None and given.dim() != 2:
+            raise ValueError(f"input_ids has shape {tuple(given.shape)}; it must be (batch, time)")
+        if inputs_embeds is not None and (given.dim() != 3 or given.shape[2] != width):
+            raise ValueError(f"inputs_embeds has shape {tuple(given.shape)}; it must be (batch, time, {width})")
         shape = given.shape[:2]
         if position_ids is not None and position_ids.shape not in (shape, (1, shape[1])):
             raise ValueError(
@@ -202,15 +204,13 @@ class MaBertModel(MaBertPreTrainedModel):
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
         asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
-        if can_fuse(self.config, hidden, sequences, **asked):
-            attention["fused"] = True
-        elif mask.packing is not None:
-            pass  # its boundaries say what a token sees
-        elif mask.keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
-            attention["attention_mask"] = mask.keys[:, None, None]
-        else:
-            whole = mask.keys is None  # in a captured graph some versions of transformers make a matrix of that
-            attention["attention_mask"] = None if whole else create_bidirectional_mask(self.config, hidden, mask.keys)
+        attention["fused"] = can_fuse(self.config, hidden, sequences, **asked)
+        # Without padding there is no mask: of none, some versions of transformers make a matrix in a captured graph.
+        keys = None if attention["fused"] else mask.keys
+        if keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
+            attention["attention_mask"] = keys[:, None, None]
+        elif keys is not None:
+            attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, keys)
         for layer in self.layers:
             hidden = layer(hidden, mask, **attention, **kwargs)
         return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))

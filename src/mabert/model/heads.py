@@ -32,10 +32,9 @@ class PredictionTransform(nn.Module):
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
-        assert config.embedding_size is not None
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_width)
         self.activation = ACT2FN[config.hidden_act]
-        self.norm = layer_norm(config, config.embedding_size)
+        self.norm = layer_norm(config, config.embedding_width)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., D) to (..., `embedding_size`)."""
@@ -51,7 +50,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         super().__init__(config)
         self.mabert = MaBertModel(config)
         self.transform = PredictionTransform(config)
-        self.decoder = nn.Linear(self.transform.dense.out_features, config.vocab_size)
+        self.decoder = nn.Linear(config.embedding_width, config.vocab_size)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -308,7 +307,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
             attention_mask: (batch, choices, time), as are the next two.
             token_type_ids: Likewise.
             position_ids: Likewise.
-            inputs_embeds: (batch, choices, time, D), in place of `input_ids`.
+            inputs_embeds: (batch, choices, time, `embedding_size`), in place of `input_ids`.
             labels: int64 (batch,), the right choice.
             kwargs: See `MaBertModel.forward`.
 
