@@ -39,7 +39,7 @@ def from_bert(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
-        "embedding_size": getattr(config, "embedding_size", None) or config.hidden_size,
+        "embedding_size": getattr(config, "embedding_size", None),
         "num_hidden_layers": config.num_hidden_layers,
         "num_attention_heads": config.num_attention_heads,
         "intermediate_size": config.intermediate_size,
