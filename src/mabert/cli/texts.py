@@ -79,11 +79,12 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     What can be wrong without them is found before the model is opened, which takes seconds, and before texts are read,
     since standard input may be a person typing.
     """
-    from mabert.folders import config_fields
+    from mabert.folders import config_fields, place_of
     from mabert.infer.texts import read_rows
     from mabert.writing import check_output
 
     check_output(options.output, suffixes)
+    options.model = place_of(options.model)
     config_fields(options.model)
     rows = read_rows(
         options.input,
@@ -209,8 +210,9 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
-    from mabert.folders import config_fields
+    from mabert.folders import config_fields, place_of
 
+    options.model = place_of(options.model)
     config_fields(options.model)
     load_libraries()
     from mabert.infer.info import info

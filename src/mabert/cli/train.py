@@ -159,12 +159,13 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.folders import config_fields
+    from mabert.folders import config_fields, place_of
     from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)
     # A wrong name shows before a download, not after.
+    options.model = place_of(options.model)
     config_fields(options.model)
     RunFolder(options.output).check({}, options.resume)
     task, splits = load_examples(options)
@@ -249,8 +250,9 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
-    from mabert.folders import config_fields
+    from mabert.folders import config_fields, place_of
 
+    options.model = place_of(options.model)
     config_fields(options.model)
     load_libraries()
     from mabert.baselines.extend import extend

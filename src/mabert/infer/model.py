@@ -12,6 +12,7 @@ import torch
 from mabert.baselines.load import Use, class_for, load_config
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import Encoding, check_texts
+from mabert.folders import place_of
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
@@ -29,7 +30,7 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
-        path: Model folder or hub name.
+        path: Model folder, hub name, or `minilm`, which comes with the package: all-MiniLM-L6-v2, converted.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
             fp32. Default, the one that the model was saved in; fine-tuning's own default, in which it measures, is
             `auto`.
@@ -56,7 +57,8 @@ class TextModel:
     def __init__(
         self, path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None
     ) -> None:
-        self.path, self.config = path, load_config(path)
+        self.path = place_of(path)
+        self.config = load_config(self.path)
         self._precision, self._device = precision, device_named(device)
         if precision is not None:
             resolve_precision(precision, self._device.type)  # which may refuse
