@@ -19,7 +19,7 @@ from mabert.conversion.teacher import (
     use_of,
     weights_hash,
 )
-from tests.conversion.helpers import FAMILIES, OWN_HEAD, PAD, USES, VOCABULARY, fields_of, saved_teacher, teacher
+from tests.conversion.helpers import FAMILIES, OWN_HEAD, PAD, USES, VOCABULARY, fields_of, teacher
 
 ACTS = ["gelu", "relu", "silu", "gelu_new"]
 ROUNDING = 1e-5
@@ -91,7 +91,7 @@ def test_no_name_of_a_table_can_be_left_out(monkeypatch, kind, use):
     for name in names:
         less = dataclasses.replace(family, **{table: {each: to for each, to in names.items() if each != name}})
         monkeypatch.setitem(TEACHERS, kind, less)
-        with pytest.raises(ValueError, match="has no weight for|has a setting that cannot be converted"):
+        with pytest.raises(ValueError, match=r"has no weight for|has a setting that cannot be converted"):
             check_copy(model, use)
 
 
@@ -109,7 +109,7 @@ def test_two_names_of_a_table_cannot_be_exchanged(monkeypatch, kind):
     for first, second in alike:
         swapped = {**family.encoder, first: single[second], second: single[first]}
         monkeypatch.setitem(TEACHERS, kind, dataclasses.replace(family, encoder=swapped))
-        with pytest.raises(ValueError, match="with every layer kept the copy differs from it by|has no weight for"):
+        with pytest.raises(ValueError, match=r"the copy differs from it by|has no weight for"):
             check_copy(model, "encoder")
 
 
@@ -173,15 +173,11 @@ def test_labels_tokens_and_problem_type_are_kept():
 
 def test_other_models_are_refused_in_a_line_that_lists_what_can_be_converted(tmp_path):
     AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
-    with pytest.raises(
-        NotATeacherError, match=r"a model of type 'gpt2'; those of types bert, distilbert, .*modernbert"
-    ):
+    with pytest.raises(NotATeacherError, match=r"of type 'gpt2'; those of types bert, distilbert, .*modernbert"):
         teacher_config(tmp_path)
     bert = AutoConfig.for_model("bert", **fields_of("bert", 16, 1, 2, 24, 40, "gelu", 1e-5, VOCABULARY))
     BertForTokenClassification(bert).save_pretrained(tmp_path)
-    with pytest.raises(
-        NotATeacherError, match=r"saved as BertForTokenClassification; encoders, masked language models"
-    ):
+    with pytest.raises(NotATeacherError, match=r"saved as BertForTokenClassification; encoders, masked lang"):
         load_teacher(tmp_path)
 
 
