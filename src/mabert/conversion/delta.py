@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from mabert.baselines.load import Use
 from mabert.conversion.packages import found
-from mabert.conversion.teacher import check_copy, load_teacher, student_of, weights_hash
+from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
@@ -81,7 +81,7 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """What a delta says of its teacher, and its cores.
 
     Raises:
-        ValueError: If the file is damaged or says nothing of a teacher.
+        ValueError: If the file is damaged, or does not say what teacher it is of and what for.
     """
     try:
         with safe_open(file, framework="pt") as opened:
@@ -91,6 +91,8 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         raise ValueError(f"{file} is damaged or cut short ({error}); copy the folder again") from error
     if missing := sorted({"teacher", "weights", "use"} - set(about)):
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
+    if about["use"] not in STUDENTS:
+        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(STUDENTS)}")
     return about, cores
 
 
@@ -103,17 +105,20 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
     """
     use: Any = about["use"]
     teacher = load_teacher(found(about["teacher"]))
-    there = weights_hash(check_copy(teacher, use))
-    if there != about["weights"]:
+    known = weights_hash(check_copy(teacher, use))
+    if known != about["weights"]:
         raise ValueError(
             f"{path} was made of {about['teacher']} with weights {about['weights'][:16]}; the weights there are "
-            f"{there[:16]}, another model's"
+            f"{known[:16]}, another model's"
         )
     config = load_config(path)
     student = student_of(teacher, use, **{name: getattr(config, name) for name in CHOSEN})
-    wanted = {name for name in student.state_dict() if CORE in name}
-    if wanted != set(cores):
-        odd = sorted(wanted ^ set(cores))[0]
-        raise ValueError(f"{Path(path) / FILE} does not fit its configuration: {odd} is in one of them alone")
+    wanted = {name: tuple(weight.shape) for name, weight in student.state_dict().items() if CORE in name}
+    there = {name: tuple(weight.shape) for name, weight in cores.items()}
+    if odd := sorted(name for name in wanted | there if wanted.get(name) != there.get(name)):
+        raise ValueError(
+            f"{Path(path) / FILE} does not fit its configuration: {odd[0]} is {there.get(odd[0], 'missing')} in it and "
+            f"{wanted.get(odd[0], 'missing')} by the configuration"
+        )
     student.load_state_dict({name: weight.float() for name, weight in cores.items()}, strict=False)
     return student
