@@ -20,6 +20,7 @@ from mabert.baselines.registry import FAMILIES, family_of
 from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig
 from mabert.model.config import check_fields, in_words
+from mabert.model.delta import FILE as DELTA
 from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
@@ -62,7 +63,8 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
 
 def weights_digest(model: str | Path) -> str | None:
     """What a folder's weights are known by, in one file or several; None for a model of the hub."""
-    return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
+    files = [file for name in ("model*.safetensors", DELTA) for file in sorted(Path(model).glob(name))]
+    return "+".join(digest(file)[:16] for file in files) or None
 
 
 def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
