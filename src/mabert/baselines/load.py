@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
 
 from mabert import model as models
@@ -87,6 +88,14 @@ def refuse_quantized(path: str | Path) -> None:
         raise ValueError(
             f"{path} holds quantized weights, which can be neither trained nor extended; give the model they were made "
             "of"
+        )
+
+
+def check_vocabulary(path: str | Path, tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig) -> None:
+    """Raises ValueError for a tokenizer that has ids which the model beside it in a folder has not."""
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {config.vocab_size}"
         )
 
 
