@@ -3,9 +3,10 @@
 import gc
 
 import pytest
+import torch
 
 from mabert.conversion import training
-from tests.conversion.helpers import saved_teacher, text
+from tests.conversion.helpers import convert, saved_teacher, text
 
 SMALL = 160
 """Tokens of a batch."""
@@ -54,3 +55,14 @@ def classifier(tmp_path_factory):
     folder = saved_teacher(tmp_path_factory.mktemp("classifier"), "distilbert", "classifier")
     (folder / "encoding.json").write_text('{"max_length": 20, "truncate": true, "pairs": false}\n')
     return folder
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory, embedder, words_to_learn):
+    """A conversion of the embedder that nothing stopped, and its result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "BATCH_TOKENS", SMALL)
+        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        torch.set_num_threads(1)
+        folder = tmp_path_factory.mktemp("converted") / "out"
+        return folder, convert(embedder, words_to_learn, folder)

@@ -5,6 +5,7 @@ import json
 import torch
 from transformers import AutoConfig
 
+import mabert
 from mabert.baselines.load import class_for
 from mabert.conversion.families import TEACHERS
 from tests.train.helpers import corpus, tokenizer
@@ -89,3 +90,15 @@ def sentence_files(folder, pooling="mean"):
 def text(folder, documents=80):
     """A file of text to learn from."""
     return corpus(folder / "text.txt", documents=documents)
+
+
+ASKED = {"pattern": "MTM", "tokens": 1000, "length": 30, "precision": "fp32", "progress": False}
+"""Of a conversion in the tests."""
+
+
+def convert(teacher, words_to_learn, place, **options):
+    return mabert.convert(teacher, [words_to_learn], place, **{**ASKED, **options})
+
+
+def bits(folder):
+    return (folder / "model.safetensors").read_bytes()

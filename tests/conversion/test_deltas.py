@@ -18,8 +18,8 @@ from mabert.conversion import run as running
 from mabert.conversion.delta import compose, save_delta
 from mabert.model.delta import FILE
 from tests.conversion.conftest import SMALL
-from tests.conversion.helpers import saved_teacher
-from tests.conversion.test_runs import TEXTS, convert
+from tests.conversion.helpers import convert, saved_teacher
+from tests.conversion.test_runs import TEXTS
 
 USES = {"embedder": AutoModel, "masked_lm": AutoModelForMaskedLM, "classifier": AutoModelForSequenceClassification}
 WIDE = {"A_log", "D", "delta_bias"}
@@ -105,13 +105,16 @@ def test_it_is_used_as_a_whole_folder_is(deltas, embedder):
     assert mabert.load(deltas / "masked_lm").fill_mask(["the [MASK] sings"], top=2, progress=False)[0]
 
 
-def test_the_commands_take_it(deltas, tmp_path, capsys):
+def test_the_commands_take_it(deltas, tmp_path):
+    (tmp_path / "texts.txt").write_text("the bird sings\nold stone\n")
     assert main(["info", str(deltas / "classifier")]) == 0
-    (tmp_path / "rows.csv").write_text("text,label\n" + "the bird sings,good\nold stone,bad\n" * 6)
-    assert main(["predict", str(deltas / "classifier"), str(tmp_path / "rows.csv")]) == 0
+    assert main(["predict", str(deltas / "classifier"), str(tmp_path / "texts.txt")]) == 0
+
+
+def test_it_is_fine_tuned(deltas, tmp_path):
+    (tmp_path / "rows.csv").write_text("text,label\n" + "the bird sings,good\nold stone,bad\n" * 2)
     tune = ["finetune", str(deltas / "embedder"), "--train", str(tmp_path / "rows.csv"), "--epochs", "1"]
     assert main([*tune, "-o", str(tmp_path / "tuned")]) == 0
-    assert main([*tune, "-o", str(tmp_path / "tuned"), "--resume"]) == 0
 
 
 def test_its_weights_are_known_by_what_they_are(deltas):

@@ -19,20 +19,11 @@ from mabert.conversion import training
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from mabert.infer.predict import predict
-from tests.conversion.conftest import SMALL
+from tests.conversion.helpers import bits, convert
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
-ASKED = {"pattern": "MTM", "tokens": 1000, "length": 30, "precision": "fp32", "progress": False}
 STEPS = 8
 """Of both stages together."""
-
-
-def convert(teacher, words_to_learn, place, **options):
-    return mabert.convert(teacher, [words_to_learn], place, **{**ASKED, **options})
-
-
-def bits(folder):
-    return (folder / "model.safetensors").read_bytes()
 
 
 def stop_at(monkeypatch, number, stop):
@@ -57,17 +48,6 @@ def interrupt():
 
 QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0)]
 """Stops that are not slow to try: what stops, at which step, and after how many seconds a checkpoint is due."""
-
-
-@pytest.fixture(scope="session")
-def converted(tmp_path_factory, embedder, words_to_learn):
-    """A conversion of the embedder that nothing stopped, and its result."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "BATCH_TOKENS", SMALL)
-        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        torch.set_num_threads(1)
-        folder = tmp_path_factory.mktemp("converted") / "out"
-        return folder, convert(embedder, words_to_learn, folder)
 
 
 def test_a_result_says_what_was_done(converted):
