@@ -112,7 +112,7 @@ def test_the_commands_take_it(deltas, tmp_path):
 
 
 def test_it_is_fine_tuned(deltas, tmp_path):
-    (tmp_path / "rows.csv").write_text("text,label\n" + "the bird sings,good\nold stone,bad\n" * 2)
+    (tmp_path / "rows.csv").write_text("text,label\n" + "the bird sings,good\nold stone,bad\n" * 6)
     tune = ["finetune", str(deltas / "embedder"), "--train", str(tmp_path / "rows.csv"), "--epochs", "1"]
     assert main([*tune, "-o", str(tmp_path / "tuned")]) == 0
 
