@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -134,6 +135,20 @@ def test_a_stop_between_the_folder_and_its_result_is_gone_on_with(
     result = convert(embedder, words_to_learn, tmp_path / "out", resume=True)
     assert bits(tmp_path / "out") == bits(converted[0])
     assert convert(embedder, words_to_learn, tmp_path / "out", resume=True) == result  # which is finished
+
+
+def test_it_goes_on_wherever_teacher_and_text_lie(
+    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn
+):
+    shutil.copytree(embedder, tmp_path / "teacher")
+    shutil.copy(words_to_learn, tmp_path / "text.txt")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 1, kill)
+        with pytest.raises(SystemError):
+            convert(embedder, words_to_learn, tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    convert("teacher", "text.txt", "out", resume=True)
+    assert bits(tmp_path / "out") == bits(converted[0])
 
 
 def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches, classifier, words_to_learn):
