@@ -52,14 +52,15 @@ def delta(deltas, tmp_path, monkeypatch):
     return shutil.copytree(deltas / "embedder", tmp_path / "delta")
 
 
-def changed(folder, change=None, **about):
+def changed(folder, change=None, said_as=None, **about):
     """Writes a delta's file again, its weights and what it says of itself changed."""
     with safe_open(folder / FILE, framework="pt") as opened:
-        said = {**opened.metadata(), **about}
+        said = {**json.loads(opened.metadata()["mabert"]), **about}
     weights = load_file(folder / FILE)
     if change is not None:
         change(weights)
-    save_file(weights, folder / FILE, {name: value for name, value in said.items() if value})
+    told = json.dumps({name: value for name, value in said.items() if value})
+    save_file(weights, folder / FILE, {"mabert": told if said_as is None else said_as})
     return folder
 
 
@@ -82,6 +83,15 @@ def test_the_recurrence_keeps_float32(deltas):
     wide = {name.rpartition(".")[2] for name, weight in cores.items() if weight.dtype == torch.float32}
     assert wide == WIDE
     assert {weight.dtype for weight in cores.values()} == {torch.float32, torch.bfloat16}
+
+
+def test_the_same_cores_are_the_same_file(deltas, tmp_path):
+    student, written = AutoModel.from_pretrained(deltas / "embedder-whole"), set()
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+        save_delta(student, "encoder", "a/teacher", "0" * 64, tmp_path / str(number))
+        written.add((tmp_path / str(number) / FILE).read_bytes())
+    assert len(written) == 1
 
 
 @pytest.mark.parametrize(("name", "kind"), USES.items())
@@ -164,6 +174,9 @@ def widen(weights):
         (lambda delta: (delta / FILE).write_bytes((delta / FILE).read_bytes()[:-9]), "is damaged or cut short"),
         (lambda delta: (delta / FILE).write_bytes(b"nothing of the kind"), "is damaged or cut short"),
         (lambda delta: changed(delta, weights=""), "does not say its weights: it is no delta of `mabert convert`"),
+        (lambda delta: changed(delta, said_as="[1]"), "says '\\[1\\]' of itself, which are no named values"),
+        (lambda delta: changed(delta, said_as="{"), "delta.safetensors"),
+        (lambda delta: changed(delta, teacher=["a"]), "does not say its teacher"),
         (lambda delta: changed(delta, use="poems"), "is for 'poems'; it must be one of"),
         (lambda delta: changed(delta, take), "does not fit its configuration: .* is missing in it"),
         (lambda delta: changed(delta, widen), r"does not fit its configuration: .* is \(3, 3\) in it and"),

@@ -1,5 +1,6 @@
 """A conversion as its Mamba cores alone: saved without the teacher's weights, and put together with them again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence
-from mabert.reading import sha256
+from mabert.reading import parse_json, sha256
 from mabert.train.pretrain import default_cache
 from mabert.writing import locked, whole_folder
+
+ABOUT = "mabert"
+"""The entry of the file's metadata that says, in JSON, what teacher the cores are of and what for."""
 
 CORE = ".mixer."
 """What stands in the names of the weights that are no teacher's."""
@@ -48,7 +52,9 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
     """
     student.config.save_pretrained(folder)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
-    save_file(cores, folder / FILE, {"teacher": teacher, "weights": weights, "use": use})
+    about = {"teacher": teacher, "weights": weights, "use": use}
+    # In one entry: safetensors writes several in any order, and the same cores are to be the same file.
+    save_file(cores, folder / FILE, {ABOUT: json.dumps(about)})
 
 
 def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -85,11 +91,14 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """
     try:
         with safe_open(file, framework="pt") as opened:
-            about = opened.metadata() or {}
+            said = (opened.metadata() or {}).get(ABOUT, "{}")
             cores = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged or cut short ({error}); copy the folder again") from error
-    if missing := sorted({"teacher", "weights", "use"} - set(about)):
+    about = parse_json(said, str(file))
+    if not isinstance(about, dict):
+        raise ValueError(f"{file} says {said[:40]!r} of itself, which are no named values")
+    if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
     if about["use"] not in STUDENTS:
         raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(STUDENTS)}")
