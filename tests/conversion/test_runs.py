@@ -20,7 +20,8 @@ from mabert.conversion import training
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from mabert.infer.predict import predict
-from tests.conversion.helpers import bits, convert
+from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
+from tests.train.helpers import corpus
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
@@ -171,3 +172,61 @@ def test_a_masked_language_model_fills_masks(tmp_path, small_batches, masked_lm,
     ((guesses,),) = mabert.load(tmp_path / "out").fill_mask(["the [MASK] sings"], top=3, progress=False)
     assert len(guesses) == 3
     assert mabert.load(tmp_path / "out").config.sparse_prediction is False
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"), [({"end_to_end": 0.0}, ["align"]), ({"end_to_end": 1.0, "expand": 1}, ["end_to_end"])]
+)
+def test_a_stage_may_be_left_out(tmp_path, small_batches, embedder, words_to_learn, options, stages):
+    result = convert(embedder, words_to_learn, tmp_path / "out", **options)
+    assert list(result["outcome"]["stages"]) == stages
+    assert mabert.load(tmp_path / "out").embed(TEXTS, progress=False).shape == (3, 16)
+
+
+def test_a_pattern_is_chosen_by_importance_and_cores_go_one_way(tmp_path, small_batches, embedder, words_to_learn):
+    result = convert(embedder, words_to_learn, tmp_path / "out", pattern="auto", direction="forward")
+    lost, pattern = result["outcome"]["importance"], result["outcome"]["pattern"]
+    assert pattern.index("T") == lost.index(max(lost))
+    assert pattern.count("T") == 1
+    config = mabert.load(tmp_path / "out").config
+    assert (config.layer_pattern, config.ssm_direction) == (pattern, "forward")
+
+
+def test_every_seed_gives_cores_of_its_own(tmp_path, small_batches, converted, embedder, words_to_learn):
+    convert(embedder, words_to_learn, tmp_path / "out", seed=1)
+    assert bits(tmp_path / "out") != bits(converted[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked_lm", "classifier"])
+@pytest.mark.parametrize("step", [3, STEPS - 1])
+def test_a_stop_changes_no_bit_of_a_model_with_a_head(
+    request, tmp_path, monkeypatch, small_batches, words_to_learn, name, step
+):
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    teacher = request.getfixturevalue(name)
+    for delta in (False, True):
+        whole, stopped = tmp_path / f"whole-{delta}", tmp_path / f"stopped-{delta}"
+        convert(teacher, words_to_learn, whole, delta=delta)
+        with monkeypatch.context() as patch:
+            stop_at(patch, step, kill)
+            with pytest.raises(SystemError):
+                convert(teacher, words_to_learn, stopped, delta=delta)
+        convert(teacher, words_to_learn, stopped, delta=delta, resume=True)
+        file = "delta.safetensors" if delta else "model.safetensors"
+        assert (stopped / file).read_bytes() == (whole / file).read_bytes()
+
+
+def test_texts_of_several_sources_are_learnt_from_alike(tmp_path, small_batches, embedder, words_to_learn):
+    other = corpus(tmp_path / "other.txt", documents=80, seed=5)
+    result = mabert.convert(embedder, [words_to_learn, other], tmp_path / "out", **ASKED)
+    assert result["request"]["texts"] == [str(words_to_learn), str(other)]
+    assert result["request"]["resolved"]["corpus"].count("+") == 1
+    assert f"`{words_to_learn}`, `{other}`" in (tmp_path / "out/README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["electra", "modernbert"])
+def test_other_families_go_through(tmp_path, small_batches, words_to_learn, kind):
+    result = convert(saved_teacher(tmp_path / "teacher", kind), words_to_learn, tmp_path / "out")
+    assert result["outcome"]["use"] == "encoder"
+    assert np.isfinite(mabert.load(tmp_path / "out").embed(TEXTS, progress=False)).all()
