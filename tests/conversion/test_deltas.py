@@ -153,9 +153,9 @@ def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
         raise OSError("no connection")
 
     monkeypatch.setattr(packages, "snapshot_download", unreachable)
-    with pytest.raises(FileNotFoundError, match="no model 'owner/gone': neither a folder here nor to be had from the"):
+    with pytest.raises(FileNotFoundError, match=r"delta, which needs its teacher: no model 'owner/gone': neither a"):
         compose(changed(delta, teacher="owner/gone"))
-    with pytest.raises(FileNotFoundError, match="no model folder /gone"):
+    with pytest.raises(FileNotFoundError, match="delta is a delta, which needs its teacher: no model folder /gone"):
         compose(changed(delta, teacher="/gone"))
 
 

@@ -113,7 +113,10 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
         ValueError: If it is another than the one that the cores learnt from, or they do not fit the configuration.
     """
     use: Any = about["use"]
-    teacher = load_teacher(found(about["teacher"]))
+    try:
+        teacher = load_teacher(found(about["teacher"]))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} is a delta, which needs its teacher: {error}") from error
     known = weights_hash(check_copy(teacher, use))
     if known != about["weights"]:
         raise ValueError(
