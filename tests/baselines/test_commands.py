@@ -181,7 +181,7 @@ def test_a_baseline_resumes_to_the_same_bits(tmp_path):
     [
         (["architecture=roberta"], "there is no model 'roberta'; there are bert"),
         (["architecture=bert", "model.ssm_state_size=8"], "unknown field 'model.ssm_state_size'"),
-        (["model.attention_window=64"], "unknown field 'model.attention_window'"),
+        (["model.block_size=64"], "unknown field 'model.block_size'"),
     ],
 )
 def test_fields_that_a_family_has_not_are_refused(overrides, message):
