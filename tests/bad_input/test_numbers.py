@@ -73,6 +73,7 @@ FIELDS = [
 ]
 MAY_BE_NULL = ("data.max_tokens", "training.eval_steps", "training.save_steps")
 MAY_BE_NULL += ("model.num_hidden_layers", "model.ssm_dt_rank", "model.pad_token_id")
+MAY_BE_NULL += ("model.embedding_size", "model.attention_window")
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -177,6 +178,7 @@ OPTIONS = {
         "--dropout",
         "--max-length",
     ),
+    "convert": ("--tokens", "--length", "--expand", "--end-to-end", "--seed"),
     "embed": ("--max-length", "--batch-tokens"),
     "fill-mask": ("--top", "--batch-tokens"),
     "extend": ("--length",),
