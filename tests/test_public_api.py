@@ -20,6 +20,7 @@ PUBLIC = {
     "MaBertModel",
     "MaBertPreTrainedModel",
     "__version__",
+    "convert",
     "depthwise_conv1d",
     "load",
     "prepack",

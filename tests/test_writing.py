@@ -2,7 +2,7 @@
 
 import pytest
 
-from mabert.writing import whole_file, whole_folder, write_text
+from mabert.writing import filling, whole_file, whole_folder, write_text
 
 
 def half(writing, begin):
@@ -72,3 +72,11 @@ def test_the_rest_of_a_folder_that_was_killed_is_removed(tmp_path):
         assert list(folder.iterdir()) == []
         (folder / "all").touch()
     assert [file.name for file in path.iterdir()] == ["all"]
+
+
+def test_a_folder_within_one_that_is_filled_is_replaced(tmp_path):
+    for content in ("old", "new"):
+        with filling(tmp_path / "made") as folder:
+            (folder / "inside").mkdir()
+            (folder / "inside" / content).touch()
+    assert [path.name for path in (tmp_path / "made").rglob("*")] == ["inside", "new"]

@@ -109,7 +109,10 @@ def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Pat
             staging.mkdir()
             yield staging
             for file in staging.iterdir():
-                file.replace(folder / file.name)
+                place = folder / file.name
+                if place.is_dir():  # which, unlike a file, is not replaced by what takes its name
+                    shutil.rmtree(place)
+                file.replace(place)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

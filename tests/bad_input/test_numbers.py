@@ -178,6 +178,7 @@ OPTIONS = {
         "--dropout",
         "--max-length",
     ),
+    "convert": ("--tokens", "--length", "--expand", "--end-to-end", "--seed"),
     "embed": ("--max-length", "--batch-tokens"),
     "fill-mask": ("--top", "--batch-tokens"),
     "extend": ("--length",),

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
 
 from mabert import model as models
@@ -20,6 +21,7 @@ from mabert.baselines.registry import FAMILIES, family_of
 from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig
 from mabert.model.config import check_fields, in_words
+from mabert.model.delta import FILE as DELTA
 from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
@@ -62,7 +64,8 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
 
 def weights_digest(model: str | Path) -> str | None:
     """What a folder's weights are known by, in one file or several; None for a model of the hub."""
-    return "+".join(digest(file)[:16] for file in sorted(Path(model).glob("model*.safetensors"))) or None
+    files = [file for name in ("model*.safetensors", DELTA) for file in sorted(Path(model).glob(name))]
+    return "+".join(digest(file)[:16] for file in files) or None
 
 
 def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -85,6 +88,14 @@ def refuse_quantized(path: str | Path) -> None:
         raise ValueError(
             f"{path} holds quantized weights, which can be neither trained nor extended; give the model they were made "
             "of"
+        )
+
+
+def check_vocabulary(path: str | Path, tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig) -> None:
+    """Raises ValueError for a tokenizer that has ids which the model beside it in a folder has not."""
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {config.vocab_size}"
         )
 
 

@@ -10,6 +10,13 @@ from mabert import __version__
 from mabert.reading_yaml import parse_yaml
 
 CARD = "README.md"
+ASKED = {
+    "encoder": 'vectors = model.embed(["A text.", "Another one."])',
+    "masked_lm": 'guesses = model.fill_mask(["A text with a [MASK] in it."])  # or <mask>, as its tokenizer has it',
+    "classifier": 'labels = model.predict(["A text.", "Another one."])',
+}
+"""What a model is asked, by what it is for."""
+
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
@@ -62,7 +69,7 @@ the attention of the converted layers held at its mean.
 import mabert
 
 model = mabert.load("path/of/this/folder")
-vectors = model.embed(["A text.", "Another one."])
+{ASKED[outcome["use"]]}
 ```
 """
 

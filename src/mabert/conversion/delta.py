@@ -1,5 +1,6 @@
 """A conversion as its Mamba cores alone: saved without the teacher's weights, and put together with them again."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,17 @@ from safetensors.torch import save_file
 
 from mabert.baselines.load import Use
 from mabert.conversion.packages import found
-from mabert.conversion.teacher import check_copy, load_teacher, student_of, weights_hash
+from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence
-from mabert.reading import sha256
+from mabert.reading import parse_json, sha256
 from mabert.train.pretrain import default_cache
 from mabert.writing import locked, whole_folder
+
+ABOUT = "mabert"
+"""The entry of the file's metadata that says, in JSON, what teacher the cores are of and what for."""
 
 CORE = ".mixer."
 """What stands in the names of the weights that are no teacher's."""
@@ -48,7 +52,9 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
     """
     student.config.save_pretrained(folder)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
-    save_file(cores, folder / FILE, {"teacher": teacher, "weights": weights, "use": use})
+    about = {"teacher": teacher, "weights": weights, "use": use}
+    # In one entry: safetensors writes several in any order, and the same cores are to be the same file.
+    save_file(cores, folder / FILE, {ABOUT: json.dumps(about)})
 
 
 def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -81,16 +87,21 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """What a delta says of its teacher, and its cores.
 
     Raises:
-        ValueError: If the file is damaged or says nothing of a teacher.
+        ValueError: If the file is damaged, or does not say what teacher it is of and what for.
     """
     try:
         with safe_open(file, framework="pt") as opened:
-            about = opened.metadata() or {}
+            said = (opened.metadata() or {}).get(ABOUT, "{}")
             cores = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged or cut short ({error}); copy the folder again") from error
-    if missing := sorted({"teacher", "weights", "use"} - set(about)):
+    about = parse_json(said, str(file))
+    if not isinstance(about, dict):
+        raise ValueError(f"{file} says {said[:40]!r} of itself, which are no named values")
+    if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
+    if about["use"] not in STUDENTS:
+        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(STUDENTS)}")
     return about, cores
 
 
@@ -102,18 +113,24 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
         ValueError: If it is another than the one that the cores learnt from, or they do not fit the configuration.
     """
     use: Any = about["use"]
-    teacher = load_teacher(found(about["teacher"]))
-    there = weights_hash(check_copy(teacher, use))
-    if there != about["weights"]:
+    try:
+        teacher = load_teacher(found(about["teacher"]))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} is a delta, which needs its teacher: {error}") from error
+    known = weights_hash(check_copy(teacher, use))
+    if known != about["weights"]:
         raise ValueError(
             f"{path} was made of {about['teacher']} with weights {about['weights'][:16]}; the weights there are "
-            f"{there[:16]}, another model's"
+            f"{known[:16]}, another model's"
         )
     config = load_config(path)
     student = student_of(teacher, use, **{name: getattr(config, name) for name in CHOSEN})
-    wanted = {name for name in student.state_dict() if CORE in name}
-    if wanted != set(cores):
-        odd = sorted(wanted ^ set(cores))[0]
-        raise ValueError(f"{Path(path) / FILE} does not fit its configuration: {odd} is in one of them alone")
+    wanted = {name: tuple(weight.shape) for name, weight in student.state_dict().items() if CORE in name}
+    there = {name: tuple(weight.shape) for name, weight in cores.items()}
+    if odd := sorted(name for name in wanted | there if wanted.get(name) != there.get(name)):
+        raise ValueError(
+            f"{Path(path) / FILE} does not fit its configuration: {odd[0]} is {there.get(odd[0], 'missing')} in it and "
+            f"{wanted.get(odd[0], 'missing')} by the configuration"
+        )
     student.load_state_dict({name: weight.float() for name, weight in cores.items()}, strict=False)
     return student

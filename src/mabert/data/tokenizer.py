@@ -71,13 +71,15 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
         source: where it is from, for the message.
 
     Raises:
-        ValueError: it is not a fast tokenizer, or lacks a special token.
+        ValueError: it is not a fast tokenizer, or lacks a special token or words.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
         raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers makes one of nothing
+        raise ValueError(f"{source}: this tokenizer has no words: its tokenizer.json or vocabulary is missing")
     if isinstance(tokenizer, (AlbertTokenizer, BigBirdTokenizer)):
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     backend = tokenizer.backend_tokenizer

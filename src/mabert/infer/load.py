@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
-from mabert.baselines.load import Use, load
+from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
@@ -129,10 +129,7 @@ def load_for_use(
         warn_of_emulation("bf16", place.type)
     model = load(use, path, dtype=None if precision is None else torch.float32)
     tokenizer = load_tokenizer(str(path))
-    if len(tokenizer) > model.config.vocab_size:
-        raise ValueError(
-            f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {model.config.vocab_size}"
-        )
+    check_vocabulary(path, tokenizer, model.config)
     try:
         return Loaded(model.to(place), tokenizer, bf16)
     except RuntimeError as error:

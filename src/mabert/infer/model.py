@@ -240,7 +240,10 @@ class TextModel:
         if isinstance(self.config, MaBertConfig):
             pooling = self.config.pooling
             return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
-        folder = SentenceFolder.at(self.path)
+        try:
+            folder = SentenceFolder.at(self.path)
+        except ValueError as error:
+            raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
         return ("mean", False) if folder is None else (folder.pooling, folder.normalize)
 
     def _check_map(self) -> None:

@@ -31,6 +31,8 @@ LOCATIONS = {
     "resolved.tokenizer": "vocabulary",
     "start_from": "weights",
     "model": "weights",
+    "teacher": "weights",
+    "texts": "corpus",
     "source.data": "data",
     "source.train": "data",
     "source.validation": "data",

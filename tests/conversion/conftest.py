@@ -1,0 +1,68 @@
+"""Teachers in folders, and a text to convert them on."""
+
+import gc
+
+import pytest
+import torch
+
+from mabert.conversion import training
+from tests.conversion.helpers import convert, saved_teacher, text
+
+SMALL = 160
+"""Tokens of a batch."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_collection():
+    """What the imports brought is not looked through for garbage, which Trainer collects after each training."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Tokens and unpacked teachers of the tests alone, and no hub."""
+    monkeypatch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """A conversion of 1,000 tokens has eight steps."""
+    monkeypatch.setattr(training, "BATCH_TOKENS", SMALL)
+
+
+@pytest.fixture(scope="session")
+def words_to_learn(tmp_path_factory):
+    return text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory):
+    """An encoder of three layers with the files of sentence-transformers, the first token for a vector."""
+    return saved_teacher(tmp_path_factory.mktemp("embedder"), sentences="cls")
+
+
+@pytest.fixture(scope="session")
+def masked_lm(tmp_path_factory):
+    return saved_teacher(tmp_path_factory.mktemp("masked_lm"), "roberta", "masked_lm")
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory):
+    """Of three classes, as `mabert finetune` leaves one."""
+    folder = saved_teacher(tmp_path_factory.mktemp("classifier"), "distilbert", "classifier")
+    (folder / "encoding.json").write_text('{"max_length": 20, "truncate": true, "pairs": false}\n')
+    return folder
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory, embedder, words_to_learn):
+    """A conversion of the embedder that nothing stopped, and its result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "BATCH_TOKENS", SMALL)
+        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        torch.set_num_threads(1)
+        folder = tmp_path_factory.mktemp("converted") / "out"
+        return folder, convert(embedder, words_to_learn, folder)

@@ -1,0 +1,193 @@
+"""The figures of agreement, on vectors made by hand and on students whose answer is known; and which layers matter."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.conversion import agreement
+from mabert.conversion.agreement import compare, constants, correlation, nearest, same_answers, shuffled
+from mabert.conversion.choose import importance, pattern_of, warnings_of
+from mabert.conversion.run import begun
+from mabert.conversion.teacher import check_copy, student_of
+from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
+from mabert.conversion.watch import unexplained as share
+from mabert.data.collate import FlatteningCollator
+from tests.conversion.helpers import VOCABULARY, teacher
+from tests.conversion.test_pieces import pieces_of, source
+
+ANGLES = np.deg2rad([0, 10, 90, 95])
+FOUR = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1).astype(np.float32)
+
+
+def texts(lengths=(9, 5, 30, 12), seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    return [torch.randint(2, VOCABULARY, (length,), generator=draws) for length in lengths]
+
+
+def cut_texts(lengths, length):
+    """Pieces of documents of random tokens."""
+    documents = source(lengths)
+    documents.cache.ids = np.random.default_rng(0).integers(4, VOCABULARY, size=len(documents.cache.ids))
+    return pieces_of([documents], length)
+
+
+def row_of(given):
+    return FlatteningCollator()([{"input_ids": each} for each in given])
+
+
+def test_vectors_that_are_the_same_agree_wholly():
+    assert agreement.agreement(FOUR, FOUR) == pytest.approx({"cosine": 1, "cosine_p10": 1, "neighbours": 1})
+
+
+def test_a_turn_of_all_vectors_costs_cosine_and_no_neighbour():
+    turn = np.deg2rad(60)
+    turned = FOUR @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]], np.float32)
+    assert agreement.agreement(FOUR, turned) == pytest.approx({"cosine": 0.5, "cosine_p10": 0.5, "neighbours": 1})
+
+
+def test_one_vector_elsewhere():
+    moved = FOUR.copy()
+    moved[1] = [math.cos(math.radians(100)), math.sin(math.radians(100))]  # now nearest to the last, not to the first
+    told = agreement.agreement(FOUR, moved)
+    assert told["cosine"] == pytest.approx(0.75)  # three of one, and the cosine of a right angle
+    assert told["cosine_p10"] == pytest.approx(0.3)  # between 0 and 1, three tenths of the way
+    # By the teacher 0-1 and 2-3; now 0's is 2, 3's is as near to 1 as to 2, 1's is 3.
+    assert nearest(FOUR).tolist() == [1, 0, 3, 2]
+    assert nearest(moved)[:3].tolist() == [2, 3, 3]
+    assert told["neighbours"] <= 0.5
+
+
+def test_answers_are_compared_by_kind():
+    assert same_answers(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]), 3) == 0.75
+    assert same_answers(np.array([0.1, 0.4, 0.9]), np.array([1.1, 1.4, 1.9]), 1) == pytest.approx(1)
+    assert correlation(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0
+
+
+def test_shuffling_keeps_the_tokens_and_the_ends():
+    given = texts((9, 3, 30))
+    other = shuffled(given)
+    for before, behind in zip(given, other, strict=True):
+        assert (before[0], before[-1]) == (behind[0], behind[-1])
+        assert sorted(before.tolist()) == sorted(behind.tolist())
+    assert not torch.equal(given[2], other[2])
+    assert all(map(torch.equal, shuffled(given), other))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 100), st.integers(2, 20), st.floats(0, 1))
+def test_unexplained_variance_of_a_constant_is_one(seed, tokens, part):
+    draws = torch.Generator().manual_seed(seed)
+    wanted = torch.randn(1, tokens, 4, generator=draws)
+    mean = wanted.mean(1, keepdim=True)
+    assert share(wanted, wanted) == 0
+    assert share(mean.expand_as(wanted), wanted).item() == pytest.approx(1, abs=1e-5)
+    between = mean + part * (wanted - mean)
+    assert share(between, wanted).item() == pytest.approx((1 - part) ** 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("use", ["encoder", "masked_lm", "classifier"])
+def test_a_student_that_is_its_teacher_agrees_wholly(monkeypatch, use):
+    monkeypatch.setattr(agreement, "by_layer", lambda *models: {})  # which wants a core
+    model = teacher("bert", use)
+    copy = check_copy(model, use)
+    told = compare(copy, student_of(model, use), use, cut_texts([30] * 20, 24))
+    for band in told["bands"].values():
+        figures = ("cosine", "cosine_p10", "neighbours", "order")
+        assert [band["student"][name] for name in figures] == pytest.approx([1, 1, 1, 1])
+        assert band["student"].get("answers", 1) == 1
+        assert ("answers" in band["floor"]) == (use != "encoder")
+
+
+def test_the_floor_is_the_teacher_with_constants_where_the_student_has_cores():
+    model = teacher("bert")
+    copy = check_copy(model, "encoder")
+    student = begun(model, copy, "encoder", {"layer_pattern": "MTM"})
+    pieces = cut_texts([30] * 20, 24)
+    assert set(constants(copy, student, texts())) == {0, 2}
+    told = compare(copy, student, "encoder", pieces)
+    assert [core is None for core in told["layers"]["core"]] == [False, True, False]
+    assert all(value > 0 for value in told["layers"]["hidden"])
+    (band,) = told["bands"].values()
+    assert band["floor"]["cosine"] < 1
+    assert band["student"] != band["floor"]
+    again = compare(copy, student, "encoder", pieces)
+    assert again == told  # the teacher is as it was
+
+
+def test_bands_hold_the_texts_of_their_lengths_and_leave_out_single_ones(monkeypatch):
+    model = teacher("bert")
+    copy = check_copy(model, "encoder")
+    student = begun(model, copy, "encoder", {"layer_pattern": "TMT"})
+    pieces = cut_texts([20] * 30 + [38], 40)
+    monkeypatch.setattr(agreement, "BANDS", (10, 20, 39))
+    lengths = np.array(pieces.lengths)
+    told = compare(copy, student, "encoder", pieces)["bands"]
+    counts = {}
+    for name, band in told.items():
+        least, most = map(int, name.split("-"))
+        counts[name] = ((lengths >= least) & (lengths <= most)).sum()
+        assert band["texts"] == counts[name] > 1
+    monkeypatch.setattr(agreement, "TEXTS", 5)
+    assert {band["texts"] for band in compare(copy, student, "encoder", pieces)["bands"].values()} <= set(range(2, 6))
+
+
+def test_watching_leaves_no_trace():
+    encoder = check_copy(teacher("bert"), "encoder")
+    row = row_of(texts())
+    with torch.no_grad():
+        before = encoder(**row)[0]
+        with attention_of(encoder) as seen, hidden_states_of(encoder) as states:
+            encoder(**row)
+        means = attention_means(encoder, row)
+        with held(encoder, means):
+            assert not torch.equal(encoder(**row)[0], before)
+        assert torch.equal(encoder(**row)[0], before)
+    assert len(seen) == len(states) == 3
+    assert torch.equal(states[-1], before)
+    assert not any(module._forward_hooks for module in encoder.modules())
+
+
+def test_vectors_of_a_row_are_those_of_its_texts_alone():
+    encoder = check_copy(teacher("bert"), "encoder")
+    given = texts()
+    with torch.no_grad():
+        row = row_of(given)
+        hidden = encoder(**row).last_hidden_state
+        alone = [encoder(each[None]).last_hidden_state[0] for each in given]
+        for pooling, wanted in (("mean", [each.mean(0) for each in alone]), ("cls", [each[0] for each in alone])):
+            torch.testing.assert_close(pooled(hidden, packing_of(row), pooling), torch.stack(wanted))
+            found = agreement.vectors(encoder, given, pooling)
+            unit = torch.nn.functional.normalize(torch.stack(wanted), dim=1)
+            np.testing.assert_allclose(found, unit, atol=1e-5)
+
+
+def test_a_layer_whose_attention_says_nothing_matters_nothing():
+    encoder = check_copy(teacher("bert"), "encoder")
+    with torch.no_grad():
+        encoder.layers[1].attention.output.weight.zero_()
+    lost = importance(encoder, texts((30, 30, 20)))
+    assert lost[1] == pytest.approx(0, abs=1e-6)
+    assert min(lost[0], lost[2]) > 1e-3
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 2), min_size=1, max_size=24))
+def test_a_third_of_the_layers_keeps_attention_those_that_matter_most(lost):
+    pattern = pattern_of(lost)
+    assert len(pattern) == len(lost)
+    assert pattern.count("T") == max(1, round(len(lost) / 3))
+    kept = [value for letter, value in zip(pattern, lost, strict=True) if letter == "T"]
+    gone = [value for letter, value in zip(pattern, lost, strict=True) if letter == "M"]
+    assert not gone or min(kept) >= max(gone)
+
+
+def test_a_layer_that_matters_much_and_goes_is_named_with_its_figure():
+    lost = [0.02, 0.03, 0.5, 0.04, 0.9, 0.03]
+    (line,) = warnings_of("MMMMTM", lost)
+    assert line.startswith("layer 3 becomes Mamba, and its attention matters: without it 50% of")
+    assert "where 4% is usual here" in line
+    assert warnings_of("MMTMTM", lost) == []

@@ -1,0 +1,60 @@
+"""A process that converts is killed or interrupted from outside, and `--resume` goes on to the same bits."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mabert.cli import main
+from tests.conversion.conftest import SMALL
+from tests.conversion.helpers import bits
+
+CHILD = f"""
+import itertools, pathlib, sys, time
+import torch
+from mabert.cli import main
+from mabert.conversion import training
+
+torch.set_num_threads(1)
+training.BATCH_TOKENS, training.SAVE_SECONDS = {SMALL}, 0.0
+count, step = itertools.count(), training.ConversionTrainer.training_step
+
+def slow(self, *given, **options):
+    if next(count) == 4:
+        pathlib.Path(sys.argv[1]).touch()
+        time.sleep(float(sys.argv[2]))
+    return step(self, *given, **options)
+
+training.ConversionTrainer.training_step = slow
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "pause", "code"), [(signal.SIGKILL, 60, -9), (signal.SIGINT, 2, 130)])
+def test_it_goes_on_where_it_was(
+    tmp_path, capsys, small_batches, converted, embedder, words_to_learn, number, pause, code
+):
+    words = ["convert", embedder, "-o", tmp_path / "out", "--text", words_to_learn, "--pattern", "MTM"]
+    words = [str(word) for word in (*words, "--tokens", "1000", "--length", "30", "--precision", "fp32")]
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "here"), str(pause), *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as child:
+        until = time.monotonic() + 90
+        while not (tmp_path / "here").exists():
+            assert time.monotonic() < until
+            assert child.poll() is None, child.stderr.read()
+            time.sleep(0.05)
+        child.send_signal(number)
+        told = child.communicate(timeout=60)[1]
+    assert child.returncode == code, told
+    if number == signal.SIGINT:
+        assert "go on with --resume" in told.splitlines()[-1]
+    assert list((tmp_path / "out/unfinished/align").glob("checkpoint-*"))
+    assert not (tmp_path / "out/model.safetensors").exists()
+    assert main([*words, "--resume"]) == 0
+    assert bits(tmp_path / "out") == bits(converted[0])
+    assert "a MaBERT, ready to use; its figures are in conversion.html" in capsys.readouterr().out
+    assert (tmp_path / "out/conversion.html").is_file()

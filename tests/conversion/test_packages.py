@@ -1,0 +1,121 @@
+"""A teacher in a package: only its data is taken out, and its weights are those that are known."""
+
+import hashlib
+import importlib.metadata
+import zipfile
+
+import pytest
+
+from mabert.conversion import packages
+from mabert.conversion.packages import Package, found
+
+WEIGHTS = b"weights of a teacher"
+HUB_NAME = "someone/teacher"
+
+
+class Distribution:
+    """What is installed under a name."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def locate_file(self, name):
+        return self.place / name
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a package whose archive has these members; the hub is out of reach."""
+    monkeypatch.setenv("MABERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def unreachable(*given, **options):
+        raise OSError("no connection")
+
+    monkeypatch.setattr(packages, "snapshot_download", unreachable)
+    package = Package("a-teacher", "inside/model.zip", hashlib.sha256(WEIGHTS).hexdigest())
+    monkeypatch.setattr(packages, "PACKAGES", {HUB_NAME: package})
+
+    def install(members):
+        (tmp_path / "inside").mkdir()
+        with zipfile.ZipFile(tmp_path / "inside/model.zip", "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+        def distribution(name):
+            assert name == "a-teacher"
+            return Distribution(tmp_path)
+
+        monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+
+    return install
+
+
+MEMBERS = {"config.json": b"{}", "model.safetensors": WEIGHTS, "1_Pooling/config.json": b"{}", "README.md": b"hello"}
+
+
+@pytest.mark.parametrize("name", [HUB_NAME, "a-teacher"])
+def test_it_is_unpacked_once_into_the_cache(installed, tmp_path, name):
+    installed(MEMBERS)
+    place = found(name)
+    assert place.is_relative_to(tmp_path / "cache")
+    assert (place / "model.safetensors").read_bytes() == WEIGHTS
+    assert (place / "1_Pooling/config.json").is_file()
+    (tmp_path / "inside/model.zip").unlink()
+    assert found(name) == place
+
+
+def test_its_card_is_taken_out_which_has_the_licence(installed):
+    installed(MEMBERS)
+    assert (found(HUB_NAME) / "README.md").read_bytes() == b"hello"
+
+
+def test_code_and_pickles_stay_in_the_archive(installed):
+    installed({**MEMBERS, "model.py": b"import os", "pytorch_model.bin": b"pickle", "a/b.pkl": b"pickle", "x.md": b""})
+    files = {str(file.relative_to(place)) for place in [found(HUB_NAME)] for file in place.rglob("*") if file.is_file()}
+    assert files == set(MEMBERS)
+
+
+def test_nothing_is_written_outside(installed, tmp_path):
+    installed({**MEMBERS, "../../../escaped.json": b"{}", f"{tmp_path}/absolute.json": b"{}", "a/../../up.json": b"{}"})
+    place = found(HUB_NAME)
+    assert not [file for name in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{name}.json")]
+    assert (place / "config.json").is_file()
+
+
+def test_other_weights_are_refused_and_leave_nothing(installed, tmp_path):
+    installed({**MEMBERS, "model.safetensors": b"other weights"})
+    with pytest.raises(
+        ValueError, match=r"the weights in .*model\.zip have SHA-256 [0-9a-f]{64}; those known have"
+    ) as no:
+        found(HUB_NAME)
+    assert "\n" not in str(no.value)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("broken", ["none", "no zip", "no weights"])
+def test_a_damaged_package_is_one_line(installed, tmp_path, broken):
+    installed({"config.json": b"{}"})
+    if broken == "none":
+        (tmp_path / "inside/model.zip").unlink()
+    elif broken == "no zip":
+        (tmp_path / "inside/model.zip").write_bytes(b"no archive")
+    with pytest.raises((ValueError, OSError), match=r"a-teacher|model\.(zip|safetensors)") as refused:
+        found(HUB_NAME)
+    assert "\n" not in str(refused.value)
+
+
+def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    with pytest.raises(FileNotFoundError, match=r"no model 'someone/teacher': .*; `pip install a-teacher` brings it"):
+        found(HUB_NAME)
+    with pytest.raises(FileNotFoundError, match=r"no model 'owner/other': neither a folder here nor .* the hub$"):
+        found("owner/other")
+
+
+def test_a_folder_of_that_name_comes_first(installed, tmp_path):
+    (tmp_path / HUB_NAME).mkdir(parents=True)
+    assert found(HUB_NAME) == HUB_NAME

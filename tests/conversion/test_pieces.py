@@ -1,0 +1,116 @@
+"""Pieces of documents: within bounds, nothing twice, of all sources alike, whole sentences where there are some."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.conversion.pieces import SHORTEST, cut
+from mabert.data.cache import Documents
+
+CLS, SEP, STOP = 1, 2, 3
+
+
+class Words:
+    """What `cut` asks of a tokenizer."""
+
+    cls_token_id, sep_token_id = CLS, SEP
+
+    def get_vocab(self):
+        return {".": STOP, "word": 4}
+
+
+def source(lengths, first=100, every=None):
+    """Documents of so many ids, all ids different but for a full stop after every so many."""
+    bounds = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    ids = np.arange(first, first + bounds[-1])
+    if every:
+        ids[every - 1 :: every] = STOP
+    return Documents(SimpleNamespace(ids=ids), bounds[:-1], bounds[1:])
+
+
+def pieces_of(sources, length=64, tokens=None, seed=0):
+    return cut(sources, Words(), length=length, tokens=tokens, seed=seed)
+
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(16, 200), st.integers(0, 100))
+def test_everything_is_taken_once_within_bounds_and_documents(lengths, length, seed):
+    documents = source(lengths)
+    pieces = pieces_of([documents], length, seed=seed)
+    rows = [pieces[index]["input_ids"].tolist() for index in range(len(pieces))]
+    assert [len(row) for row in rows] == pieces.lengths
+    assert all(3 <= len(row) <= length for row in rows)
+    assert all((row[0], row[-1]) == (CLS, SEP) for row in rows)
+    inside = [row[1:-1] for row in rows]
+    assert sorted(itertools.chain(*inside)) == documents.cache.ids.tolist()
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    for row in inside:
+        assert row == list(range(row[0], row[-1] + 1))
+        assert owner[row[0] - 100] == owner[row[-1] - 100]
+        ends = row[-1] - 100 + 1 == documents.stops[owner[row[0] - 100]]
+        assert ends or len(row) >= min(SHORTEST, length - 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(16, 100), st.integers(1, 500), st.integers(0, 100))
+def test_the_first_that_reach_the_tokens_are_taken(lengths, length, tokens, seed):
+    documents = source(lengths)
+    there = sum(pieces_of([documents], length, seed=seed).lengths)
+    if there < tokens:
+        with pytest.raises(ValueError, match=rf"the text has {there:,} tokens to learn from, {tokens:,} are asked for"):
+            pieces_of([documents], length, tokens, seed)
+        return
+    assert tokens <= sum(pieces_of([documents], length, tokens, seed).lengths) < tokens + length
+
+
+def test_the_same_seed_gives_the_same_pieces_and_another_others():
+    documents = [source([200, 300, 50])]
+    first, again, other = (pieces_of(documents, seed=seed).places.tolist() for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert first != sorted(first)
+
+
+def test_sources_give_alike_many_tokens():
+    long, short = source([400] * 50), source([30] * 200, first=10**6)
+    pieces = pieces_of([long, short], tokens=4000)
+    told = [sum(pieces.lengths[i] for i in np.flatnonzero(pieces.places[:, 0] == s)) for s in (0, 1)]
+    assert all(2000 <= tokens < 2000 + 64 for tokens in told)
+    assert all((pieces[i]["input_ids"][1:-1] >= 10**6).all() == (pieces.places[i, 0] == 1) for i in range(len(pieces)))
+
+
+def test_a_source_that_is_too_short_is_named():
+    with pytest.raises(ValueError, match=r"to learn from, 4,000 are asked for, 2,000 of each of 2 sources") as told:
+        pieces_of([source([400] * 50), source([30])], tokens=4000)
+    assert "\n" not in str(told.value)
+
+
+def test_pieces_end_with_sentences_where_one_ends_in_their_second_half():
+    pieces = pieces_of([source([5000], every=7)], length=100)
+    ends = [pieces[index]["input_ids"][-2].item() for index in range(len(pieces))]
+    assert sum(end == STOP for end in ends) >= len(ends) - 1  # all but the document's last
+    lengths = pieces_of([source([5000])], length=100).lengths
+    assert min(sorted(lengths)[1:]) >= SHORTEST + 2
+    assert len(set(lengths)) > 20
+
+
+def test_lengths_are_log_uniform():
+    inside = np.array(pieces_of([source([200_000])], length=514).lengths) - 2
+    shares = [((inside >= low) & (inside < 2 * low)).mean() for low in (16, 32, 64, 128, 256)]
+    np.testing.assert_allclose(shares, 0.2, atol=0.04)
+
+
+def test_a_vocabulary_without_ends_of_sentences_will_do():
+    class Bytes(Words):
+        def get_vocab(self):
+            return {"word": 4}
+
+    pieces = cut([source([500])], Bytes(), length=64, tokens=None, seed=0)
+    assert sum(pieces.lengths) == 500 + 2 * len(pieces)
