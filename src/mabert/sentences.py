@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mabert.reading import read_json, read_json_if_there, read_json_value
+from mabert.reading import read_json, read_json_value
 
 MODULES = "modules.json"
 SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
@@ -20,13 +20,11 @@ class SentenceFolder:
         path: The folder.
         pooling: `mean` or `cls`.
         normalize: Whether vectors are scaled to length one.
-        longest: Tokens at which texts are cut; None where it does not say.
     """
 
     path: Path
     pooling: str
     normalize: bool
-    longest: int | None
 
     @classmethod
     def at(cls, path: str | Path) -> "SentenceFolder | None":
@@ -53,8 +51,7 @@ class SentenceFolder:
         others = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
         if len(modes) != 1 or "other" in modes or any(name not in POOLINGS for name in others):
             raise ValueError(f"{file} pools by {', '.join(others) or said.get('pooling_mode')}; mean or cls is needed")
-        longest = (read_json_if_there(folder / SETTINGS[0]) or {}).get("max_seq_length")
-        return cls(folder, modes[0], "Normalize" in kinds, longest)
+        return cls(folder, modes[0], "Normalize" in kinds)
 
     def copy_to(self, place: Path) -> None:
         """Copies its modules and settings into another model's folder."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mabert.conversion import agreement
 from mabert.conversion.agreement import compare, constants, correlation, nearest, same_answers, shuffled
-from mabert.conversion.choose import importance, pattern_of, warnings_of
+from mabert.conversion.choose import Survey, warnings_of
 from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
@@ -140,13 +140,15 @@ def test_watching_leaves_no_trace():
     row = row_of(texts())
     with torch.no_grad():
         before = encoder(**row)[0]
-        with attention_of(encoder) as seen, hidden_states_of(encoder) as states:
+        with hidden_states_of(encoder) as states:
             encoder(**row)
-        means = attention_means(encoder, row)
+        first = attention_of(encoder, row, [1])
+        means = attention_means(encoder, row, range(3))
         with held(encoder, means):
             assert not torch.equal(encoder(**row)[0], before)
         assert torch.equal(encoder(**row)[0], before)
-    assert len(seen) == len(states) == 3
+    assert (len(states), set(first), set(means)) == (3, {1}, {0, 1, 2})
+    torch.testing.assert_close(first[1][1].mean((0, 1)), means[1])
     assert torch.equal(states[-1], before)
     assert not any(module._forward_hooks for module in encoder.modules())
 
@@ -169,20 +171,27 @@ def test_a_layer_whose_attention_says_nothing_matters_nothing():
     encoder = check_copy(teacher("bert"), "encoder")
     with torch.no_grad():
         encoder.layers[1].attention.output.weight.zero_()
-    lost = importance(encoder, texts((30, 30, 20)))
+    lost = Survey(encoder, texts((30, 30, 20))).importance()
     assert lost[1] == pytest.approx(0, abs=1e-6)
     assert min(lost[0], lost[2]) > 1e-3
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(0, 2), min_size=1, max_size=24))
-def test_a_third_of_the_layers_keeps_attention_those_that_matter_most(lost):
-    pattern = pattern_of(lost)
-    assert len(pattern) == len(lost)
-    assert pattern.count("T") == max(1, round(len(lost) / 3))
-    kept = [value for letter, value in zip(pattern, lost, strict=True) if letter == "T"]
-    gone = [value for letter, value in zip(pattern, lost, strict=True) if letter == "M"]
-    assert not gone or min(kept) >= max(gone)
+@pytest.mark.parametrize("layer", range(3))
+def test_the_attention_stays_without_which_most_is_lost(layer):
+    encoder = check_copy(teacher("bert"), "encoder")
+    with torch.no_grad():
+        for other in {0, 1, 2} - {layer}:
+            encoder.layers[other].attention.output.weight.zero_()
+    survey = Survey(encoder, texts((30, 30, 20)))
+    assert survey.pattern() == "".join("T" if each == layer else "M" for each in range(3))
+    assert survey.lost([layer]) == pytest.approx(survey.lost([0, 1, 2]), rel=1e-4)
+
+
+@pytest.mark.parametrize(("layers", "kept"), [(1, 1), (2, 1), (6, 2), (12, 4)])
+def test_a_third_of_the_layers_keeps_attention(layers, kept):
+    survey = Survey(check_copy(teacher("bert", depth=layers), "encoder"), texts((9, 8)))
+    pattern = survey.pattern()
+    assert (len(pattern), pattern.count("T")) == (layers, kept)
 
 
 def test_a_layer_that_matters_much_and_goes_is_named_with_its_figure():

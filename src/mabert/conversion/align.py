@@ -37,7 +37,8 @@ class Alignment(nn.Module):
         seen = attention_of(teacher, row, [int(layer) for layer in self.mixers])
         mask = PaddingMask(None, "exact", packing_of(row))
         losses = []
-        for layer, mixer in self.mixers.items():
+        mixers: dict[str, Any] = dict(self.mixers.items())
+        for layer, mixer in mixers.items():
             read, wanted = seen[int(layer)]
             losses.append(unexplained(mixer(*mixer.split(read, mask), mask)[0], wanted))
         return torch.stack(losses)

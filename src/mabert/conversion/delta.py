@@ -12,6 +12,7 @@ from mabert.baselines.load import Use
 from mabert.conversion.packages import found
 from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
+from mabert.folders import CONFIG
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence
@@ -71,7 +72,7 @@ def compose(path: str | Path) -> Path:
         ValueError: If the teacher has other weights than the one that the cores learnt from, or the file is damaged.
     """
     file = Path(path) / FILE
-    place = default_cache() / "whole" / sha256(file)[:16]
+    place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place.with_name(f".{place.name}.lock")):
         if not place.exists():

@@ -1,11 +1,13 @@
 """Where a Mamba core begins that is to stand for attention: the values and the output of that attention, all tokens
 weighing alike."""
 
+from typing import Any
+
 import torch
 from transformers import initialization as init
 
 from mabert.model.attention import SelfAttention
-from mabert.model.mamba import MambaMixer, SelectiveCore
+from mabert.model.mamba import MambaMixer
 
 OPEN = 1.278
 """Where SiLU is 1: a gate with this bias lets everything through."""
@@ -26,7 +28,6 @@ def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
     """
     width, channels = attention.value.in_features, mixer.out_proj.in_features
     init.normal_(mixer.in_proj.weight, std=width**-0.5)
-    init.normal_(mixer.out_proj.weight, std=0.5 * channels**-0.5)
     values, sign = paired(attention.value.weight, channels)
     mixer.in_proj.weight[:channels] = values
     mixer.in_proj.weight[channels:] *= 0.3
@@ -35,7 +36,8 @@ def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
         mixer.in_proj.bias[:channels] = paired(attention.value.bias, channels)[0]
     mixer.in_proj.bias[channels:] = OPEN
     read = attention.output.weight.T.repeat(-(-channels // width), 1)[:channels] * sign
-    mixer.out_proj.weight.copy_(read.T / len(mixer.cores))
+    # A pair gives its value once, whatever the number of pairs; a channel without its partner half of it.
+    mixer.out_proj.weight.copy_(read.T * (2 * width / channels / len(mixer.cores)))
     mixer.out_proj.bias.zero_()
     if attention.output.bias is not None:
         mixer.out_proj.bias.copy_(attention.output.bias)
@@ -51,7 +53,7 @@ def paired(weight: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Ten
     return repeated * sign.view(-1, *([1] * (weight.dim() - 1))), sign[:, None]
 
 
-def begin_core(core: SelectiveCore, width: int) -> None:
+def begin_core(core: Any, width: int) -> None:
     """Draws one direction: Mamba-1's initialisation, the two of a pair of channels alike."""
     core.init_weights()
     scan = core.recurrence

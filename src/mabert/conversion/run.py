@@ -47,7 +47,7 @@ FREE = ("resolved.processes",)
 CORES, REST = 3e-4, 3e-5
 """Learning rates of stage 2: of the Mamba cores, and of what was the teacher's."""
 
-ALIGNING = 4e-3
+ALIGNING = 2.5e-3
 """That of stage 1."""
 
 HELD_OUT = 60_000
@@ -217,8 +217,8 @@ def read(
 
 
 def timed_lengths(length: int) -> list[int]:
-    """Lengths of texts at which teacher and student are timed: powers of two up to the longest learnt from."""
-    return [tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens <= max(128, length)]
+    """Lengths of texts at which teacher and student are timed: powers of two, and the longest learnt from."""
+    return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
 
 
 def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
@@ -325,7 +325,9 @@ def save(
     advice = "the last checkpoint is whole; make room and go on by --resume"
     with filling(folder, size_of(student), advice) as staging:
         if request["delta"]:
-            save_delta(student, outcome["use"], request["teacher"], request["resolved"]["weights"], staging)
+            named = request["teacher"]
+            named = str(Path(named).absolute()) if Path(named).exists() else named
+            save_delta(student, outcome["use"], named, request["resolved"]["weights"], staging)
         else:
             student.save_pretrained(staging)
         tokenizer.save_pretrained(staging)

@@ -22,7 +22,7 @@ from mabert.train.trainer import (
     orderly,
 )
 
-BATCH_TOKENS = 1024
+BATCH_TOKENS = 512
 SAVE_SECONDS = 120.0
 LOG_STEPS = 25
 WEIGHTS = "model.safetensors"
@@ -129,7 +129,7 @@ def train(
         output_dir=str(folder),
         max_steps=steps,
         learning_rate=max(rates.values()),
-        warmup_steps=max(1, steps // 20),
+        warmup_steps=steps // 20,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
         adam_beta2=beta2,
