@@ -56,7 +56,7 @@ def add_convert(commands: Any) -> None:
     added.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
     added.add_argument("--seed", type=int, action=within(SEED), default=0, help="[%(default)s]")
     added.add_argument(
-        "--delta", action="store_true", help="teach and save the cores alone, some MB; the teacher is joined on loading"
+        "--delta", action="store_true", help="save the cores alone, some MB; the teacher is joined to them on loading"
     )
     added.add_argument("--resume", action="store_true", help="go on with the conversion in the folder")
 

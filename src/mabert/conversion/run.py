@@ -44,11 +44,8 @@ logger = logging.getLogger(__name__)
 FREE = ("resolved.processes",)
 """What a resumed conversion may change."""
 
-CORES, REST = 3e-4, 3e-5
-"""Learning rates of stage 2: of the Mamba cores, and of what was the teacher's."""
-
-ALIGNING = 2.5e-3
-"""That of stage 1."""
+ALIGNING, END_TO_END = 2.5e-3, 3e-4
+"""Learning rates of the two stages."""
 
 HELD_OUT = 60_000
 """Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
@@ -71,8 +68,8 @@ class ConversionRecipe:
         end_to_end: Share of the tokens that stage 2 learns from.
         precision: `fp32`, `bf16`, or `auto`, bf16 where the device is fast in it.
         seed: Of everything that is drawn.
-        delta: Whether only the cores learn, and only they are saved: the folder then names its teacher, which is joined
-            to them when the student is loaded.
+        delta: Whether only the cores are saved; the folder then names its teacher, which is joined to them when the
+            student is loaded.
     """
 
     pattern: str = "auto"
@@ -287,19 +284,16 @@ def learn(
         student.requires_grad_(False)
         alignment = Alignment(copy.base_model, student.base_model)
         alignment.requires_grad_(True)
-        rates = {"": ALIGNING}
         title = "aligning" if progress else None
-        told["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rates=rates, **how)
+        told["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rate=ALIGNING, **how)
     if len(second):
-        student.requires_grad_(True)
-        student.base_model.embeddings.requires_grad_(False)
-        if asked.delta:
-            for name, weight in student.named_parameters():
-                weight.requires_grad_(CORE in name)
+        for name, weight in student.named_parameters():
+            weight.requires_grad_(CORE in name)
         whole = Distillation(copy, student, use)
-        rates = {CORE: CORES, "": REST}
         title = "end to end" if progress else None
-        told["end_to_end"] = train(whole, second, folder / UNFINISHED / "end-to-end", title=title, rates=rates, **how)
+        told["end_to_end"] = train(
+            whole, second, folder / UNFINISHED / "end-to-end", title=title, rate=END_TO_END, **how
+        )
     student.config.sparse_prediction = False
     return told
 

@@ -13,7 +13,6 @@ from transformers import TrainingArguments
 from mabert.conversion.pieces import Pieces
 from mabert.data.batches import TokenBudgetSampler
 from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
-from mabert.train.optim import decay_parameter_names
 from mabert.train.trainer import (
     MaBertTrainer,
     SaveOnInterrupt,
@@ -32,15 +31,15 @@ class ConversionTrainer(MaBertTrainer):
     """Trains a module whose forward gives losses, to be added up.
 
     Args:
-        rates: Learning rates by a part of a parameter's name; the first that is in it holds.
+        sampler: Gives the batches.
         arguments: As `MaBertTrainer` takes them.
     """
 
     smaller = "a machine with more memory helps"
 
-    def __init__(self, *, rates: dict[str, float], sampler: TokenBudgetSampler, **arguments: Any) -> None:
+    def __init__(self, *, sampler: TokenBudgetSampler, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.rates, self.sampler = rates, sampler
+        self.sampler = sampler
         self.parts: list[Tensor] = []
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -51,22 +50,6 @@ class ConversionTrainer(MaBertTrainer):
         losses = model(**inputs)
         self.parts.append(losses.detach())
         return losses.sum()
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        decayed = set(decay_parameter_names(self.model))
-        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
-        for name, weight in self.model.named_parameters():
-            if weight.requires_grad:
-                rate = next(rate for part, rate in self.rates.items() if part in name)
-                groups.setdefault((rate, name in decayed), []).append(weight)
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": weights, "lr": rate, "weight_decay": self.args.weight_decay if decays else 0.0}
-                for (rate, decays), weights in groups.items()
-            ],
-            betas=(self.args.adam_beta1, self.args.adam_beta2),
-        )
-        return self.optimizer
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs and self.parts:
@@ -92,7 +75,7 @@ def train(
     folder: Path,
     *,
     title: str | None,
-    rates: dict[str, float],
+    rate: float,
     collate: Any,
     precision: str,
     seed: int,
@@ -106,7 +89,7 @@ def train(
         pieces: Each is read once.
         folder: For checkpoints.
         title: Of the progress bar; None shows none.
-        rates: See `ConversionTrainer`.
+        rate: The highest learning rate.
         collate: Makes a packed row.
         precision: `fp32`, `bf16` or `auto`.
         seed: Of the order.
@@ -128,7 +111,7 @@ def train(
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
-        learning_rate=max(rates.values()),
+        learning_rate=rate,
         warmup_steps=steps // 20,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
@@ -155,7 +138,6 @@ def train(
         callbacks=[interrupt, stopwatch],
         title=title,
         step_tokens=[sum(taken[step * processes : (step + 1) * processes]) for step in range(steps)],
-        rates=rates,
         sampler=sampler,
     )
     kept = checkpoint_to_resume(folder) if resume and folder.exists() else None

@@ -13,6 +13,7 @@ from mabert.data.progress import Lines
 
 SHOWN = {
     "loss": "loss {:.3f}",
+    "parts": "of it {}",
     "eval_loss": "held-out {:.3f}",
     "eval_accuracy": "accuracy {:.1%}",
     "learning_rate": "lr {:.1e}",
@@ -36,7 +37,7 @@ class TrainingBar(TrainerCallback):
         self.console = Console(stderr=True)
         self.title = title
         self.tokens = [0, *tokens]
-        self.figures: dict[str, float] = {}
+        self.figures: dict[str, float | str] = {}
         self.started = (0.0, 0)
         self.bar: Progress | None = None
         self.lines: Lines | None = None
