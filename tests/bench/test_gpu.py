@@ -17,9 +17,9 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from mabert import MaBertConfig
+from mabert import MaBertConfig, rounds
 from mabert.baselines.registry import FAMILIES
-from mabert.bench import lengths, models, rounds, throughput
+from mabert.bench import lengths, models, throughput
 from mabert.bench.gpu import __main__ as gpu
 from mabert.bench.gpu import clock, operators
 from mabert.bench.gpu import models as whole
