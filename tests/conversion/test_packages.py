@@ -33,7 +33,7 @@ def installed(tmp_path, monkeypatch):
         raise OSError("no connection")
 
     monkeypatch.setattr(packages, "snapshot_download", unreachable)
-    package = Package("a-teacher", "inside/model.zip", hashlib.sha256(WEIGHTS).hexdigest())
+    package = Package("a-teacher", "inside/model.zip", hashlib.sha256(WEIGHTS).hexdigest(), "mit")
     monkeypatch.setattr(packages, "PACKAGES", {HUB_NAME: package})
 
     def install(members):

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from mabert import __version__
+from mabert.conversion.packages import PACKAGES
 from mabert.reading_yaml import parse_yaml
 
 CARD = "README.md"
@@ -28,7 +29,8 @@ def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) 
         request: What was asked.
         outcome: What came out, see `mabert.conversion.run.convert`.
     """
-    licence = licence_of(teacher)
+    known = PACKAGES.get(request["teacher"])
+    licence = licence_of(teacher) or (None if known is None else known.licence)
     front: dict[str, Any] = {"library_name": "mabert", "base_model": request["teacher"]}
     if licence:
         front["license"] = licence

