@@ -111,7 +111,11 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 def _json_in(folder: Path) -> list[Path]:
     """JSON files of a folder and those in it, but for a study's working folders, whose files come and go, and
     conversions, which have pages of their own."""
-    return [file for file in files_below(folder, ("cells", "cache", "tokenizers", "cluster", "conversion")) if file.suffix == ".json"]
+    return [
+        file
+        for file in files_below(folder, ("cells", "cache", "tokenizers", "cluster", "conversion"))
+        if file.suffix == ".json"
+    ]
 
 
 def _read(path: Path) -> tuple[str | None, Any]:
