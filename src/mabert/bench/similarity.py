@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from mabert.bench.results import measured_on, write
+from mabert.conversion.packages import found
 from mabert.data.glue import load_glue
 from mabert.data.task import column
 from mabert.infer.model import load
@@ -24,7 +25,8 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     """Measures some models and writes a dated file.
 
     Args:
-        models: Model folders or hub names; each makes vectors as its folder says.
+        models: Model folders, hub names, teachers that are installed as packages, or `minilm`; each makes vectors as
+            its folder says.
         data: GLUE's folder, or the hub's name of it.
         output: Folder for the result.
 
@@ -35,7 +37,7 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     pairs = {task: pairs_of(task, data, splits) for task, splits in TASKS.items()}
     scores: dict[str, Any] = {}
     for name in models:
-        model = load(name)
+        model = load(found(name))
         scores[name] = {
             task: {"score": 100 * measured(task, cosines(model, first, second), labels), "pairs": len(labels)}
             for task, (first, second, labels) in pairs.items()
@@ -46,8 +48,8 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
 
 def pairs_of(task: str, data: str, splits: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
     """First and second texts of a task, and their labels (pairs,)."""
-    found = load_glue(task, data, splits)
-    first, second, labels = ([x for each in splits for x in column(found[each], name)] for name in COLUMNS)
+    there = load_glue(task, data, splits)
+    first, second, labels = ([x for each in splits for x in column(there[each], name)] for name in COLUMNS)
     return first, second, np.asarray(labels, float)
 
 
