@@ -5,11 +5,15 @@ import gc
 import pytest
 import torch
 
-from mabert.conversion import training
+from mabert.conversion import pieces, training
 from tests.conversion.helpers import convert, saved_teacher, text
 
-SMALL = 160
-"""Tokens of a batch."""
+
+def make_small(patch=None):
+    """Batches of 160 tokens and pieces of 16 and more: a conversion of 1,000 tokens has eight steps."""
+    patch = patch or pytest.MonkeyPatch()
+    patch.setattr(training, "BATCH_TOKENS", 160)
+    patch.setattr(pieces, "SHORTEST", 16)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,8 +33,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """A conversion of 1,000 tokens has eight steps."""
-    monkeypatch.setattr(training, "BATCH_TOKENS", SMALL)
+    make_small(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +64,7 @@ def classifier(tmp_path_factory):
 def converted(tmp_path_factory, embedder, words_to_learn):
     """A conversion of the embedder that nothing stopped, and its result."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "BATCH_TOKENS", SMALL)
+        make_small(patch)
         patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         torch.set_num_threads(1)
         folder = tmp_path_factory.mktemp("converted") / "out"

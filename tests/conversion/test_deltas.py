@@ -13,11 +13,11 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import mabert
 from mabert.baselines.load import weights_digest
 from mabert.cli import main
-from mabert.conversion import packages, training
+from mabert.conversion import packages
 from mabert.conversion import run as running
 from mabert.conversion.delta import compose, save_delta
 from mabert.model.delta import FILE
-from tests.conversion.conftest import SMALL
+from tests.conversion.conftest import make_small
 from tests.conversion.helpers import convert, saved_teacher
 from tests.conversion.test_runs import TEXTS
 
@@ -31,7 +31,7 @@ def deltas(request, tmp_path_factory, words_to_learn):
     """Deltas of three teachers by name, and the students that they were saved from, as whole folders beside them."""
     place = tmp_path_factory.mktemp("deltas")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "BATCH_TOKENS", SMALL)
+        make_small(patch)
         patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         torch.set_num_threads(1)
         for name in USES:

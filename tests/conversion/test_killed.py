@@ -9,17 +9,18 @@ import time
 import pytest
 
 from mabert.cli import main
-from tests.conversion.conftest import SMALL
 from tests.conversion.helpers import bits
 
-CHILD = f"""
+CHILD = """
 import itertools, pathlib, sys, time
 import torch
 from mabert.cli import main
 from mabert.conversion import training
+from tests.conversion.conftest import make_small
 
 torch.set_num_threads(1)
-training.BATCH_TOKENS, training.SAVE_SECONDS = {SMALL}, 0.0
+make_small()
+training.SAVE_SECONDS = 0.0
 count, step = itertools.count(), training.ConversionTrainer.training_step
 
 def slow(self, *given, **options):

@@ -94,7 +94,9 @@ def test_a_source_that_is_too_short_is_named():
 
 def test_pieces_end_with_sentences_where_one_ends_in_their_second_half():
     pieces = pieces_of([source([5000], every=7)], length=100)
-    ends = [pieces[index]["input_ids"][-2].item() for index in range(len(pieces))]
+    rows = [pieces[index]["input_ids"] for index in range(len(pieces))]
+    ends = [row[-2].item() for row in rows if len(row) > 14]  # in half of which a sentence ends
+    assert len(ends) > 20
     assert sum(end == STOP for end in ends) >= len(ends) - 1  # all but the document's last
     lengths = pieces_of([source([5000])], length=100).lengths
     assert min(sorted(lengths)[1:]) >= SHORTEST + 2
@@ -103,8 +105,8 @@ def test_pieces_end_with_sentences_where_one_ends_in_their_second_half():
 
 def test_lengths_are_log_uniform():
     inside = np.array(pieces_of([source([200_000])], length=514).lengths) - 2
-    shares = [((inside >= low) & (inside < 2 * low)).mean() for low in (16, 32, 64, 128, 256)]
-    np.testing.assert_allclose(shares, 0.2, atol=0.04)
+    shares = [((inside >= low) & (inside < 2 * low)).mean() for low in (8, 16, 32, 64, 128, 256)]
+    np.testing.assert_allclose(shares, 1 / 7, atol=0.04)
 
 
 def test_a_vocabulary_without_ends_of_sentences_will_do():

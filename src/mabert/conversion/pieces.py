@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.cache import Documents
 
-SHORTEST = 16
+SHORTEST = 4
 """Tokens of the shortest pieces, but for what is left at the end of a document."""
 
 ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
