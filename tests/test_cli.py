@@ -304,7 +304,6 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         ),
         (["study", "pattern", "-o", "run", "--data", "nowhere"], "nowhere: no such folder"),
         (["study", "pattern", "-o", "run", "--scale", "huge"], "no file 'huge', nor one of tiny, mini, small, paper"),
-        (["study", "pattern", "-o", "run", "--processes", "0"], "--processes is 0; it must be at least 1"),
         (["study", "pooling", "-o", "run", "finetune.epoch=3"], "did you mean 'finetune.epochs'?"),
         (["study", "grid", "none.yaml", "-o", "run"], "no file 'none.yaml', nor one of pattern, components"),
     ],

@@ -8,7 +8,6 @@ import pytest
 from mabert.study import plan as plans
 from mabert.study.cells import CellFiles
 from mabert.study.plan import cells_of
-from mabert.study.runner import check_processes
 from tests.study.helpers import changed, inference, planned, scale, world
 from tests.train.helpers import tokenizer
 
@@ -267,32 +266,6 @@ def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(
         CellFiles(root, name).run.mkdir(parents=True)
         (CellFiles(root, name).run / "result.json").write_text("{}")
         assert plans.emulated_precision(plan, root) is None, "what is finished is not computed again"
-
-
-@pytest.mark.parametrize(
-    ("processes", "changes", "message"),
-    [
-        (3, {}, "pretrain map, 100% cannot be run with --processes 3: training.batch_size is 8, not a multiple of 3"),
-        (16, {}, "not a multiple of 16 process"),
-        (2, {"training": {"micro_batch_size": 3}}, "8, not a multiple of 2 process.es. times a micro-batch of 3"),
-        (4, {"finetune": {"batch_size": 6}}, "CoLA, map cannot be run with --processes 4: batch_size is 6, not a mult"),
-    ],
-)
-def test_processes_that_cannot_share_a_batch_are_refused_before_any_cell_runs(tmp_path, processes, changes, message):
-    fields, root = world(tmp_path), tmp_path / "root"
-    fields["finetune"] = {**fields["finetune"], **changes.get("finetune", {})}
-    fields["pretrain"]["training"] = {**fields["pretrain"]["training"], **changes.get("training", {})}
-    plan = planned(tmp_path, root, fields=fields)
-    with pytest.raises(ValueError, match=message):
-        check_processes(plan, root, processes)
-    if not changes:
-        for fitting in (1, 2, 4, 8):
-            check_processes(plan, root, fitting)
-        for cell, files in cells_of(plan, root):
-            for place in (files.run, *(files.run / f"seed-{seed}" for seed in cell.seeds)):
-                place.mkdir(parents=True)
-                (place / "result.json").write_text("{}")
-        check_processes(plan, root, processes)
 
 
 def test_text_must_be_named(tmp_path):

@@ -29,7 +29,6 @@ def test_an_option_that_would_not_be_looked_at_is_refused(capsys, tmp_path, monk
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--processes", "3"], "pretrain map, 100% cannot be run with --processes 3: training.batch_size is 8, not a"),
         (["finetune.pooling=mean"], "finetune.pooling would change nothing: every arm of the study has its own"),
         (
             ["finetune.max_length=99"],

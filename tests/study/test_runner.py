@@ -1,7 +1,6 @@
 """Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
 
 import argparse
-import fcntl
 import json
 import multiprocessing
 import os
@@ -55,9 +54,9 @@ def command(arguments, root, **options):
     )
 
 
-def begun(cell, root, processes=1, target=serve):
+def begun(cell, root, target=serve):
     """The process of a cell, begun."""
-    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds, processes)
+    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
     process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
     process.start()
     return process
@@ -442,16 +441,6 @@ def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
     assert {status.state for status in run(again, root).values()} == {"done"}
 
 
-def test_whichever_of_several_processes_fails_first_says_why(tmp_path, monkeypatch):
-    files = CellFiles(tmp_path, "cell")
-    files.run.parent.mkdir()
-    for reason in ("the text changed", "a partner is lost"):
-        monkeypatch.setattr(work, "do", fails(ValueError(reason)))
-        with pytest.raises(ValueError, match=reason):
-            work.main(str(tmp_path), "cell", "new", "0")
-    assert files.why_failed() == "ValueError: the text changed"
-
-
 def fails(error):
     def done(*_):
         raise error
@@ -644,53 +633,6 @@ def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_pat
     assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
     start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
     assert start.endswith("seed-0")
-
-
-def test_cells_run_in_several_processes(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    plan = planned(folder, tmp_path / "root", ARMS, fields)
-    runner = Runner(plan, tmp_path / "root", processes=2)
-    runner.run()
-    assert {status.state for status in runner.states.values()} == {"done"}
-    results = [CellFiles(tmp_path / "root", name).result() for name in plan.cells]
-    assert [result["request"]["resolved"]["processes"] for result in results] == [2, 2, 2]
-
-
-def test_several_processes_end_with_the_one_that_began_them(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    own = json.loads(json.dumps(fields))
-    own["pretrain"]["training"]["steps"] = 100_000
-    plan = planned(folder, tmp_path / "root", ARMS, own)
-    cell = next(iter(plan.cells.values()))
-    files = CellFiles(tmp_path / "root", cell.name)
-    files.run.parent.mkdir(parents=True)
-    process = begun(cell, tmp_path / "root", processes=2)
-    waits_for(files.progress.is_file)
-    worker = json.loads(files.progress.read_text())["pid"]
-    assert worker != process.pid
-    assert b"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600" in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
-    process.kill()
-    process.join()
-    with files.group.open("w") as group:
-        fcntl.flock(group, fcntl.LOCK_EX)
-    waits_for(lambda: not os.path.exists(f"/proc/{worker}"))
-
-
-def test_one_process_waits_for_the_several_of_an_attempt_that_was_killed(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    plan = planned(folder, tmp_path / "root", ARMS, fields)
-    cell = next(iter(plan.cells.values()))
-    files = CellFiles(tmp_path / "root", cell.name)
-    files.run.parent.mkdir(parents=True)
-    with files.group.open("w") as group:
-        fcntl.flock(group, fcntl.LOCK_EX)
-        process = begun(cell, tmp_path / "root")
-        waits_for(files.order.is_file)
-        process.join(3)
-        assert process.is_alive()
-        assert not files.run.exists()
-    process.join()
-    assert (process.exitcode, files.done(cell)) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`mabert study`: questions about the model, answered by many runs of it."""
 
 import argparse
-import itertools
 import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -59,11 +58,8 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     added.add_argument(
         "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
     )
-    added.add_argument("--dry-run", action="store_true", help="print the cells and what they would cost, run none")
+    added.add_argument("--dry-run", action="store_true", help="print the cells and what is left of them, run none")
     where = added.add_argument_group("where it runs")
-    where.add_argument(
-        "--processes", type=int, action=within(Range(1, 1024)), default=1, help="of a cell, one a GPU [%(default)s]"
-    )
     where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
     where.add_argument("--jobs", type=int, action=within(Range(1, 10_000)), help="runners to send [1]")
     where.add_argument(
@@ -83,7 +79,6 @@ def run_grid(options: argparse.Namespace) -> None:
         import_ahead("mabert.study.work")  # as much again as this process imports, and by its side
     load_libraries()
     from mabert.study.plan import Planner, at_another_precision, emulated_precision
-    from mabert.study.runner import check_processes
 
     fields = list(options.fields)
     if options.text:
@@ -96,7 +91,6 @@ def run_grid(options: argparse.Namespace) -> None:
     check_reach(study, scale, fields)
     # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
-    check_processes(plan, root, options.processes)
     if unshared := at_another_precision(plan, root):
         complain(unshared)
     if options.cluster and not options.dry_run:
@@ -106,24 +100,12 @@ def run_grid(options: argparse.Namespace) -> None:
         complain(slow)
     if options.dry_run:
         from rich.console import Console
-        from rich.markup import escape
 
-        from mabert.data.progress import Lines
-        from mabert.processes import keep_freed_memory
-        from mabert.study.estimate import estimates, show
+        from mabert.study.progress import show_plan
 
-        keep_freed_memory()  # as what is estimated will
-        done, lines = itertools.count(), Lines("timing models", amount="{:.0f} probes".format)
-        with Console(stderr=True).status("timing models") as status:
-
-            def tell(what: str) -> None:
-                status.update(f"timing models: {escape(what)}")
-                lines.update(next(done), None, what)
-
-            costs = estimates(plan, root, tell)
-        show(plan, costs, Console())
+        show_plan(plan, root, Console())
         return
-    run_plan(plan, root, options.processes)
+    run_plan(plan, root)
 
 
 def check_grid(options: argparse.Namespace) -> None:
@@ -137,14 +119,14 @@ def check_grid(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
 
 
-def run_plan(plan: Any, root: Path, processes: int) -> None:
+def run_plan(plan: Any, root: Path) -> None:
     """Runs the cells, and says what came of them."""
-    from mabert.study.live import LiveView
+    from mabert.study.progress import StudyProgress
     from mabert.study.results import results_file, write_results
     from mabert.study.runner import Runner
 
-    with LiveView(plan, root) as view:
-        runner = Runner(plan, root, processes, view)
+    with StudyProgress(plan, root) as progress:
+        runner = Runner(plan, root, progress)
         runner.finished = lambda: write_results(plan, root, runner.states)
         try:
             states = runner.run()
@@ -171,7 +153,7 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
 
     study = ["grid", options.study] if options.study not in GRIDS else [options.study]
     words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
-    words += ["--processes", str(options.processes), *fields]
+    words += fields
     chosen, runners = with_overrides({}, options.job_options), 1 if options.jobs is None else options.jobs
     root.mkdir(parents=True, exist_ok=True)
     jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, runners, chosen)

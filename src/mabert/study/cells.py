@@ -88,11 +88,6 @@ class CellFiles:
         return self._beside(".lock")
 
     @property
-    def group(self) -> Path:
-        """Held by the processes that run it where they are several."""
-        return self._beside(".group")
-
-    @property
     def log(self) -> Path:
         """What it printed."""
         return self._beside(".log")

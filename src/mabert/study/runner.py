@@ -16,10 +16,7 @@ from filelock import Timeout
 from mabert.processes import context, ended_as_interrupted
 from mabert.study.cells import Cell, CellFiles
 from mabert.study.plan import Plan, cells_of
-from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, micro_batch, record_failure, serve
-from mabert.train.fields import build
-from mabert.train.finetune import check_divides
-from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
+from mabert.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
@@ -55,7 +52,6 @@ class Runner:
     Attributes:
         plan: What to run.
         root: Folder that all studies and runners share.
-        processes: Of a cell, one a GPU.
         watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
         finished: Told after every cell, one that was interrupted too.
         states: Of the cells, by name.
@@ -64,7 +60,6 @@ class Runner:
 
     plan: Plan
     root: Path
-    processes: int = 1
     watch: Watcher = lambda states, running: None
     finished: Callable[[], None] = lambda: None
     states: dict[str, Status] = field(default_factory=dict)
@@ -145,7 +140,7 @@ class Runner:
         status.state, began = "running", time.monotonic()
         process = self.context.Process(
             target=serve,
-            args=(str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds, self.processes),
+            args=(str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds),
             name=cell.name,
         )
         process.start()
@@ -177,29 +172,6 @@ class Runner:
             nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
             log = f"see {files.log.name}" if files.log.is_file() else nothing
             status.state, status.reason = "failed", self.why_failed(files) or log
-
-
-def check_processes(plan: Plan, root: Path, processes: int) -> None:
-    """Refuses so many processes of a cell where its batches cannot be divided among them.
-
-    Args:
-        plan: What is to be run; of its cells, those that are not finished count.
-        root: Folder that all studies and runners share.
-        processes: Of a cell.
-
-    Raises:
-        ValueError: Naming the first cell that could not be run, and its batch.
-    """
-    for cell, files in cells_of(plan, root):
-        if files.done(cell):
-            continue
-        try:
-            if cell.kind == "pretraining":
-                micro_batch(build(PretrainRecipe, cell.order["recipe"], "").training, processes)
-            else:
-                check_divides(build(FinetuneRecipe, cell.order["recipe"], ""), processes)
-        except ValueError as error:
-            raise ValueError(f"{cell.title} cannot be run with --processes {processes}: {error}") from error
 
 
 def locked(files: CellFiles) -> bool:

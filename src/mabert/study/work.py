@@ -2,40 +2,36 @@
 
 The process holds the cell's lock, so that no other runs the same cell, however many runners there are and however they
 end; when the runner that began it ends, it saves what it has and stops.
-
-`python -m mabert.study.work ROOT CELL begun|new [SEED ...]` does the work of a cell as one of torchrun's processes.
 """
 
 import contextlib
-import fcntl
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.processes import SAVING, end_with_parent, keep_freed_memory, variables
+from mabert.processes import keep_freed_memory
 from mabert.reading import read_json
 from mabert.study.cells import CellFiles
 from mabert.study.tasks import StudyTask
 from mabert.train.fields import build
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, TrainingRecipe
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
 from mabert.train.run import grid_file
 from mabert.writing import write_text
 
@@ -89,9 +85,9 @@ class Beat(TrainerCallback):
         self.before += state.global_step
 
 
-def do(files: CellFiles, seeds: Sequence[int], begun: bool) -> None:
+def do(files: CellFiles, seeds: Sequence[int]) -> None:
     """Does the work of a cell, from where it was left if it has begun."""
-    order = read_json(files.order)
+    order, begun = read_json(files.order), files.begun
     if order["content"]["kind"] == "pretraining":
         do_pretraining(files, order, begun)
     else:
@@ -103,25 +99,9 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     recipe, planned = build(PretrainRecipe, order["recipe"], ""), order["content"]
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
-    recipe.training.micro_batch_size = micro_batch(recipe.training, int(os.environ.get("WORLD_SIZE", "1")))
+    recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
     pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
-    if int(os.environ.get("RANK", "0")) == 0:
-        leave_no_checkpoints(files)
-
-
-def micro_batch(training: TrainingRecipe, processes: int) -> int:
-    """Windows at once in each of several processes: those asked for, or its share of the batch where that is less.
-
-    Raises:
-        ValueError: A step is no whole number of them over all processes.
-    """
-    size = min(training.micro_batch_size, max(1, training.batch_size // processes))
-    if training.batch_size % (size * processes):
-        raise ValueError(
-            f"training.batch_size is {training.batch_size}, not a multiple of {processes} process(es) times a "
-            f"micro-batch of {size}"
-        )
-    return size
+    leave_no_checkpoints(files)
 
 
 def leave_no_checkpoints(files: CellFiles) -> None:
@@ -164,7 +144,7 @@ def check_unchanged(what: str, planned: Any, found: Any) -> None:
         raise ValueError(f"{what} changed since this start of the study; start it again for cells of what is there now")
 
 
-def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], processes: int) -> None:
+def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -> None:
     """A cell's process: takes the lock, does the work, says why where it cannot; ends with an exit code."""
     files = CellFiles(Path(root), name)
     os.setpgrp()  # Ctrl-C is for the runner, which passes it on as SIGTERM
@@ -187,7 +167,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...], p
     except OSError as error:
         record_failure(files, reason_of(error))
         sys.exit(1)
-    code = attempt(files, seeds, processes)
+    code = attempt(files, seeds)
     files.progress.unlink(missing_ok=True)
     lock.release()
     sys.exit(code)
@@ -222,22 +202,15 @@ class Once:
             signal.raise_signal(wanted)
 
 
-def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
+def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
     """Does the work, and records a failure; returns the exit code."""
     try:
-        with alone(files, processes) as group:
-            if files.finished(seeds):
-                return 0
-            if group is not None and processes > 1:
-                spread_out(files, seeds, processes, group)
-            else:
-                do(files, seeds, files.begun)
+        do(files, seeds)
     except KeyboardInterrupt:
         return STOPPED
     except Exception as error:
         traceback.print_exc()
-        if not files.failure.is_file():  # one of torchrun's processes may have said why already
-            record_failure(files, reason_of(error))
+        record_failure(files, reason_of(error))
         return 1
     return 0
 
@@ -245,42 +218,6 @@ def attempt(files: CellFiles, seeds: Sequence[int], processes: int) -> int:
 def reason_of(error: Exception) -> str:
     """An error in a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-@contextlib.contextmanager
-def alone(files: CellFiles, processes: int) -> Iterator[TextIO | None]:
-    """Waits until the processes of an attempt that was killed have saved and ended, where a cell had several.
-
-    Yields:
-        What several processes have to hold until they end; None where neither this attempt nor one before has several.
-    """
-    if processes == 1 and not files.group.exists():
-        yield None
-        return
-    with files.group.open("w", encoding="utf-8") as group:
-        fcntl.flock(group, fcntl.LOCK_EX)
-        yield group
-
-
-def spread_out(files: CellFiles, seeds: Sequence[int], processes: int, group: TextIO) -> None:
-    """Does the work of a cell in several processes, one a GPU, which end with this one and hold `group` until then.
-
-    Raises:
-        RuntimeError: One of them failed.
-        KeyboardInterrupt: They were asked to stop, and have.
-    """
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    work = ["-m", __name__, str(files.root), files.name, "begun" if files.begun else "new", *map(str, seeds)]
-    with variables({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING)}):
-        started = subprocess.Popen([*launcher, *work], pass_fds=[group.fileno()], preexec_fn=end_with_parent)
-    try:
-        code = started.wait()
-    except KeyboardInterrupt:
-        started.send_signal(signal.SIGINT)
-        started.wait()
-        raise
-    if code:
-        raise RuntimeError(f"torchrun ended with exit code {code}; see {files.log.name}")
 
 
 def record_failure(files: CellFiles, reason: str) -> None:
@@ -301,19 +238,3 @@ def stop_with(parent: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def main(root: str, name: str, state: str, *seeds: str) -> None:
-    """One of torchrun's processes; the first to fail says why."""
-    files = CellFiles(Path(root), name)
-    keep_freed_memory()
-    try:
-        do(files, [int(seed) for seed in seeds], state == "begun")
-    except Exception as error:
-        if not files.failure.is_file():  # the first to fail has the cause; the others lose it as a partner
-            record_failure(files, reason_of(error))
-        raise
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
