@@ -16,6 +16,7 @@ from mabert.bench.longtexts import Search, searches_of
 from mabert.bench.rankers import WORDS, Ranker, rankers_of
 from mabert.bench.results import measured_on, write
 from mabert.data.corpus import read_documents
+from mabert.infer.answers import progress_over
 from mabert.precision import resolve_precision
 
 DOCUMENTS = 20_000
@@ -23,7 +24,8 @@ DOCUMENTS = 20_000
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures some models, BM25 and TF-IDF, prints the tables and writes a dated file.
+    """Measures some models, BM25 and TF-IDF, prints the tables and writes a dated file, one way to find texts after the
+    other.
 
     Args:
         models: See `rankers_of`.
@@ -40,10 +42,17 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
         "environment": measured_on(),
         "data": data,
         "precision": resolve_precision("auto"),
-        "scores": {name: [measured(ranker, search) for search in searches] for name, ranker in rankers},
+        "scores": {},
     }
+    with progress_over("searching", len(rankers) * len(searches)) as advance:
+        for name, ranker in rankers:
+            told = []
+            for search in searches:
+                told.append(measured(ranker, search))
+                advance(1)
+            result["scores"][name] = told
+            write(result, output, "retrieval")
     show(Console(), result["scores"])
-    write(result, output, "retrieval")
     return result
 
 
