@@ -1,6 +1,7 @@
 """Conversions beyond the teacher's positions: ready for the longer texts, stopped and gone on with to the same bits."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 import mabert
+from mabert.conversion import agreement, align, choose, distil, training
 from mabert.conversion import run as running
-from mabert.conversion import training
 from mabert.data.tokenizer import load_tokenizer
 from mabert.report.conversion import render
 from tests.conversion.helpers import bits, convert, saved_teacher
@@ -21,6 +22,11 @@ LENGTH, POSITIONS = 90, 40
 
 LONG = "the bird sings near the river " * 10
 """More tokens than the teachers have positions for, and fewer than their students."""
+
+
+@pytest.fixture(autouse=True)
+def several_steps(monkeypatch):
+    monkeypatch.setattr(training, "BATCH_TOKENS", 160)
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +111,6 @@ def test_a_conversion_within_the_teachers_length_says_nothing_of_windows(convert
 
 @pytest.mark.parametrize("step", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_text, step):
-    monkeypatch.setattr(training, "BATCH_TOKENS", 160)
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         stop_at(patch, step, kill)
@@ -113,6 +118,33 @@ def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_tex
             convert(embedder, long_text, tmp_path / "out", length=LENGTH)
     convert(embedder, long_text, tmp_path / "out", length=LENGTH, resume=True)
     assert bits(tmp_path / "out") == bits(longer[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked_lm", "classifier"])
+def test_a_stop_changes_no_bit_of_a_model_with_a_head(request, tmp_path, monkeypatch, long_text, name):
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    teacher = request.getfixturevalue(name)
+    convert(teacher, long_text, tmp_path / "whole", length=LENGTH)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, kill)
+        with pytest.raises(SystemError):
+            convert(teacher, long_text, tmp_path / "stopped", length=LENGTH)
+    convert(teacher, long_text, tmp_path / "stopped", length=LENGTH, resume=True)
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+
+
+def test_within_the_teachers_length_windows_change_no_bit(
+    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn
+):
+    def whole(row, limit):
+        return SimpleNamespace(row=row, of_tokens=lambda values: values)
+
+    for module in (align, distil, agreement, choose):
+        monkeypatch.setattr(module, "windows_of", whole)
+    result = convert(embedder, words_to_learn, tmp_path / "out")
+    assert bits(tmp_path / "out") == bits(converted[0])
+    assert result["outcome"]["agreement"] == converted[1]["outcome"]["agreement"]
 
 
 def test_a_classifier_predicts_longer_texts(tmp_path, classifier, long_text):
