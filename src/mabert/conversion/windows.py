@@ -64,36 +64,35 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
         limit: Tokens of a window, at least 3.
     """
     step, before = steps(limit)
-    device = row["input_ids"].device
-    ids, lengths = row["input_ids"][0], packing_of(row).lengths
-    windows, index, text, share, starts = [], [], [], [], [0]
-    ends = 0
-    for number, length in enumerate(lengths):
+    packing, device = packing_of(row), row["input_ids"].device
+    windows, index, text, share = [], [], [], []
+    start = window_start = 0
+    for number, length in enumerate(packing.lengths):
         count = 1 + max(0, -(-(length - limit) // step))
         places = torch.arange(length)
         speaker = ((places - before) // step).clamp(0, count - 1)
-        index.append(places + ends + speaker * (limit - step))  # all windows but the last have `limit` tokens
+        index.append(window_start + places + speaker * (limit - step))  # all windows but the last have `limit` tokens
         share.append(speaker.bincount(minlength=count) / length)
         text += [number] * count
         for window in range(count):
             taken = torch.arange(window * step, min(window * step + limit, length))
             taken[0], taken[-1] = 0, length - 1
-            windows.append((starts[-1] + taken).to(device))
-            ends += len(taken)
-        starts.append(starts[-1] + length)
-    packed: Row = FlatteningCollator()([{"input_ids": ids[taken]} for taken in windows])
+            windows.append(row["input_ids"][0, (start + taken).to(device)])
+            window_start += len(taken)
+        start += length
+    packed: Row = FlatteningCollator()([{"input_ids": window} for window in windows])
     packed = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in packed.items()}
     found = torch.cat(index).to(device)
     if "labels" in row:
         packed["labels"] = torch.full_like(packed["input_ids"], IGNORE)
         packed["labels"][0, found] = row["labels"][0]
     return TeacherWindows(
-        packed,
-        found,
-        torch.tensor(text, device=device),
-        torch.cat(share).to(device),
-        torch.tensor(starts[:-1], device=device),
-        packed["cu_seq_lens_q"][:-1].long(),
+        row=packed,
+        index=found,
+        text=torch.tensor(text, device=device),
+        share=torch.cat(share).to(device),
+        starts=packing.cu_seqlens[:-1].long(),
+        window_starts=packed["cu_seq_lens_q"][:-1].long(),
     )
 
 
