@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.bench import longtexts, rankers
-from mabert.bench.longtexts import by_first_sentence, by_second_half, hide, searches_of
+from mabert.bench.longtexts import by_first_sentence, by_late_sentence, by_second_half, hide, searches_of
 from mabert.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of
 from mabert.bench.retrieval import measured, places_of
 from mabert.cli import main
@@ -69,6 +69,19 @@ def test_the_halves_are_the_article(sentences):
         assert 0 <= len(second.split()) - len(first.split()) <= 1
 
 
+@settings(max_examples=50, deadline=None)
+@given(ARTICLES, st.integers(0, 100))
+def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
+    articles = [article(each) for each in sentences]
+    search = by_late_sentence(articles, random.Random(seed))
+    for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
+        lines = whole.split("\n")
+        late = [n for n in range(len(lines) // 2, len(lines)) if lines[n] == query]
+        assert any(text == " ".join([*lines[:n], *lines[n + 1 :]]) for n in late)
+        long = [line for line in lines[len(lines) // 2 :] if len(line.split()) >= longtexts.QUERY]
+        assert query in long or not long
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([40, 256, 1000]))
 def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
@@ -91,6 +104,7 @@ def test_the_same_seed_gives_the_same_searches_and_another_others():
     assert [(each.name, each.length) for each in first] == [
         ("first sentence", None),
         ("second half", None),
+        ("late sentence", None),
         *((name, length) for length in (40, 90) for name in ("passkey", "needle")),
     ]
 
@@ -183,7 +197,12 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
     assert list(result["scores"])[:2] == ["BM25", "TF-IDF"]
     assert len(result["scores"]) == 7
     for rows in result["scores"].values():
-        assert [row["task"] for row in rows] == ["first sentence", "second half", *["passkey", "needle"] * 2]
+        assert [row["task"] for row in rows] == [
+            "first sentence",
+            "second half",
+            "late sentence",
+            *["passkey", "needle"] * 2,
+        ]
         assert all(0 <= row["top1"] <= row["mrr10"] <= 1 for row in rows)
 
 

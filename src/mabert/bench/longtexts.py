@@ -23,7 +23,7 @@ WORDS_A_TOKEN = 0.7
 """With which prose of so many tokens stays below them, by BERT's vocabulary."""
 
 QUERY = 8
-"""Words of a first sentence at least; a shorter one goes on with the next."""
+"""Words of a sentence that is to find its article at least; a first one that is shorter goes on with the next."""
 
 FILLER = (
     "The kettle is on the stove.",
@@ -77,14 +77,20 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     draws = random.Random(seed)
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
-    return [by_first_sentence(articles), by_second_half(articles), *itertools.chain(*hidden)]
+    by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
+    return [*by_article, *itertools.chain(*hidden)]
+
+
+def sentences_of(article: str) -> list[str]:
+    """Its sentences, in order."""
+    return [sentence for line in article.split("\n") for sentence in split_sentences(line.strip())]
 
 
 def by_first_sentence(articles: Sequence[str]) -> Search:
     """The first sentence, or the title, of an article finds the rest of it."""
     queries, texts = [], []
     for article in articles:
-        sentences = [sentence for line in article.split("\n") for sentence in split_sentences(line.strip())]
+        sentences = sentences_of(article)
         ends = itertools.accumulate(len(sentence.split()) for sentence in sentences)
         first = 1 + sum(1 for _ in itertools.takewhile(lambda words: words < QUERY, ends))
         queries.append(" ".join(sentences[:first]))
@@ -97,6 +103,19 @@ def by_second_half(articles: Sequence[str]) -> Search:
     words = [article.split() for article in articles]
     halves = [(" ".join(each[: len(each) // 2]), " ".join(each[len(each) // 2 :])) for each in words]
     return Search("second half", None, [second for _, second in halves], [first for first, _ in halves])
+
+
+def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
+    """A sentence out of the second half of an article finds the rest of it; of those with too few words only where
+    there is no other."""
+    queries, texts = [], []
+    for article in articles:
+        sentences = sentences_of(article)
+        late = range(len(sentences) // 2, len(sentences))
+        place = draws.choice([n for n in late if len(sentences[n].split()) >= QUERY] or late)
+        queries.append(sentences[place])
+        texts.append(" ".join([*sentences[:place], *sentences[place + 1 :]]))
+    return Search("late sentence", None, queries, texts)
 
 
 def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator[Search]:
