@@ -1,13 +1,18 @@
 """Folders of sentence-transformers: how they make a vector of a text, and what a student's folder takes over."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mabert.reading import read_json, read_json_value
+from mabert.reading import read_json, read_json_if_there, read_json_value
+from mabert.writing import write_text
 
 MODULES = "modules.json"
-SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
+LENGTH = "sentence_bert_config.json"
+"""The settings that say to what length texts are cut."""
+
+SETTINGS = (LENGTH, "config_sentence_transformers.json")
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 MODES = {"mean": "mean", "cls": "cls"}
 
@@ -53,11 +58,20 @@ class SentenceFolder:
             raise ValueError(f"{file} pools by {', '.join(others) or said.get('pooling_mode')}; mean or cls is needed")
         return cls(folder, modes[0], "Normalize" in kinds)
 
-    def copy_to(self, place: Path) -> None:
-        """Copies its modules and settings into another model's folder."""
+    def copy_to(self, place: Path, longest: int | None = None) -> None:
+        """Copies its modules and settings into another model's folder.
+
+        Args:
+            place: The folder.
+            longest: Tokens that texts are cut to, in place of what the settings say.
+        """
         for name in (MODULES, *SETTINGS):
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, place / name)
+        if longest is not None:
+            file = place / LENGTH
+            said = read_json_if_there(file) or {}
+            write_text(file, json.dumps({**said, "max_seq_length": longest}, indent=2) + "\n")
         for each in modules_in(self.path):
             for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
                 (place / each["path"]).mkdir(exist_ok=True)

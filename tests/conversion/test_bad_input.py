@@ -49,7 +49,6 @@ def copied(embedder, tmp_path):
         (["--tokens", "1M"], "tokens to learn from, 1,000,000 are asked for; give more text, or ask for fewer"),
         (["--tokens", "abc"], "'abc' is no number of tokens such as 400K, 2M or 2000000"),
         (["--tokens", "12"], "must be at least 1000"),
-        (["--length", "41"], "length is 41; the teacher has positions for 40 tokens"),
         (["--length", "8"], "must be at least 16"),
         (["--pattern", "MMTM"], "pattern is 'MMTM', 4 layers; the teacher has 3: give as many letters"),
         (["--pattern", "MT"], "pattern is 'MT', 2 layers; the teacher has 3: give as many letters, or a pattern that"),

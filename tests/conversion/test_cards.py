@@ -5,11 +5,12 @@ import yaml
 
 from mabert.conversion.card import FRONT, card, licence_of
 
-REQUEST = {"teacher": "owner/teacher", "texts": ["a.txt", "b.txt"], "direction": "forward"}
+REQUEST = {"teacher": "owner/teacher", "texts": ["a.txt", "b.txt"], "direction": "forward", "length": 512}
 BAND = {"cosine": 0.9876, "cosine_p10": 0.9, "neighbours": 0.75}
 OUTCOME = {
     "use": "encoder",
     "pattern": "MTM",
+    "teacher_reads": 512,
     "stages": {"align": {"tokens": 9000}, "end_to_end": {"tokens": 1234}},
     "agreement": {"bands": {"3-32": {"texts": 40, "student": BAND, "floor": {**BAND, "cosine": 0.5}}}},
 }

@@ -19,11 +19,17 @@ def result(use="encoder", steps=3, **outcome):
     more = {} if use == "encoder" else {"answers": 0.4321}
     stage = {"steps": 75, "tokens": 3000, "seconds": 30.0, "history": history}
     return {
-        "request": {"teacher": "some<one>/teacher", "texts": ["own <text>.txt"], "direction": "bidirectional"},
+        "request": {
+            "teacher": "some<one>/teacher",
+            "texts": ["own <text>.txt"],
+            "direction": "bidirectional",
+            "length": 60,
+        },
         "outcome": {
             "use": use,
             "pattern": "MTM",
             "importance": [0.111, 0.222, 0.333],
+            "teacher_reads": 512,
             "stages": {"align": stage, "end_to_end": {**stage, "tokens": 1000}},
             "agreement": {
                 "layers": {"hidden": [0.011, 0.022, 0.033], "core": [0.044, None, 0.055]},

@@ -33,7 +33,11 @@ def add_convert(commands: Any) -> None:
         help="to learn from, such as 400K or 6M [2M]",
     )
     added.add_argument(
-        "--length", type=int, action=within(LONGEST), default=512, help="tokens of the longest text [%(default)s]"
+        "--length",
+        type=int,
+        action=within(LONGEST),
+        default=512,
+        help="tokens of the longest text, which may be more than the teacher reads [%(default)s]",
     )
     added.add_argument(
         "--direction",

@@ -30,17 +30,21 @@ def add_bench(commands: Any) -> None:
     added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
     added.add_argument(
         "what",
-        choices=("ops", "models", "parts", "lengths", "throughput", "similarity", "report"),
+        choices=("ops", "models", "parts", "lengths", "throughput", "similarity", "retrieval", "report"),
         help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
         "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
         "throughput: many texts by ModernBERT's protocol, each model at its best batch; "
         "similarity: how well the vectors of models tell similar texts; "
+        "retrieval: how well they find long texts, beside BM25; "
         "report: tables and figure of what `models` wrote, beside the paper's",
     )
     added.add_argument(
-        "files", nargs="*", metavar="FILE", help="report: JSON files that `models` wrote; similarity: model folders"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="report: JSON files that `models` wrote; similarity, retrieval: model folders",
     )
-    added.add_argument("--data", help="similarity: GLUE's folder [the hub's]")
+    added.add_argument("--data", help="similarity: GLUE's folder [the hub's]; retrieval: documents, as for pretraining")
     rivals = added.add_argument_group(
         "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
     )
@@ -104,6 +108,11 @@ def run_bench(options: argparse.Namespace) -> None:
         for name, told in similarity.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
         return
+    if options.what == "retrieval":
+        from mabert.bench import retrieval
+
+        retrieval.run(options.files, options.data, output)
+        return
     from mabert.bench import lengths, models, operators, parts, throughput
 
     if options.what == "lengths":
@@ -130,8 +139,8 @@ def check_bench(options: argparse.Namespace) -> None:
         ValueError: Naming the option.
     """
     takers = {
-        "files": ("report", "similarity"),
-        "data": ("similarity",),
+        "files": ("report", "similarity", "retrieval"),
+        "data": ("similarity", "retrieval"),
         "models": ("models", "throughput", "lengths"),
         "recipe": ("models",),
         "measure": ("models",),
@@ -149,10 +158,12 @@ def check_bench(options: argparse.Namespace) -> None:
             raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
     if options.quick and options.recipe is not None:
         raise ValueError("recipe is not looked at with --quick, which has small models of its own")
-    if options.quick and options.what in ("report", "similarity"):
+    if options.quick and options.what in ("report", "similarity", "retrieval"):
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
-    if options.what == "similarity" and not options.files:
-        raise ValueError("bench similarity has no model; name one folder or several")
+    if options.what in ("similarity", "retrieval") and not options.files:
+        raise ValueError(f"bench {options.what} has no model; name one folder or several")
+    if options.what == "retrieval" and options.data is None:
+        raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
     for name in ("limit", "budget", "times"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")

@@ -12,6 +12,7 @@ from mabert.baselines.load import Use
 from mabert.conversion.align import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.watch import Row, attention_means, held, hidden_states_of, packing_of, pooled, unexplained
+from mabert.conversion.windows import windows_of
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import FlatteningCollator
 
@@ -29,7 +30,7 @@ TEXTS = 500
 
 
 def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]:
-    """Compares teacher and student.
+    """Compares teacher and student; texts that are longer than the teacher's positions it reads in windows.
 
     Args:
         copy: The teacher's copy that keeps all layers, with its head.
@@ -70,6 +71,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
 def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
     """What the teacher's attention gives on the average in the layers where the student has none, (D,) by layer."""
     row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]
+    row = windows_of(row, teacher.config.max_position_embeddings).row
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
@@ -86,13 +88,15 @@ def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
     """Vectors of texts, scaled to length one, float32 (texts, D).
 
     Args:
-        encoder: A MaBERT.
+        encoder: A MaBERT. It reads texts beyond its positions in windows; their vector is then the mean over windows.
         texts: Ids of each, int64 (time,).
         pooling: `mean` or `cls`.
     """
     found = np.empty((len(texts), encoder.config.hidden_size), np.float32)
     for chosen, row in rows(texts, encoder.device):
-        vectors = pooled(encoder(**row).last_hidden_state, packing_of(row), pooling)
+        windows = windows_of(row, encoder.config.max_position_embeddings)
+        hidden = windows.of_tokens(encoder(**windows.row).last_hidden_state)
+        vectors = pooled(hidden, packing_of(row), pooling)
         found[chosen] = torch.nn.functional.normalize(vectors.float(), dim=-1).cpu().numpy()
     return found
 
@@ -103,8 +107,14 @@ def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
     vocabulary at each token; of a regression, its number."""
     found = []
     for _, row in rows(texts, model.device, FEW):
-        logits = model(**row).logits.flatten(0, -2)
-        found.append((logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)).float().cpu().numpy())
+        windows = windows_of(row, model.config.max_position_embeddings)
+        logits = model(**windows.row).logits
+        if logits.dim() == 3:
+            said = logits.argmax(2)[0, windows.index]
+        else:
+            logits = windows.of_texts(logits)
+            said = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)
+        found.append(said.float().cpu().numpy())
     return np.concatenate(found)
 
 
@@ -168,8 +178,10 @@ def by_layer(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[str, l
     alignment = Alignment(teacher, student)
     hidden, core = [], []
     for _, row in rows(texts, teacher.device):
-        with hidden_states_of(teacher) as theirs:
-            teacher(**row)
+        windows = windows_of(row, teacher.config.max_position_embeddings)
+        with hidden_states_of(teacher) as seen:
+            teacher(**windows.row)
+        theirs = map(windows.of_tokens, seen)
         with hidden_states_of(student) as ours:
             student(**row)
         hidden.append([float(unexplained(mine, end)) for mine, end in zip(ours, theirs, strict=True)])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mabert.conversion.watch import attention_of, packing_of, unexplained
+from mabert.conversion.windows import windows_of
 from mabert.model.masking import PaddingMask
 
 
@@ -15,7 +16,7 @@ class Alignment(nn.Module):
     Layers are independent here: no gradient goes through the stack, which makes a step cheap.
 
     Args:
-        teacher: An encoder that keeps all its layers.
+        teacher: An encoder that keeps all its layers. It reads longer texts than it has positions for in windows.
         student: The encoder whose cores learn.
     """
 
@@ -34,11 +35,12 @@ class Alignment(nn.Module):
         """
         (teacher,) = self._teacher
         row.pop("labels", None)
-        seen = attention_of(teacher, row, [int(layer) for layer in self.mixers])
+        windows = windows_of(row, teacher.config.max_position_embeddings)
+        seen = attention_of(teacher, windows.row, [int(layer) for layer in self.mixers])
         mask = PaddingMask(None, "exact", packing_of(row))
         losses = []
         mixers: dict[str, Any] = dict(self.mixers.items())
         for layer, mixer in mixers.items():
-            read, wanted = seen[int(layer)]
+            read, wanted = map(windows.of_tokens, seen[int(layer)])
             losses.append(unexplained(mixer(*mixer.split(read, mask), mask)[0], wanted))
         return torch.stack(losses)

@@ -59,7 +59,7 @@ Licence of the teacher: {licence or "its folder does not say; find out before yo
 
 These texts, by their tokens, are none that it learnt from. `cosine` compares the two models' vectors of a text (mean /
 tenth percentile); `neighbour` is the share of texts whose nearest other text is the same. The floor is the teacher with
-the attention of the converted layers held at its mean.
+the attention of the converted layers held at its mean.{longer_texts(request, outcome)}
 
 | tokens | texts | cosine | neighbour | floor: cosine | neighbour |
 |---|---|---|---|---|---|
@@ -74,6 +74,17 @@ model = mabert.load("path/of/this/folder")
 {ASKED[outcome["use"]]}
 ```
 """
+
+
+def longer_texts(request: dict[str, Any], outcome: dict[str, Any]) -> str:
+    """What texts are compared with that are longer than the teacher reads; nothing where there are none."""
+    if request["length"] <= outcome["teacher_reads"]:
+        return ""
+    reads = outcome["teacher_reads"]
+    return (
+        f" The student reads {request['length']:,} tokens. Texts of more than {reads:,}\n"
+        f"are compared with the mean over the teacher's windows of {reads:,} tokens."
+    )
 
 
 def cells(told: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mabert.conversion.watch import attention_means, held, unexplained
+from mabert.conversion.windows import windows_of
 from mabert.data.collate import FlatteningCollator
 
 KEPT = 1 / 3
@@ -21,13 +22,14 @@ class Survey:
 
     Args:
         encoder: That keeps all its layers.
-        texts: Ids of each, int64 (time,).
+        texts: Ids of each, int64 (time,); what is longer than its positions is read in windows.
     """
 
     @torch.no_grad()
     def __init__(self, encoder: Any, texts: Sequence[Tensor]) -> None:
         row = FlatteningCollator()([{"input_ids": text} for text in texts])
-        self.row = {k: value.to(encoder.device) if isinstance(value, Tensor) else value for k, value in row.items()}
+        row = {k: value.to(encoder.device) if isinstance(value, Tensor) else value for k, value in row.items()}
+        self.row = windows_of(row, encoder.config.max_position_embeddings).row
         self.encoder, self.depth = encoder, len(encoder.layers)
         self.means = attention_means(encoder, self.row, range(self.depth))
         self.whole = encoder(**self.row).last_hidden_state

@@ -29,6 +29,7 @@ CORE = ".mixer."
 
 CHOSEN = (
     "layer_pattern",
+    "max_position_embeddings",
     "ssm_direction",
     "ssm_expand",
     "ssm_state_size",

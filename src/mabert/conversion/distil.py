@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from mabert.baselines.load import Use
 from mabert.conversion.watch import hidden_states_of, packing_of, pooled, unexplained
+from mabert.conversion.windows import windows_of
 
 VECTOR, RELATIONS, ANSWERS = 10.0, 10.0, 1.0
 """Weights of the losses of vectors, of their products, and of a head's answers, beside that of hidden states."""
@@ -17,7 +18,8 @@ class Distillation(nn.Module):
     """A student as a module whose forward is how far it is from its teacher.
 
     Args:
-        teacher: The copy that keeps all layers, with its head.
+        teacher: The copy that keeps all layers, with its head. It reads longer texts than it has positions for in
+            windows.
         student: With a head of the same kind.
         use: What both are for. An embedder's vectors, a classifier's logits and a masked language model's logits at
             hidden tokens count beside hidden states.
@@ -41,8 +43,10 @@ class Distillation(nn.Module):
             row: A packed row as `FlatteningCollator` makes it.
         """
         (teacher,) = self._teacher
-        with torch.no_grad(), hidden_states_of(teacher.base_model) as theirs:
-            wanted = teacher(**row)
+        windows = windows_of(row, teacher.config.max_position_embeddings)
+        with torch.no_grad(), hidden_states_of(teacher.base_model) as seen:
+            wanted = teacher(**windows.row)
+        theirs = [windows.of_tokens(hidden) for hidden in seen]
         with hidden_states_of(self.student.base_model) as ours:
             given = self.student(**row)
         losses = [torch.stack([unexplained(*pair) for pair in zip(ours, theirs, strict=True)]).mean()]
@@ -53,7 +57,9 @@ class Distillation(nn.Module):
             losses.append(VECTOR * (1 - (mine * end).sum(1)).mean())
             losses.append(RELATIONS * (mine @ mine.T - end @ end.T).square().mean())
         else:
-            losses.append(ANSWERS * divergence(given.logits.float(), wanted.logits.float()))
+            # A masked language model's rows are the tokens that have labels, which come in the same order.
+            end = windows.of_texts(wanted.logits) if self.use == "classifier" else wanted.logits
+            losses.append(ANSWERS * divergence(given.logits.float(), end.float()))
         return torch.stack(losses)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
-from mabert.baselines.load import Use, check_vocabulary
+from mabert.baselines.load import Use
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
 from mabert.conversion import choose, packages
 from mabert.conversion.agreement import compare
@@ -22,18 +22,17 @@ from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Pieces, cut
 from mabert.conversion.speed import speed
-from mabert.conversion.teacher import check_copy, load_teacher, student_of, teacher_config, use_of, weights_hash
+from mabert.conversion.teacher import Teacher, student_of, teacher_config, use_of, weights_hash
 from mabert.conversion.training import train
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS, Documents
 from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
-from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.data.tokenizer import fingerprint
 from mabert.model.config import expand_schedule
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
-from mabert.sentences import SentenceFolder
 from mabert.train.pretrain import default_cache
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
@@ -53,6 +52,9 @@ HELD_OUT = 60_000
 SURVEYED = 4_000
 """Tokens of it on which layers' importance is measured."""
 
+BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
+"""Said where texts may be longer than a teacher reads."""
+
 
 @dataclass(frozen=True)
 class ConversionRecipe:
@@ -62,7 +64,8 @@ class ConversionRecipe:
         pattern: The student's schedule, repeated to the teacher's depth; `auto` measures which layers' attention
             matters least and replaces two thirds of them.
         tokens: To learn from.
-        length: Tokens of the longest text to learn from.
+        length: Tokens of the longest text to learn from. Where the teacher has fewer positions, the student gets that
+            many and learns from the teacher's windows, see `mabert.conversion.windows`.
         direction: Of the Mamba cores.
         expand: Their expansion ε.
         end_to_end: Share of the tokens that stage 2 learns from.
@@ -116,77 +119,38 @@ def convert(
     """
     asked = ConversionRecipe(**recipe)
     check_values("", asked)
-    if isinstance(texts, str | Path):
-        texts = [texts]
+    texts = [texts] if isinstance(texts, str | Path) else texts
     place = packages.found(teacher)
-    config = teacher_config(place)
-    use, sentences = use_of(place, config), SentenceFolder.at(place)
+    use_of(place, teacher_config(place))
     folder = RunFolder(output, FREE)
     processes = joined(asked.precision)
     request = {"teacher": str(teacher), "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
     if processes.is_main_process:
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
-    tokenizer = load_tokenizer(str(place))
-    check_vocabulary(place, tokenizer, config)
-    model = load_teacher(place)
-    copy = check_copy(model, use)
-    check_length(asked.length, copy)
-    training, held = read(texts, tokenizer, asked, text_column, progress)
-    samples = cut(held, tokenizer, length=asked.length, tokens=None, seed=asked.seed)
-    survey = choose.Survey(copy.base_model, some(samples, SURVEYED))
-    lost = survey.importance()
-    pattern = survey.pattern() if asked.pattern == "auto" else checked_pattern(asked.pattern, lost)
-    pieces = cut(training, tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
-    request["resolved"] = {
-        "weights": weights_hash(copy),
-        "vocabulary": fingerprint(tokenizer),
-        "corpus": "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training),
-        "pattern": pattern,
-        "precision": resolve_precision(asked.precision),
-        "processes": processes.num_processes,
-    }
+    known = Teacher.at(place)
+    if asked.length > known.longest and processes.is_main_process:
+        logger.warning(BEYOND, f"{known.longest:,}")
+    training, held = read(texts, known.tokenizer, asked, text_column, progress)
+    samples = cut(held, known.tokenizer, length=asked.length, tokens=None, seed=asked.seed)
+    pattern, lost = chosen_pattern(asked.pattern, known.copy, samples)
+    pieces = cut(training, known.tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
+    request["resolved"] = resolved(known, training, pattern, asked, processes.num_processes)
     if processes.is_main_process:
         folder.claim(request, resume)
     if resume and (finished := folder.result()) is not None:
         return finished if processes.is_main_process else {}
     set_seed(asked.seed)
-    changes: dict[str, Any] = {
-        "layer_pattern": pattern,
-        "ssm_direction": asked.direction,
-        "ssm_expand": asked.expand,
-    }
-    if sentences is not None:
-        changes |= {"pooling": sentences.pooling, "normalize": sentences.normalize}
-    student = begun(model, copy, use, changes)
-    stages = learn(copy, student, use, pieces, tokenizer, folder.path, asked, resume, progress)
+    student = begun(known.model, known.copy, known.use, changes_of(known, pattern, asked))
+    stages = learn(known, student, pieces, folder.path, asked, resume, progress)
     if not processes.is_main_process:
         return {}
-    outcome = {
-        "use": use,
-        "pattern": pattern,
-        "importance": lost,
-        "stages": stages,
-        "agreement": compare(copy, student, use, samples),
-        "speed": speed(
-            model.to(student.device),
-            student,
-            timed_lengths(asked.length),
-            copy.config.max_position_embeddings,
-            request["resolved"]["precision"],
-        ),
-    }
-    save(place, student, tokenizer, sentences, folder.path, request, outcome)
+    about = {"use": known.use, "pattern": pattern, "importance": lost, "teacher_reads": known.longest, "stages": stages}
+    outcome = {**about, **measured(known, student, samples, asked)}
+    save(known, student, folder.path, request, outcome)
     shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
     seconds = sum(stage["seconds"] for stage in stages.values())
     return folder.write_result(outcome, seconds, seed=asked.seed)
-
-
-def check_length(length: int, copy: PreTrainedModel) -> None:
-    """Raises ValueError for texts that are longer than a teacher's positions."""
-    limit = copy.config.max_position_embeddings
-    if length > limit:
-        raise ValueError(f"length is {length}; the teacher has positions for {limit} tokens")
 
 
 def read(
@@ -213,6 +177,14 @@ def read(
     return [training for training, _ in parts], [held for _, held in parts]
 
 
+def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRecipe) -> dict[str, Any]:
+    """What the student is worth: how far it agrees with its teacher, and how fast both are."""
+    agreement = compare(known.copy, student, known.use, samples)
+    lengths, dtype = timed_lengths(asked.length), resolve_precision(asked.precision)
+    times = speed(known.model.to(student.device), student, lengths, known.longest, dtype)
+    return {"agreement": agreement, "speed": times}
+
+
 def timed_lengths(length: int) -> list[int]:
     """Lengths of texts at which teacher and student are timed: powers of two, and the longest learnt from."""
     return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
@@ -224,6 +196,14 @@ def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
     while sum(map(len, found)) < tokens and len(found) < len(pieces):
         found.append(pieces[len(found)]["input_ids"])
     return found
+
+
+def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
+    """The schedule that was asked for, or the one that a survey of the teacher's attention chooses; and what is lost
+    without the attention of each layer."""
+    survey = choose.Survey(copy.base_model, some(samples, SURVEYED))
+    lost = survey.importance()
+    return survey.pattern() if asked == "auto" else checked_pattern(asked, lost), lost
 
 
 def checked_pattern(asked: str, lost: list[float]) -> str:
@@ -247,6 +227,20 @@ def checked_pattern(asked: str, lost: list[float]) -> str:
     return pattern
 
 
+def resolved(
+    known: Teacher, training: Sequence[Documents], pattern: str, asked: ConversionRecipe, processes: int
+) -> dict[str, Any]:
+    """What a conversion comes from besides its request: what must be the same to go on with it."""
+    return {
+        "weights": weights_hash(known.copy),
+        "vocabulary": fingerprint(known.tokenizer),
+        "corpus": "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training),
+        "pattern": pattern,
+        "precision": resolve_precision(asked.precision),
+        "processes": processes,
+    }
+
+
 def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) -> Any:
     """The student before it learns: the teacher's weights, and cores that begin near the attention they stand for."""
     student: Any = student_of(model, use, **changes)
@@ -256,12 +250,23 @@ def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) 
     return student
 
 
+def changes_of(known: Teacher, pattern: str, asked: ConversionRecipe) -> dict[str, Any]:
+    """Fields of the student's configuration that do not follow from the teacher's."""
+    changes: dict[str, Any] = {
+        "layer_pattern": pattern,
+        "ssm_direction": asked.direction,
+        "ssm_expand": asked.expand,
+        "max_position_embeddings": max(asked.length, known.longest),
+    }
+    if known.sentences is not None:
+        changes |= {"pooling": known.sentences.pooling, "normalize": known.sentences.normalize}
+    return changes
+
+
 def learn(
-    copy: Any,
+    known: Teacher,
     student: Any,
-    use: Use,
     pieces: Pieces,
-    tokenizer: PreTrainedTokenizerFast,
     folder: Path,
     asked: ConversionRecipe,
     resume: bool,
@@ -269,9 +274,9 @@ def learn(
 ) -> dict[str, Any]:
     """Both stages; returns what `train` tells of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    copy.to(device).requires_grad_(False)
+    copy, use = known.copy.to(device).requires_grad_(False), known.use
     student.to(device)
-    masking = MlmMasking(tokenizer) if use == "masked_lm" else None
+    masking = MlmMasking(known.tokenizer) if use == "masked_lm" else None
     how: dict[str, Any] = {
         "collate": FlatteningCollator(masking, asked.seed),
         "precision": asked.precision,
@@ -305,17 +310,13 @@ def divided(pieces: Pieces, share: float) -> tuple[Pieces, Pieces]:
     return dataclasses.replace(pieces, places=first), dataclasses.replace(pieces, places=second)
 
 
-def save(
-    place: str | Path,
-    student: Any,
-    tokenizer: PreTrainedTokenizerFast,
-    sentences: SentenceFolder | None,
-    folder: Path,
-    request: dict[str, Any],
-    outcome: dict[str, Any],
-) -> None:
-    """Writes the student's folder: weights, tokenizer, what sentence-transformers or `mabert predict` needs, a card."""
-    encoding = Encoding.beside(place)
+def save(known: Teacher, student: Any, folder: Path, request: dict[str, Any], outcome: dict[str, Any]) -> None:
+    """Writes the student's folder: weights, tokenizer, what sentence-transformers or `mabert predict` needs, a card.
+
+    A student that takes longer texts than its teacher says so wherever a length stands.
+    """
+    longer = request["length"] if request["length"] > known.longest else None
+    encoding = Encoding.beside(known.place)
     advice = "the last checkpoint is whole; make room and go on by --resume"
     with filling(folder, size_of(student), advice) as staging:
         if request["delta"]:
@@ -324,9 +325,10 @@ def save(
             save_delta(student, outcome["use"], named, request["resolved"]["weights"], staging)
         else:
             student.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        if sentences is not None:
-            sentences.copy_to(staging)
+        known.tokenizer.model_max_length = longer or known.tokenizer.model_max_length
+        known.tokenizer.save_pretrained(staging)
+        if known.sentences is not None:
+            known.sentences.copy_to(staging, longer)
         if encoding is not None:
-            encoding.save(staging)
-        write_text(staging / "README.md", card(place, request, outcome))
+            dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
+        write_text(staging / "README.md", card(known.place, request, outcome))

@@ -2,20 +2,24 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import POOLER, Use, class_for, refuse_quantized
+from mabert.baselines.load import POOLER, Use, check_vocabulary, class_for, refuse_quantized
 from mabert.conversion.families import TEACHERS, Names, TeacherFamily
+from mabert.conversion.windows import lengthened
+from mabert.data.tokenizer import load_tokenizer
 from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.config import check_fields, in_words, make_config
 from mabert.model.load import load_model
+from mabert.sentences import SentenceFolder
 
 STUDENTS: dict[Use, type[PreTrainedModel]] = {
     "encoder": MaBertModel,
@@ -32,6 +36,9 @@ HEADS: dict[str, Use] = {
 
 KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type", "id2label", "label2id")
 """Fields that a MaBERT has by the same name and meaning whatever its teacher is."""
+
+POSITIONS = "embeddings.position_embeddings.weight"
+"""MaBERT's table of learned positions."""
 
 SAME = 1e-5
 """Largest difference between teacher and copy, relative to the teacher's largest output, that is rounding."""
@@ -122,7 +129,8 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
     Args:
         teacher: In float32.
         use: What it is for.
-        changes: Fields of the configuration, see `student_config`.
+        changes: Fields of the configuration, see `student_config`; with more positions its table is made longer, see
+            `lengthened`.
 
     Returns:
         A model in evaluation mode. Cores are drawn as `MaBertModel` draws them.
@@ -133,6 +141,8 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
     student = STUDENTS[use](student_config(teacher.config, use, **changes)).eval()
     there = translated(teacher, TEACHERS[teacher.config.model_type], use)
     weights = student.state_dict()
+    for name in (name for name in there if name.endswith(POSITIONS)):
+        there[name] = lengthened(there[name], len(weights[name]))
     for name, weight in weights.items():
         if name in there:
             weight.copy_(there[name])
@@ -160,7 +170,7 @@ def translated(teacher: PreTrainedModel, family: TeacherFamily, use: Use) -> dic
                 if weight is not None:
                     parts = zip(ours, weight.chunk(len(ours)), strict=True)
                     found |= {f"{name.replace('*', layer)}.{kind}": part for name, part in parts}
-    table = within + "embeddings.position_embeddings.weight"
+    table = within + POSITIONS
     if table in found:
         found[table] = found[table][family.skipped_positions(teacher.config) :]
     return found
@@ -214,6 +224,47 @@ def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
             f"differs from it by {off:.1e} of its largest output, where rounding is below {SAME:g}"
         )
     return copy
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher and what lies beside it.
+
+    Attributes:
+        place: Its folder.
+        use: What it is for.
+        sentences: How it makes vectors, where its folder says so.
+        tokenizer: Its own.
+        model: As transformers loads it.
+        copy: The MaBERT that keeps all its layers.
+    """
+
+    place: str | Path
+    use: Use
+    sentences: SentenceFolder | None
+    tokenizer: PreTrainedTokenizerFast
+    model: PreTrainedModel
+    copy: Any
+
+    @classmethod
+    def at(cls, place: str | Path) -> "Teacher":
+        """Opens a teacher and checks that its copy says what it says.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            ValueError: If it cannot be converted, or a file is damaged.
+        """
+        config = teacher_config(place)
+        use, sentences = use_of(place, config), SentenceFolder.at(place)
+        tokenizer = load_tokenizer(str(place))
+        check_vocabulary(place, tokenizer, config)
+        model = load_teacher(place)
+        return cls(place, use, sentences, tokenizer, model, check_copy(model, use))
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it has positions for."""
+        return self.copy.config.max_position_embeddings
 
 
 def weights_hash(model: PreTrainedModel) -> str:

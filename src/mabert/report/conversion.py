@@ -95,6 +95,11 @@ def parts(result: dict[str, Any]) -> Iterator[str]:
         )
     yield from layers_part(outcome)
     yield from agreement_part(bands)
+    if request["length"] > outcome["teacher_reads"]:
+        yield (
+            f"<p>Texts of more than {outcome['teacher_reads']:,} tokens are compared with the mean over the teacher's "
+            f"windows of {outcome['teacher_reads']:,} tokens, which overlap by half.</p>"
+        )
     yield from learning_part(outcome["stages"], outcome["use"])
     yield "<h2>Use it</h2>"
     command = f"mabert {ASKED[outcome['use']]} FOLDER texts.txt"

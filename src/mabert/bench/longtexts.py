@@ -1,0 +1,143 @@
+"""Long texts to be found, and what should find them: articles, and facts that are hidden in other text."""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mabert.data.prose import split_sentences
+
+ARTICLES = 300
+"""Articles that are searched."""
+
+WORDS = (750, 3_000)
+"""Of an article: some 1,000 to 4,000 tokens."""
+
+FACTS = 50
+"""Texts with a hidden fact, of each length."""
+
+LENGTHS = (256, 512, 1024, 2048, 4096)
+"""Tokens of those texts, about."""
+
+WORDS_A_TOKEN = 0.7
+"""With which prose of so many tokens stays below them, by BERT's vocabulary."""
+
+QUERY = 8
+"""Words of a sentence that is to find its article at least; a first one that is shorter goes on with the next."""
+
+FILLER = (
+    "The kettle is on the stove.",
+    "Rain falls on the roof.",
+    "A dog sleeps by the door.",
+    "The clock in the hall is slow.",
+    "Someone has left a window open.",
+    "We will have soup again tonight.",
+)
+"""What a passkey is hidden in, over and over."""
+
+FIRST = ("Ada", "Bruno", "Carla", "Dmitri", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
+LAST = ("Abbott", "Bauer", "Castro", "Dahl", "Engel", "Ferro", "Grant", "Holm", "Ivanov", "Jensen")
+THINGS = ("violin", "telescope", "passport", "blue notebook", "sewing machine", "chess set", "old camera", "saddle")
+PLACES = ("the attic", "a barn near the mill", "the cellar", "a locker at the station", "the boathouse", "the pantry")
+
+
+@dataclass(frozen=True)
+class Search:
+    """Texts to be found.
+
+    Attributes:
+        name: Of the kind of search.
+        length: Tokens of its texts, about; None where they are of many lengths.
+        queries: Each should find the text at its own place.
+        texts: As many.
+    """
+
+    name: str
+    length: int | None
+    queries: list[str]
+    texts: list[str]
+
+
+def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
+    """All searches, from a collection of documents.
+
+    Args:
+        documents: At least `ARTICLES` of them must have so many words as `WORDS` says.
+        seed: Of the choice of articles, and of what is hidden where.
+
+    Raises:
+        ValueError: If there are fewer; says how many.
+    """
+    least, most = WORDS
+    there = [document for document in documents if least <= len(document.split()) <= most]
+    if len(there) < ARTICLES:
+        raise ValueError(
+            f"the data holds {len(there):,} documents of {least:,} to {most:,} words; {ARTICLES:,} are needed"
+        )
+    draws = random.Random(seed)
+    articles = draws.sample(there, ARTICLES)
+    hidden = [hide(length, articles, draws) for length in LENGTHS]
+    by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
+    return [*by_article, *itertools.chain(*hidden)]
+
+
+def sentences_of(article: str) -> list[str]:
+    """Its sentences, in order."""
+    return [sentence for line in article.split("\n") for sentence in split_sentences(line.strip())]
+
+
+def by_first_sentence(articles: Sequence[str]) -> Search:
+    """The first sentence, or the title, of an article finds the rest of it."""
+    queries, texts = [], []
+    for article in articles:
+        sentences = sentences_of(article)
+        ends = itertools.accumulate(len(sentence.split()) for sentence in sentences)
+        first = 1 + sum(1 for _ in itertools.takewhile(lambda words: words < QUERY, ends))
+        queries.append(" ".join(sentences[:first]))
+        texts.append(" ".join(sentences[first:]))
+    return Search("first sentence", None, queries, texts)
+
+
+def by_second_half(articles: Sequence[str]) -> Search:
+    """The second half of an article, by its words, finds the first."""
+    words = [article.split() for article in articles]
+    halves = [(" ".join(each[: len(each) // 2]), " ".join(each[len(each) // 2 :])) for each in words]
+    return Search("second half", None, [second for _, second in halves], [first for first, _ in halves])
+
+
+def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
+    """A sentence out of the second half of an article finds the rest of it; of those with too few words only where
+    there is no other."""
+    queries, texts = [], []
+    for article in articles:
+        sentences = sentences_of(article)
+        late = range(len(sentences) // 2, len(sentences))
+        place = draws.choice([n for n in late if len(sentences[n].split()) >= QUERY] or late)
+        queries.append(sentences[place])
+        texts.append(" ".join([*sentences[:place], *sentences[place + 1 :]]))
+    return Search("late sentence", None, queries, texts)
+
+
+def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator[Search]:
+    """A key in repeated sentences, and a fact in prose, anywhere in texts of one length: the two tasks that LongEmbed
+    (Zhu et al., 2024, arXiv 2404.12096) makes by rule."""
+    words = round(length * WORDS_A_TOKEN)
+    names = draws.sample([f"{first} {last}" for first in FIRST for last in LAST], FACTS)
+    filler = itertools.cycle(" ".join(FILLER).split())
+    keys = [f"The passkey of {name} is {draws.randrange(10_000, 100_000)}. Remember it." for name in names]
+    texts = [put(key, list(itertools.islice(filler, words)), draws) for key in keys]
+    yield Search("passkey", length, [f"What is the passkey of {name}?" for name in names], texts)
+    prose = itertools.cycle(" ".join(draws.sample(articles, len(articles))).split())
+    things = [draws.choice(THINGS) for _ in names]
+    facts = [f"{name} keeps the {it} in {draws.choice(PLACES)}." for name, it in zip(names, things, strict=True)]
+    texts = [put(fact, list(itertools.islice(prose, words)), draws) for fact in facts]
+    queries = [f"Where does {name} keep the {it}?" for name, it in zip(names, things, strict=True)]
+    yield Search("needle", length, queries, texts)
+
+
+def put(sentence: str, words: list[str], draws: random.Random) -> str:
+    """A text of so many words, the sentence between two of its own wherever the draw says."""
+    room = words[: len(words) - len(sentence.split())]
+    ends = [0, *(place for place, word in enumerate(room, 1) if word.endswith("."))]
+    place = draws.choice(ends)
+    return " ".join([*room[:place], sentence, *room[place:]])

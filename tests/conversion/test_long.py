@@ -1,0 +1,188 @@
+"""Conversions beyond the teacher's positions: ready for the longer texts, stopped and gone on with to the same bits."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mabert
+from mabert.conversion import agreement, align, choose, distil, training
+from mabert.conversion import run as running
+from mabert.data.tokenizer import load_tokenizer
+from mabert.report.conversion import render
+from tests.conversion.helpers import bits, convert, saved_teacher
+from tests.conversion.test_runs import kill, stop_at
+from tests.train.helpers import corpus
+
+LENGTH, POSITIONS = 90, 40
+"""Tokens of the longest text, and those that the teachers have positions for."""
+
+LONG = "the bird sings near the river " * 10
+"""More tokens than the teachers have positions for, and fewer than their students."""
+
+
+@pytest.fixture(autouse=True)
+def several_steps(monkeypatch):
+    monkeypatch.setattr(training, "BATCH_TOKENS", 160)
+
+
+@pytest.fixture(scope="session")
+def long_text(tmp_path_factory):
+    """Documents of some 150 tokens."""
+    folder = tmp_path_factory.mktemp("long")
+    short = corpus(folder / "short.txt", documents=150).read_text().split("\n\n")
+    path = folder / "long.txt"
+    path.write_text("\n\n".join("\n".join(short[first : first + 5]) for first in range(0, len(short), 5)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def longer(tmp_path_factory, embedder, long_text):
+    """A conversion of the embedder that nothing stopped, and its result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "BATCH_TOKENS", 160)
+        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        torch.set_num_threads(1)
+        folder = tmp_path_factory.mktemp("longer") / "out"
+        return folder, convert(embedder, long_text, folder, length=LENGTH)
+
+
+def test_the_folder_says_the_new_length_wherever_one_stands(longer, embedder):
+    folder, result = longer
+    assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == LENGTH
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    before = json.loads((embedder / "sentence_bert_config.json").read_text())
+    assert settings == {**before, "max_seq_length": LENGTH}
+    assert (folder / "modules.json").read_bytes() == (embedder / "modules.json").read_bytes()
+    assert load_tokenizer(folder).model_max_length == LENGTH
+    assert result["outcome"]["teacher_reads"] == POSITIONS
+
+
+def test_it_reads_what_its_teacher_does_not(longer, embedder):
+    model = mabert.load(longer[0])
+    (vector,) = model.embed([LONG], progress=False)
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="40"):
+        mabert.load(embedder).embed([LONG], progress=False)
+
+
+def test_the_teachers_positions_stay(longer, embedder):
+    name = "embeddings.position_embeddings.weight"
+    table = load_file(longer[0] / "model.safetensors")[name]
+    assert table.shape == (LENGTH, 16)
+    assert torch.equal(table[:POSITIONS], load_file(embedder / "model.safetensors")[name])
+
+
+def test_padding_moves_no_long_text(longer):
+    model, words = mabert.load(longer[0]), load_tokenizer(longer[0])
+    texts = [LONG, "a small house", LONG[:200]]
+    assert len(words(LONG)["input_ids"]) > POSITIONS
+    alone = np.stack([model.embed([text], progress=False)[0] for text in texts])
+    np.testing.assert_allclose(model.embed(texts, progress=False, batch_tokens=10_000), alone, atol=1e-6)
+
+
+def test_agreement_goes_up_to_the_new_length_and_speed_names_who_was_timed(longer):
+    outcome = longer[1]["outcome"]
+    longest = max(int(band.split("-")[1]) for band in outcome["agreement"]["bands"])
+    assert POSITIONS < longest <= LENGTH
+    for told in outcome["agreement"]["bands"].values():
+        assert np.isfinite([told["student"]["cosine"], told["floor"]["cosine"]]).all()
+    (timed,) = outcome["speed"]
+    assert timed["length"] == LENGTH
+    assert "student" in timed
+    assert "teacher" not in timed
+
+
+def test_card_and_page_say_what_long_texts_are_compared_with(longer):
+    folder, result = longer
+    told = "the mean over the teacher's windows of 40 tokens"
+    assert told in " ".join((folder / "README.md").read_text().split())
+    assert told in " ".join(render(result).split())
+
+
+def test_a_conversion_within_the_teachers_length_says_nothing_of_windows(converted):
+    folder, result = converted
+    assert "windows" not in (folder / "README.md").read_text()
+    assert "windows" not in render(result)
+
+
+@pytest.mark.parametrize("step", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_text, step):
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        stop_at(patch, step, kill)
+        with pytest.raises(SystemError):
+            convert(embedder, long_text, tmp_path / "out", length=LENGTH)
+    convert(embedder, long_text, tmp_path / "out", length=LENGTH, resume=True)
+    assert bits(tmp_path / "out") == bits(longer[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked_lm", "classifier"])
+def test_a_stop_changes_no_bit_of_a_model_with_a_head(request, tmp_path, monkeypatch, long_text, name):
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    teacher = request.getfixturevalue(name)
+    convert(teacher, long_text, tmp_path / "whole", length=LENGTH)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, kill)
+        with pytest.raises(SystemError):
+            convert(teacher, long_text, tmp_path / "stopped", length=LENGTH)
+    convert(teacher, long_text, tmp_path / "stopped", length=LENGTH, resume=True)
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+
+
+def test_within_the_teachers_length_windows_change_no_bit(
+    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn
+):
+    def whole(row, limit):
+        return SimpleNamespace(row=row, of_tokens=lambda values: values)
+
+    for module in (align, distil, agreement, choose):
+        monkeypatch.setattr(module, "windows_of", whole)
+    result = convert(embedder, words_to_learn, tmp_path / "out")
+    assert bits(tmp_path / "out") == bits(converted[0])
+    assert result["outcome"]["agreement"] == converted[1]["outcome"]["agreement"]
+
+
+def test_a_classifier_predicts_longer_texts(tmp_path, classifier, long_text):
+    result = convert(classifier, long_text, tmp_path / "out", length=LENGTH)
+    assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == LENGTH
+    (answer,) = mabert.load(tmp_path / "out").predict([LONG], truncate=False, progress=False)
+    assert set(answer["probability"]) == {"bad", "fine", "good"}
+    assert all("answers" in told["student"] for told in result["outcome"]["agreement"]["bands"].values())
+
+
+def test_a_masked_language_model_fills_masks_in_longer_texts(tmp_path, masked_lm, long_text):
+    convert(masked_lm, long_text, tmp_path / "out", length=LENGTH)
+    ((guesses,),) = mabert.load(tmp_path / "out").fill_mask([LONG + " [MASK]"], top=3, progress=False)
+    assert len(guesses) == 3
+
+
+def test_a_delta_is_joined_with_the_longer_table(tmp_path, monkeypatch, embedder, long_text):
+    convert(embedder, long_text, tmp_path / "out", length=LENGTH, delta=True)
+    found = mabert.load(tmp_path / "out").embed([LONG], progress=False)
+    assert found.shape == (1, 16)
+    assert mabert.load(tmp_path / "out").config.max_position_embeddings == LENGTH
+
+
+@pytest.mark.slow
+def test_rotary_positions_need_no_table(tmp_path, long_text):
+    teacher = saved_teacher(tmp_path / "teacher", "modernbert")
+    convert(teacher, long_text, tmp_path / "out", length=LENGTH)
+    config = mabert.load(tmp_path / "out").config
+    assert config.max_position_embeddings == LENGTH
+    assert config.attention_window == [None, 4, None]
+    assert mabert.load(tmp_path / "out").embed([LONG], progress=False).shape == (1, 16)
+
+
+def test_it_is_said_that_windows_teach(tmp_path, monkeypatch, caplog, embedder, long_text):
+    monkeypatch.setattr(running, "read", lambda *given: kill())
+    for length in (POSITIONS, LENGTH):
+        caplog.clear()
+        with pytest.raises(SystemError):
+            convert(embedder, long_text, tmp_path / "out", length=length)
+        told = "the teacher has positions for 40 tokens; what longer texts are to say is taught by windows of as many"
+        assert [record.message for record in caplog.records] == [told] * (length > POSITIONS)

@@ -1,0 +1,233 @@
+"""A teacher's windows: every token spoken for once, where it stands most in the middle; and the longer table of
+positions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.conversion import agreement
+from mabert.conversion.align import Alignment
+from mabert.conversion.distil import Distillation, divergence
+from mabert.conversion.run import begun
+from mabert.conversion.teacher import check_copy, student_of
+from mabert.conversion.watch import attention_of, packing_of
+from mabert.conversion.windows import lengthened, steps, windows_of
+from mabert.data.collate import FlatteningCollator
+from tests.conversion.helpers import USES, VOCABULARY, teacher
+
+POSITIONS = 40
+"""Of the helpers' teachers."""
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=5)
+LIMITS = st.integers(3, 70)
+
+
+def row_of(lengths, labels=False):
+    """Texts as a row whose ids tell every token from every other, perhaps with a label at every third token."""
+    ids = list(torch.arange(sum(lengths)).split(lengths))
+    if not labels:
+        return FlatteningCollator()([{"input_ids": each} for each in ids])
+    return FlatteningCollator()([{"input_ids": each, "labels": each.masked_fill(each % 3 > 0, -100)} for each in ids])
+
+
+def random_row(lengths, seed=0):
+    """Texts of random tokens as a row."""
+    draws = torch.Generator().manual_seed(seed)
+    return FlatteningCollator()(
+        [{"input_ids": torch.randint(2, VOCABULARY, (length,), generator=draws)} for length in lengths]
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(LENGTHS, LIMITS)
+def test_every_token_is_spoken_for_by_itself_and_windows_are_within_the_limit(lengths, limit):
+    row = row_of(lengths)
+    windows = windows_of(row, limit)
+    assert torch.equal(windows.row["input_ids"][0, windows.index], row["input_ids"][0])
+    assert windows.index.unique().numel() == sum(lengths)
+    assert max(packing_of(windows.row).lengths) <= limit
+    assert torch.equal(windows.text.unique(), torch.arange(len(lengths)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(LENGTHS, LIMITS)
+def test_a_window_is_a_slice_with_its_texts_first_and_last_token(lengths, limit):
+    row = row_of(lengths)
+    texts = row["input_ids"][0].split(lengths)
+    windows = windows_of(row, limit)
+    parts = windows.row["input_ids"][0].split(list(packing_of(windows.row).lengths))
+    for part, number in zip(parts, windows.text.tolist(), strict=True):
+        text = texts[number]
+        assert part[0] == text[0]
+        assert part[-1] == text[-1]
+        inside = part[1:-1].tolist()
+        assert inside == list(range(inside[0], inside[0] + len(inside))) if inside else True
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 300), LIMITS)
+def test_a_token_is_spoken_for_where_it_stands_most_in_the_middle(length, limit):
+    windows = windows_of(row_of([length]), limit)
+    lengths = packing_of(windows.row).lengths
+    ids = windows.row["input_ids"][0]
+    places = torch.cat([torch.arange(each) for each in lengths])
+    middle = (limit - 1) / 2
+    for token in range(1, length - 1):
+        here = (ids == token).nonzero().flatten()
+        off = (places[here] - middle).abs()
+        assert (places[windows.index[token]] - middle).abs() == off.min()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(30, 60), st.booleans())
+def test_texts_that_fit_stay_as_they_are(lengths, limit, labels):
+    row = row_of(lengths, labels)
+    windows = windows_of(row, limit)
+    assert set(windows.row) == set(row)
+    for name, value in row.items():
+        assert torch.equal(torch.as_tensor(windows.row[name]), torch.as_tensor(value))
+    hidden = torch.randn(1, sum(lengths), 4)
+    assert torch.equal(windows.of_tokens(hidden), hidden)
+    answers = torch.randn(len(lengths), 3)
+    assert torch.equal(windows.of_texts(answers), answers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, LIMITS)
+def test_labels_come_in_the_order_of_the_row(lengths, limit):
+    row = row_of(lengths, labels=True)
+    labels = windows_of(row, limit).row["labels"]
+    assert torch.equal(labels[labels >= 0], row["labels"][row["labels"] >= 0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, LIMITS)
+def test_means_weigh_windows_by_the_tokens_that_they_speak_for(lengths, limit):
+    row = row_of(lengths)
+    windows = windows_of(row, limit)
+    ones = windows.of_texts(torch.ones(len(windows.text), 2))
+    torch.testing.assert_close(ones, torch.ones(len(lengths), 2))
+    # What a window says at each of its tokens alike is, on the average over a text's tokens, the mean over windows.
+    said = torch.randn(len(windows.text), 2)
+    spread = said.repeat_interleave(torch.tensor(packing_of(windows.row).lengths), 0)[None]
+    means = [part.mean(0) for part in spread[0, windows.index].split(lengths)]
+    torch.testing.assert_close(torch.stack(means), windows.of_texts(said))
+    starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+    torch.testing.assert_close(windows.of_tokens(spread)[0, starts], windows.of_texts(said))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 70), st.integers(0, 300))
+def test_the_longer_table_is_that_of_the_windows_where_they_speak(limit, more):
+    table = torch.arange(limit)[:, None].float()
+    longer = lengthened(table, limit + more)
+    assert torch.equal(longer[:limit], table)
+    length = limit + more + limit  # whose last window, which speaks at its end as well, lies behind the table
+    windows = windows_of(row_of([length]), limit)
+    positions = windows.row["position_ids"][0, windows.index]
+    assert torch.equal(longer[limit:, 0].long(), positions[limit : limit + more])
+    step, before = steps(limit)
+    assert ((longer[limit:] >= before) & (longer[limit:] < before + step)).all()
+
+
+def test_what_the_teacher_says_is_what_it_says_of_each_window():
+    copy = check_copy(teacher("bert"), "encoder")
+    row = random_row((100, 20, 41))
+    windows = windows_of(row, POSITIONS)
+    with torch.no_grad():
+        whole = windows.of_tokens(copy(**windows.row).last_hidden_state)[0]
+    text = row["input_ids"][0, :100]
+    with torch.no_grad():
+        second = copy(torch.cat((text[:1], text[21:59], text[-1:]))[None]).last_hidden_state[0]
+        short = copy(row["input_ids"][:, 100:120]).last_hidden_state[0]
+        parts = windows.row["input_ids"][0, : 4 * POSITIONS].split(POSITIONS)
+        firsts = [copy(each[None]).last_hidden_state[0, 0] for each in parts]
+    torch.testing.assert_close(whole[30:50], second[10:30])
+    torch.testing.assert_close(whole[100:120], short)
+    torch.testing.assert_close(whole[0], sum(w * f for w, f in zip((0.3, 0.2, 0.2, 0.3), firsts, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_a_longer_student_says_the_same_on_texts_that_fit_its_teacher(kind):
+    model = teacher(kind)
+    longer = student_of(model, "encoder", max_position_embeddings=150)
+    row = random_row((POSITIONS, 7, 21))
+    with torch.no_grad():
+        wanted = check_copy(model, "encoder")(**row).last_hidden_state
+        torch.testing.assert_close(longer(**row).last_hidden_state, wanted)
+        assert longer(**random_row((150,))).last_hidden_state.shape == (1, 150, 16)
+
+
+def test_the_first_layer_reads_what_it_reads_in_the_windows():
+    model = teacher("bert")
+    copy, longer = check_copy(model, "encoder"), student_of(model, "encoder", max_position_embeddings=200)
+    row = random_row((150,))
+    windows = windows_of(row, POSITIONS)
+    wanted = windows.of_tokens(attention_of(copy, windows.row, [0])[0][0])[0]
+    given = attention_of(longer, row, [0])[0][0][0]
+    last = 20 * (windows.text.numel() - 1) + 30  # from where on the last window speaks because there is no other
+    torch.testing.assert_close(given[:30], wanted[:30])
+    torch.testing.assert_close(given[POSITIONS:last], wanted[POSITIONS:last])
+
+
+def test_a_classifiers_answer_on_a_long_text_is_the_mean_over_its_windows():
+    model = teacher("bert", "classifier")
+    copy = check_copy(model, "classifier")
+    student = student_of(model, "classifier", max_position_embeddings=120)
+    row = random_row((100, 20))
+    windows = windows_of(row, POSITIONS).row["input_ids"][0].split((40, 40, 40, 40, 20))
+    with torch.no_grad():
+        said = [copy(each[None]).logits[0] for each in windows]
+        wanted = torch.stack((sum(w * each for w, each in zip((0.3, 0.2, 0.2, 0.3), said[:4], strict=True)), said[4]))
+        loss = Distillation(copy, student, "classifier")(**row)[1]
+        torch.testing.assert_close(loss, divergence(student(**row).logits, wanted))
+    assert loss > 1e-4
+
+
+def test_a_masked_language_models_answer_at_a_token_is_that_of_its_window():
+    model = teacher("bert", "masked_lm")
+    copy = check_copy(model, "masked_lm")
+    student = student_of(model, "masked_lm", max_position_embeddings=120)
+    row = random_row((100, 20))
+    row["labels"] = torch.full_like(row["input_ids"], -100)
+    row["labels"][0, [5, 35, 95, 110]] = 7
+    windows = windows_of(row, POSITIONS).row["input_ids"][0].split((40, 40, 40, 40, 20))
+    with torch.no_grad():
+        said = [copy(each[None]).logits[0] for each in windows]
+        # The windows of the first text begin at its tokens 0, 20, 40 and 60.
+        wanted = torch.stack((said[0][5], said[1][35 - 20], said[3][95 - 60], said[4][10]))
+        loss = Distillation(copy, student, "masked_lm")(**row)[1]
+        torch.testing.assert_close(loss, divergence(student(**row).logits, wanted))
+    assert loss > 1e-4
+
+
+@pytest.mark.parametrize("use", USES)
+def test_cores_learn_from_long_texts(use):
+    model = teacher("bert", use)
+    copy = check_copy(model, use)
+    student = begun(model, copy, use, {"layer_pattern": "MTM", "max_position_embeddings": 120})
+    row = random_row((100, 20, 75))
+    if use == "masked_lm":
+        row["labels"] = row["input_ids"].masked_fill(torch.arange(195) % 3 > 0, -100)
+    for losses in (
+        Alignment(copy.base_model, student.base_model)(**random_row((100, 20, 75))),
+        Distillation(copy, student, use).train()(**row),
+    ):
+        student.zero_grad()
+        losses.sum().backward()
+        learning = [weight.grad for name, weight in student.named_parameters() if ".mixer." in name]
+        assert all(grad is not None and grad.isfinite().all() and grad.any() for grad in learning)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_long_texts_vector_is_the_mean_over_its_windows(pooling):
+    copy = check_copy(teacher("bert"), "encoder")
+    row = random_row((90,))
+    windows = windows_of(row, POSITIONS)
+    with torch.no_grad():
+        hidden = copy(**windows.row).last_hidden_state
+    told = windows.of_tokens(hidden)[0]
+    wanted = told.mean(0) if pooling == "mean" else told[0]
+    (found,) = agreement.vectors(copy, [row["input_ids"][0]], pooling)
+    torch.testing.assert_close(torch.from_numpy(found), torch.nn.functional.normalize(wanted, dim=0))
