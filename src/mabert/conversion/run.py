@@ -162,18 +162,21 @@ def convert(
     stages = learn(copy, student, use, pieces, tokenizer, folder.path, asked, resume, progress)
     if not processes.is_main_process:
         return {}
+    precision = request["resolved"]["precision"]
+    with torch.autocast(student.device.type, torch.bfloat16, enabled=precision == "bf16"):
+        alike = compare(copy, student, use, samples)
     outcome = {
         "use": use,
         "pattern": pattern,
         "importance": lost,
         "stages": stages,
-        "agreement": compare(copy, student, use, samples),
+        "agreement": alike,
         "speed": speed(
             model.to(student.device),
             student,
             timed_lengths(asked.length),
             copy.config.max_position_embeddings,
-            request["resolved"]["precision"],
+            precision,
         ),
     }
     save(place, student, tokenizer, sentences, folder.path, request, outcome)
