@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from mabert.baselines.load import Use, check_vocabulary
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
-from mabert.conversion import choose, packages
+from mabert.conversion import choose
 from mabert.conversion.agreement import compare
 from mabert.conversion.align import Alignment
 from mabert.conversion.card import card
@@ -31,10 +31,10 @@ from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.model.config import expand_schedule
+from mabert.places import default_cache, place_of
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
 from mabert.sentences import SentenceFolder
-from mabert.train.pretrain import default_cache
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
 from mabert.writing import filling, write_text
@@ -96,7 +96,7 @@ def convert(
     """Turns an encoder into a MaBERT: its attention, in some of its layers, into Mamba cores that say the same.
 
     Args:
-        teacher: Model folder, hub name, or a package of `mabert.conversion.packages`: an encoder, a masked language
+        teacher: Model folder, hub name, or a package of `mabert.places`: an encoder, a masked language
             model or a classifier of sequences, of a family in `mabert.conversion.families`.
         texts: Files, folders or hub data sets, as `mabert pretrain` takes them; all give alike many tokens.
         output: Folder for the student, ready to use, and `result.json`.
@@ -118,7 +118,7 @@ def convert(
     check_values("", asked)
     if isinstance(texts, str | Path):
         texts = [texts]
-    place = packages.found(teacher)
+    place = place_of(teacher)
     config = teacher_config(place)
     use, sentences = use_of(place, config), SentenceFolder.at(place)
     folder = RunFolder(output, FREE)
