@@ -14,7 +14,7 @@ from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe
 from mabert.train.run import RESULT
 
-EXAMPLES = {"train": 6000, "validation": 1000}
+EXAMPLES = {"train": 4000, "validation": 1000}
 LEAST_SENTENCES = 50
 MASKED = (
     "the function returns a [MASK] of strings.",
