@@ -213,6 +213,6 @@ def report(console: Console, result: dict[str, Any], folder: Path) -> None:
     console.print(
         f"held-out MLM loss {result['pretraining']['held_out_loss']:.2f}; accuracy {scores['pretrained']:.1%} "
         f"pretrained, {scores['from scratch']:.1%} from scratch; padding moves token vectors by "
-        f"{written(largest(result['padding']))}"
+        f"{written(largest(result['padding']))} at most"
     )
     console.print(f"[bold]{folder / 'index.html'}[/] shows it all ({result['seconds']:.0f} s)")

@@ -16,10 +16,8 @@ STYLE = """
 .asked { border-left: 4px solid var(--line); padding-left: .9rem; margin: 1.3rem 0; overflow-wrap: anywhere; }
 .asked.alike { border-color: var(--mark); } .asked p { margin: .3rem 0; } .asked small { color: var(--soft); }
 pre { overflow-x: auto; } p, td { overflow-wrap: break-word; }
-@media (max-width: 40rem) { figure { overflow-x: auto; } figure svg { min-width: 27rem; } }
 """
-"""Beyond that of every page: a question with its answers, its edge coloured where both models agree; drawings that
-scroll on a phone, since their text would be too small."""
+"""Beyond that of every page: a question with its answers, its edge coloured where both models agree."""
 
 REGIMES = {
     "unpadded": "as it runs",
@@ -56,8 +54,8 @@ def parts(result: dict[str, Any]) -> Iterator[str]:
         teacher = escape(result["conversion"]["teacher"])
         yield "<h1>An encoder that you know, as a MaBERT</h1>"
         yield (
-            f'<p class="lead">{teacher} was converted on this machine and then searched, read and was padded; a small '
-            f"MaBERT was pretrained beside it. All of it took {minutes}. The text is {text}.</p>"
+            f'<p class="lead">{teacher} was converted on this machine, asked five questions, and given a long and a '
+            f"padded text; then a small MaBERT was pretrained. All of it took {minutes}. The text is {text}.</p>"
         )
         yield numbers(headline(result))
         yield from conversion_part(result["conversion"])
@@ -106,8 +104,8 @@ def largest(rows: Sequence[dict[str, Any]]) -> float:
 
 
 def written(moved: float) -> str:
-    """A change in words where there is none, else to one digit."""
-    return f"{moved:.0e}" if moved else "not at all"
+    """A change to one digit: 0, 0.05 or 2e-07."""
+    return f"{moved:.1g}"
 
 
 def conversion_part(told: dict[str, Any]) -> Iterator[str]:
@@ -128,7 +126,10 @@ def conversion_part(told: dict[str, Any]) -> Iterator[str]:
             "the place of the converted attention.</p>"
         )
         yield figure(bands_chart(bands), "Cosine to the teacher and nearest neighbours found, by tokens of a text")
-    yield "<p>More is in <code>converted/conversion.html</code> beside this page.</p>"
+    yield (
+        "<p>The model is the folder <code>converted</code> beside this page; <code>conversion.html</code> in it says "
+        "more.</p>"
+    )
 
 
 def question_part(told: dict[str, Any]) -> Iterator[str]:
@@ -144,7 +145,7 @@ def question_part(told: dict[str, Any]) -> Iterator[str]:
     for answer in told["answers"]:
         same = answer["place"] == 1
         yield f'<section class="asked{" alike" if same else ""}"><p><b>{escape(answer["question"])}</b></p>'
-        yield f"<p>{shortened(answer['answer'])} <small>{answer['cosine']:.2f}</small></p>"
+        yield f"<p>{shortened(answer['answer'])}&nbsp;<small>{answer['cosine']:.2f}</small></p>"
         if same:
             yield f"<p><small>The teacher finds the same, {answer['teacher_cosine']:.2f}.</small></p></section>"
         else:
@@ -245,8 +246,8 @@ def padding_part(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield (
         f"<p>One sentence, alone and with up to {most} padded positions on its left or right: the largest change in "
         "any token's vector, in float32. As it runs unless told otherwise, the model computes no padding at all; with "
-        "all three masks what remains is rounding. With the paper's two, or none in the Mamba layers, as most "
-        "state-space encoders have it, the text moves.</p>"
+        "all three masks at most rounding remains. With the paper's two, or with none in the Mamba layers, as most "
+        "state-space encoders have it, the vectors move.</p>"
     )
     there = [regime for regime in REGIMES if any(row["masking"] == regime for row in rows)]
     moved = {name: max(row["moved"] for row in rows if row["masking"] == name) for name in there}
