@@ -145,17 +145,18 @@ def run_converted(
 ) -> dict[str, Any]:
     """The first half: `conversion`, `questions` and `long`; or `left_out`, which says why there are none."""
     try:
-        place, tokens = converted.teacher_here(teacher, learnt, tokens)
+        place, enough = converted.teacher_here(teacher, learnt, tokens)
     except converted.NoConversionError as error:
         at.console.print(f"no conversion: {error}; the tour goes on with pretraining")
         return {"left_out": str(error)}
-    with at.step("converting", f"converting {teacher} from {tokens:,} tokens of the text", quiet=False):
-        told = converted.run_conversion(teacher, folder / "text.txt", folder / CONVERTED, tokens)
-    with at.step("searching", "searching passages for the answers to five questions, and reading a long text"):
+    less = "" if enough == tokens else ", nearly all it has"
+    with at.step("converting", f"converting {teacher} from {enough:,} tokens of the text{less}", quiet=False):
+        told = converted.run_conversion(teacher, folder / "text.txt", folder / CONVERTED, enough)
+    with at.step("searching, reading", "searching passages for five questions' answers, and reading a long text"):
         student, original = (mabert.load(each, precision="auto") for each in (folder / CONVERTED, place))
         questions, passages = converted.asked(topics, held_out)
         return {
-            "conversion": told | {"wanted": converted.TOKENS},
+            "conversion": told | {"wanted": tokens},
             "questions": converted.search(student, original, questions, passages) | {"help": bool(topics)},
             "long": converted.read_long(student, original, max(topics or held_out, key=len)),
         }

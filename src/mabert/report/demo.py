@@ -111,7 +111,7 @@ def written(moved: float) -> str:
 def conversion_part(told: dict[str, Any]) -> Iterator[str]:
     """What became Mamba, and how far it agrees with the teacher."""
     letters, bands = told["pattern"], told["agreement"]["bands"]
-    less = "" if told["tokens"] >= told["wanted"] else ", which is what the text has"
+    less = "" if told["tokens"] >= told["wanted"] else ", which is nearly all that the text has"
     yield "<h2>Converted</h2>"
     yield (
         f"<p>Of {len(letters)} attention layers {letters.count('M')} became Mamba cores, orange here; the bars say how "
