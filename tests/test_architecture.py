@@ -12,7 +12,7 @@ import pytest
 import mabert
 
 SOURCE = Path(mabert.__file__).parent
-ROOMS = {"ops", "model", "data", "baselines", "train", "infer", "bench", "report", "study", "cli", "conversion"}
+ROOMS = {"ops", "model", "data", "baselines", "train", "infer", "bench", "report", "study", "cli", "conversion", "demo"}
 
 
 def lint(project):

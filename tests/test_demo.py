@@ -1,4 +1,4 @@
-"""The tour on a person's own text, small: every step runs, and the page is self-contained."""
+"""The tour on a person's own text and by a tiny teacher: every step runs, and the page is self-contained."""
 
 import ast
 import dataclasses
@@ -15,15 +15,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
+import mabert
 from mabert import cli
-from mabert import demo as demo_module
 from mabert.data.sentences import sentences
-from mabert.demo import demo, free_folder, hold_out, make_examples, read_documents, waiting
+from mabert.demo import converted, padding, pretrained, tour
+from mabert.demo.pretrained import make_examples
+from mabert.demo.tour import Steps, demo, free_folder, hold_out, read_documents, waiting
 from mabert.model.packing import Unpadding
 from mabert.train.recipe import Stage, load_recipe
-from tests.conversion.helpers import is_installed
+from tests.conversion.conftest import make_small
+from tests.conversion.helpers import is_installed, saved_teacher
 
 SUBJECTS = ("the reader", "a quiet river", "the old house", "every small stone", "this bright bird", "her green paper")
 VERBS = ("moves under", "was found beside", "can be seen near", "will not stay in", "has always lived over")
@@ -58,25 +63,39 @@ def small(name):
     return dataclasses.replace(recipe, model={**recipe.model, **model}, training=training, stages=stages)
 
 
+def walked(folder, own_text, teacher, patch):
+    """A small tour's result."""
+    make_small(patch)
+    patch.setenv("MABERT_CACHE", str(folder.parent / "cache"))
+    patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    patch.setattr(pretrained, "EXAMPLES", {"train": 64, "validation": 32})
+    patch.setattr(pretrained, "load_recipe", small)
+    patch.setattr(tour, "VOCABULARY", 200)
+    patch.setattr(converted, "CHUNK", 8)
+    return demo(folder, [str(own_text)], steps=10, teacher=str(teacher), tokens=1000)
+
+
 @pytest.fixture(scope="module")
-def tour(own_text, tmp_path_factory):
+def teacher(tmp_path_factory):
+    return saved_teacher(tmp_path_factory.mktemp("teacher"), sentences="mean", positions=512)
+
+
+@pytest.fixture(scope="module")
+def walk(own_text, teacher, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo_module, "EXAMPLES", {"train": 64, "validation": 32})
-        patch.setattr(demo_module, "VOCABULARY", 200)
-        patch.setattr(demo_module, "load_recipe", small)
         folder = tmp_path_factory.mktemp("demo") / "out"
         # A fixture of a module comes before the one that keeps every test to one thread.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return folder, demo(folder, [str(own_text)], steps=10)
+            return folder, walked(folder, own_text, teacher, patch)
         finally:
             torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
-def test_everything_is_measured(tour):
-    folder, result = tour
+def test_everything_is_measured(walk):
+    folder, result = walk
     assert result == json.loads((folder / "demo.json").read_text(encoding="utf-8"))
     assert result["pretraining"]["steps"] == 10
     assert result["pretraining"]["stages"] == [{"length": 16, "steps": 8}, {"length": 32, "steps": 2}]
@@ -85,11 +104,77 @@ def test_everything_is_measured(tour):
     assert all(0 <= run["accuracy"] <= 1 for run in result["fine-tuning"].values())
     assert all(len(mask["guesses"]) == 5 and "[MASK]" in mask["text"] for mask in result["masks"])
     assert (folder / "classifier-pretrained/seed-0/model.safetensors").is_file()
+    assert sum(result["steps"].values()) == pytest.approx(result["seconds"], rel=0.1)
 
 
-def test_exact_masking_does_not_move_a_token_and_none_does(tour):
+def test_the_teacher_is_converted_and_both_are_asked(walk):
+    folder, result = walk
+    assert result["conversion"]["pattern"].count("M") == 2
+    assert result["conversion"]["tokens"] >= result["conversion"]["wanted"] == 1000
+    assert (folder / "converted/conversion.html").is_file()
+    answers = result["questions"]["answers"]
+    assert len({answer["question"] for answer in answers}) == 5
+    questions = {answer["question"] for answer in answers}
+    for answer in answers:
+        assert not questions & {answer["answer"], answer["teacher"]}
+        assert (answer["place"] == 1) == (answer["answer"] == answer["teacher"])
+        assert -1.001 < answer["cosine"] < 1.001
+    cut, whole, student = result["long"]
+    assert (cut["tokens"], cut["model"], whole["model"], student["model"]) == (8, "teacher", "teacher", "student")
+    assert whole["tokens"] == student["tokens"] > 8
+    assert whole["cosine"] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_student_that_is_its_teacher_finds_what_it_finds(teacher, documents):
+    model = mabert.load(teacher)
+    passages = [paragraph for paragraphs in documents[:9] for paragraph in paragraphs]
+    found = converted.search(model, model, passages[:5], passages[5:])
+    assert found["alike"] == pytest.approx(1, abs=1e-5)
+    assert [answer["place"] for answer in found["answers"]] == [1] * 5
+    assert converted.search(model, model, passages[:2], passages)["answers"][1]["answer"] == passages[1]
+
+
+def test_a_text_that_the_teacher_reads_whole_is_not_read_for_its_length(teacher):
+    model = mabert.load(teacher)
+    assert converted.read_long(model, model, "the old house stands beside the road") == []
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), max_size=6), st.sets(st.sampled_from("abcdef")))
+def test_nothing_of_the_help_is_learnt(documents, topic):
+    kept = converted.without(["\n".join(sorted(each)) for each in documents], ["\n".join(sorted(topic))])
+    assert kept == ["\n".join(sorted(each)) for each in documents if not each & topic]
+
+
+def test_the_questions_suit_the_help_of_this_python():
+    questions, passages = converted.asked(converted.help_topics(), [])
+    assert questions == converted.QUESTIONS
+    assert len(passages) > 100
+    for words in ("garbage-collected", "Default parameter values", "items of a tuple", "finding and loading modules"):
+        assert any(words in passage for passage in passages), words
+
+
+def test_a_tour_without_a_teacher_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    at = Steps(Console(stderr=True, width=200))
+    first = tour.run_converted(at, tmp_path, "owner/none", 1000, ["a text"], [], [])
+    said = "no model 'owner/none': neither a folder here nor to be had from the hub"
+    assert first == {"left_out": said}
+    assert capsys.readouterr().err == f"no conversion: {said}; the tour goes on with pretraining\n"
+    assert not at.seconds
+
+
+def test_of_a_short_text_nearly_all_is_learnt_from_and_of_next_to_none_nothing(teacher):
+    _, tokens = converted.teacher_here(str(teacher), ["the old house"] * 1000, 10**6)
+    assert tokens == int(converted.SHARE * 3000)
+    assert converted.teacher_here(str(teacher), ["the old house"] * 1000, 2000)[1] == 2000
+    with pytest.raises(converted.NoConversionError, match="the text has 30 tokens, too few for a conversion"):
+        converted.teacher_here(str(teacher), ["the old house"] * 10, 2000)
+
+
+def test_exact_masking_does_not_move_a_token_and_none_does(walk):
     moved = {}
-    for row in tour[1]["padding"]:
+    for row in walk[1]["padding"]:
         moved.setdefault((row["masking"], row["side"]), []).append(row["moved"])
     assert max(moved["exact", "left"] + moved["exact", "right"]) < 1e-5
     assert max(moved["unpadded", "left"] + moved["unpadded", "right"]) < 1e-5
@@ -97,7 +182,7 @@ def test_exact_masking_does_not_move_a_token_and_none_does(tour):
     assert max(moved["none", "left"]) > max(moved["pre+post", "left"]) > 1e-4
 
 
-def test_the_masks_are_measured_where_padding_is_run(tour, monkeypatch):
+def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
     """Unpadded, a model never comes to its masks."""
     runs = []
 
@@ -108,7 +193,7 @@ def test_the_masks_are_measured_where_padding_is_run(tour, monkeypatch):
             return Unpadding.of(valid)
 
     monkeypatch.setattr("mabert.model.encoder.Unpadding", Noted)
-    rows = demo_module.padding_drift(tour[0], "the reader moves under the road")
+    rows = padding.padding_drift(walk[0] / "converted", "the reader moves under the road")
     assert len(runs) == len([row for row in rows if row["masking"] == "unpadded" and row["padding"]])
 
 
@@ -118,8 +203,7 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
     def stop(*_):
         raise KeyboardInterrupt("saved checkpoint-3; go on with --resume")
 
-    monkeypatch.setattr(demo_module, "VOCABULARY", 200)
-    monkeypatch.setattr(demo_module, "run_pretraining", stop)
+    monkeypatch.setattr(tour, "run_converted", stop)
     assert cli.main(["demo", "--text", str(own_text), "-o", str(tmp_path / "out")]) == 130
     told = capsys.readouterr().err
     assert f"the tour does not go on, it begins anew; remove {tmp_path / 'out'}, where it got to" in told
@@ -127,8 +211,8 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.slow
-def test_the_readmes_python_runs_on_what_the_tour_leaves(tour, tmp_path):
-    (tmp_path / "demo-out").symlink_to(tour[0])
+def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
+    (tmp_path / "demo-out").symlink_to(walk[0])
     project = Path(__file__).parents[1]
     (tmp_path / "docs").symlink_to(project / "docs")
     readme = (project / "README.md").read_text(encoding="utf-8")
@@ -156,20 +240,21 @@ class Outline(HTMLParser):
         self.fetched += [named[key] for key in ("src", "href", "xlink:href") if key in named]
 
 
-def test_the_page_is_self_contained(tour):
-    page = (tour[0] / "index.html").read_text(encoding="utf-8")
+def test_the_page_is_self_contained(walk):
+    page = (walk[0] / "index.html").read_text(encoding="utf-8")
     outline = Outline()
     outline.feed(page)
-    assert outline.tags.count("svg") == 2
-    assert outline.tags.count("table") == 3
+    assert outline.tags.count("svg") == 6
+    assert outline.tags.count("section") == 5
+    assert outline.tags.count("table") == 4
     assert "script" not in outline.tags
     assert all(target.startswith("#") for target in outline.fetched)
     assert not re.search(r"@import|url\((?!#)", page)
 
 
-def test_a_folder_in_use_and_too_little_text_are_refused(tour, tmp_path):
+def test_a_folder_in_use_and_too_little_text_are_refused(walk, tmp_path):
     with pytest.raises(ValueError, match="already holds files"):
-        demo(tour[0])
+        demo(walk[0])
     short = tmp_path / "short.txt"
     short.write_text("The one sentence that is here was not enough.", encoding="utf-8")
     with pytest.raises(
@@ -209,9 +294,9 @@ def test_nobody_is_judged_by_a_sentence_it_learnt(documents, way, tmp_path):
 def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     taken = []
-    monkeypatch.setattr(demo_module, "read_documents", lambda text: [])
-    monkeypatch.setattr(demo_module, "make_examples", lambda learnt, held_out: {})
-    monkeypatch.setattr(demo_module, "train_wordpiece", lambda learnt, size: 1 / 0)
+    monkeypatch.setattr(tour, "read_documents", lambda text: [])
+    monkeypatch.setattr(tour, "make_examples", lambda learnt, held_out: {})
+    monkeypatch.setattr(tour, "run_converted", lambda *given: 1 / 0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             cli.main(["demo"])
@@ -233,7 +318,7 @@ def test_waiting_shows_a_clock_on_a_terminal_only():
 
 
 def test_data_sets_are_made_in_data_only():
-    tree = ast.parse(Path(demo_module.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(pretrained.__file__).read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert "mabert.data.sentences" in imported
     assert "datasets" not in imported

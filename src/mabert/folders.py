@@ -11,18 +11,6 @@ WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-"
 """How the hub's names begin that have no owner, such as bert-base-uncased."""
 
 
-SHIPPED = Path(__file__).parent / "shipped"
-"""Models that come with the package, a folder each."""
-
-
-def place_of(name: str | Path) -> str | Path:
-    """The folder of a model that comes with the package, where that is its name and no folder here has it; else what
-    was given."""
-    shipped = SHIPPED / str(name)
-    plain = Path(name).name == str(name)
-    return shipped if plain and (shipped / CONFIG).is_file() and not Path(name).exists() else name
-
-
 def config_fields(path: str | Path) -> dict[str, Any]:
     """What the `config.json` of a model folder (or of a model on the hub) holds.
 

@@ -8,7 +8,6 @@ import pytest
 from transformers import AutoConfig, AutoModel
 
 from mabert.cli import main
-from mabert.conversion import packages
 from tests.conversion.helpers import sentence_files, teacher
 
 NOTES = re.compile(r"^(mabert: reusing the token cache|mabert: compil|tokenising|Loading weights|Writing model)")
@@ -159,7 +158,7 @@ def test_a_teacher_that_cannot_be_had(refused, monkeypatch, name):
     def unreachable(*given, **options):
         raise OSError("no connection")
 
-    monkeypatch.setattr(packages, "snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     assert name.removeprefix("./") in refused(name)
 
 

@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import mabert
 from mabert.baselines.load import weights_digest
 from mabert.cli import main
-from mabert.conversion import packages
 from mabert.conversion import run as running
 from mabert.conversion.delta import compose, save_delta
 from mabert.model.delta import FILE
@@ -152,7 +151,7 @@ def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
     def unreachable(*given, **options):
         raise OSError("no connection")
 
-    monkeypatch.setattr(packages, "snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(FileNotFoundError, match=r"delta, which needs its teacher: no model 'owner/gone': neither a"):
         compose(changed(delta, teacher="owner/gone"))
     with pytest.raises(FileNotFoundError, match="delta is a delta, which needs its teacher: no model folder /gone"):

@@ -6,9 +6,8 @@ import pytest
 
 import mabert
 from mabert.conversion.delta import FILE
-from mabert.conversion.packages import PACKAGES, found
 from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
-from mabert.folders import SHIPPED
+from mabert.places import PACKAGES, SHIPPED, place_of
 from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
@@ -29,14 +28,14 @@ def cache(tmp_path_factory):
 @pytest.mark.slow
 @needs_teacher
 def test_a_copy_that_keeps_every_layer_gives_what_the_teacher_gives():
-    teacher = load_teacher(found(NAME))
+    teacher = load_teacher(place_of(NAME))
     assert difference(teacher, student_of(teacher, "encoder")) < SAME
 
 
 @pytest.mark.slow
 @needs_teacher
 def test_the_student_that_comes_along_finds_what_its_teacher_finds():
-    student, teacher = mabert.load("minilm"), mabert.load(found(NAME))
+    student, teacher = mabert.load("minilm"), mabert.load(NAME)
     ours, theirs = (model.embed(TEXTS, progress=False) for model in (student, teacher))
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
     assert ours[0] @ ours[1] > ours[0] @ ours[2] + 0.3

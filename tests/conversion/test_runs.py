@@ -229,3 +229,20 @@ def test_other_families_go_through(tmp_path, small_batches, words_to_learn, kind
     result = convert(saved_teacher(tmp_path / "teacher", kind), words_to_learn, tmp_path / "out")
     assert result["outcome"]["use"] == "encoder"
     assert np.isfinite(mabert.load(tmp_path / "out").embed(TEXTS, progress=False)).all()
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_a_conversion_compares_in_its_own_precision(
+    small_batches, monkeypatch, tmp_path, embedder, words_to_learn, precision, dtype
+):
+    class ComparedError(Exception):
+        pass
+
+    def compare(copy, student, *given):
+        weight = torch.ones(2, 2)
+        raise ComparedError((weight @ weight).dtype)
+
+    monkeypatch.setattr(running, "compare", compare)
+    with pytest.raises(ComparedError) as seen:
+        convert(embedder, words_to_learn, tmp_path / "out", precision=precision)
+    assert seen.value.args == (dtype,)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import mabert
 from mabert import MaBertModel
 from mabert.cli import main
 from mabert.infer.embed import embed
@@ -12,6 +13,18 @@ from tests.conversion.helpers import saved_teacher, sentence_files
 from tests.infer.conftest import saved
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light"]
+
+
+@pytest.fixture
+def in_the_hubs_cache(tmp_path, monkeypatch):
+    """The name of an embedder that the hub's cache has; the hub itself is out of reach."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit, kept = "0" * 40, tmp_path / "hub/models--owner--embedder"
+    saved_teacher(kept / "snapshots" / commit, sentences="cls")
+    (kept / "refs").mkdir()
+    (kept / "refs/main").write_text(commit)
+    return "owner/embedder"
 
 
 def norms(vectors):
@@ -86,3 +99,20 @@ def test_the_command_goes_by_the_folder_too(tmp_path, options, scaled):
     np.testing.assert_allclose(
         vectors, embed(folder, TEXTS, pooling="mean" if "mean" in options else None, normalize=scaled), rtol=1e-6
     )
+
+
+def test_a_model_of_the_hub_makes_vectors_as_its_files_say(tmp_path, monkeypatch, in_the_hubs_cache):
+    monkeypatch.chdir(tmp_path)
+    model = mabert.load(in_the_hubs_cache)
+    wanted = model.embed(TEXTS, pooling="cls", normalize=True, progress=False)
+    np.testing.assert_array_equal(model.embed(TEXTS, progress=False), wanted)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    assert main(["embed", in_the_hubs_cache, "texts.txt", "-o", "vectors.npy"]) == 0
+    np.testing.assert_allclose(np.load("vectors.npy"), wanted, rtol=1e-6)
+
+
+def test_a_model_that_the_hub_has_not_is_one_line(capsys, in_the_hubs_cache):
+    for command in ("embed", "info", "fill-mask"):
+        assert main([command, "owner/other"]) == 2
+        told = "mabert: no model 'owner/other': neither a folder here nor to be had from the hub\n"
+        assert capsys.readouterr().err == told

@@ -8,10 +8,12 @@ from html import escape
 
 import pytest
 
+from mabert.report.demo import render
 from mabert.report.grid import Cell, Grid, missing, to_html
 from mabert.report.page import SORTING, TABLES, page
 from mabert.report.sources import find
 from mabert.report.whole import write_report
+from tests.report.test_demo_page import converted, result
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [
@@ -70,7 +72,10 @@ top.document.title = [
   `open ${[...document.querySelectorAll("details")].every((fold) => fold.open)}`,
 ].join("; ");
 """
-PHONE, SHEET = 390, 718  # CSS pixels: of a phone, and of A4 less a centimetre on each side
+FITS = """
+top.document.title = [`width ${innerWidth}`, `page ${document.documentElement.scrollWidth <= innerWidth}`].join("; ");
+"""
+PHONE, SHEET, SCREEN = 390, 718, 1280  # CSS pixels: of a phone, of A4 less a centimetre on each side, of a screen
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +160,12 @@ def test_in_print_every_fold_is_open_and_no_table_is_clipped(report, tmp_path):
     told, logged = browsed(tmp_path / "page.html", text, SHEET)
     assert not logged
     assert told == ["width 718", "clipped ", "open true"]
+
+
+@pytest.mark.parametrize("width", [PHONE, SCREEN])
+@pytest.mark.parametrize("tour", [converted, result])
+def test_the_page_of_the_tour_fits_a_phone_and_a_screen(tour, width, tmp_path):
+    text = render(tour()).replace("</body>", f"<script>{FITS}</script></body>")
+    told, logged = browsed(tmp_path / "page.html", text, width)
+    assert not logged
+    assert told == [f"width {width}", "page true"]

@@ -9,7 +9,6 @@ from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from mabert.bench.results import measured_on, write
-from mabert.conversion.packages import found
 from mabert.data.glue import load_glue
 from mabert.data.task import column
 from mabert.infer.model import load
@@ -37,7 +36,7 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     pairs = {task: pairs_of(task, data, splits) for task, splits in TASKS.items()}
     scores: dict[str, Any] = {}
     for name in models:
-        model = load(found(name))
+        model = load(name)
         scores[name] = {
             task: {"score": 100 * measured(task, cosines(model, first, second), labels), "pairs": len(labels)}
             for task, (first, second, labels) in pairs.items()

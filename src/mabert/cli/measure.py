@@ -12,7 +12,12 @@ from mabert.writing import write_text
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    added = command(commands, "demo", run_demo, "tokenizer, pretraining, fine-tuning and mask filling in ten minutes")
+    added = command(
+        commands,
+        "demo",
+        run_demo,
+        "an encoder converted and asked, a small one pretrained: eight minutes",
+    )
     added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
     added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
 
@@ -20,7 +25,7 @@ def add_demo(commands: Any) -> None:
 def run_demo(options: argparse.Namespace) -> None:
     """`mabert demo`."""
     load_libraries()
-    from mabert.demo import demo
+    from mabert.demo.tour import demo
 
     demo(options.output, options.text)
 

@@ -168,12 +168,14 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
     from mabert.folders import config_fields
+    from mabert.places import place_of
 
     if options.texts is not None and options.data is not None:
         raise ValueError("--data goes with the CoLA dev set, not with --texts")
     if options.texts is None and options.text_column is not None:
         raise ValueError("--text-column goes with --texts, which is not given")
-    config_fields(options.model)
+    place = place_of(options.model)
+    config_fields(place)
     load_libraries()
     from mabert.bench.results import path_of, write
     from mabert.data.glue import load_glue
@@ -186,8 +188,8 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.study.drift import drift
 
     data = GLUE if options.data is None else options.data
-    load_config(options.model)  # the masks that are compared are MaBERT's
-    loaded = load_for_use("encoder", options.model)
+    load_config(place)  # the masks that are compared are MaBERT's
+    loaded = load_for_use("encoder", place)
     if options.texts is None:
         texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])
     else:

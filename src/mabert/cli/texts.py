@@ -79,8 +79,9 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     What can be wrong without them is found before the model is opened, which takes seconds, and before texts are read,
     since standard input may be a person typing.
     """
-    from mabert.folders import config_fields, place_of
+    from mabert.folders import config_fields
     from mabert.infer.texts import read_rows
+    from mabert.places import place_of
     from mabert.writing import check_output
 
     check_output(options.output, suffixes)
@@ -210,7 +211,8 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
-    from mabert.folders import config_fields, place_of
+    from mabert.folders import config_fields
+    from mabert.places import place_of
 
     options.model = place_of(options.model)
     config_fields(options.model)

@@ -159,7 +159,8 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.folders import config_fields, place_of
+    from mabert.folders import config_fields
+    from mabert.places import place_of
     from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
@@ -250,7 +251,8 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
-    from mabert.folders import config_fields, place_of
+    from mabert.folders import config_fields
+    from mabert.places import place_of
 
     options.model = place_of(options.model)
     config_fields(options.model)

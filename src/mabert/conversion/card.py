@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from mabert import __version__
-from mabert.conversion.packages import PACKAGES
+from mabert.places import PACKAGES
 from mabert.reading_yaml import parse_yaml
 
 CARD = "README.md"

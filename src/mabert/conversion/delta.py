@@ -9,15 +9,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mabert.baselines.load import Use
-from mabert.conversion.packages import found
 from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.folders import CONFIG
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence
+from mabert.places import default_cache, place_of
 from mabert.reading import parse_json, sha256
-from mabert.train.pretrain import default_cache
 from mabert.writing import locked, whole_folder
 
 ABOUT = "mabert"
@@ -116,7 +115,7 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
     """
     use: Any = about["use"]
     try:
-        teacher = load_teacher(found(about["teacher"]))
+        teacher = load_teacher(place_of(about["teacher"]))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path} is a delta, which needs its teacher: {error}") from error
     known = weights_hash(check_copy(teacher, use))

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from mabert.baselines.load import Use
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
-from mabert.conversion import choose, packages
+from mabert.conversion import choose
 from mabert.conversion.agreement import compare
 from mabert.conversion.align import Alignment
 from mabert.conversion.card import card
@@ -31,9 +31,9 @@ from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint
 from mabert.model.config import expand_schedule
+from mabert.places import default_cache, place_of
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
-from mabert.train.pretrain import default_cache
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
 from mabert.writing import filling, write_text
@@ -48,6 +48,10 @@ ALIGNING, END_TO_END = 2.5e-3, 3e-4
 
 HELD_OUT = 60_000
 """Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
+
+STEP_SIZES = 6
+"""Width over the rank r of the step sizes Δ. Mamba-1 has 16; cores that stand for attention with many heads learn better
+with more (docs/decisions.md)."""
 
 SURVEYED = 4_000
 """Tokens of it on which layers' importance is measured."""
@@ -99,7 +103,7 @@ def convert(
     """Turns an encoder into a MaBERT: its attention, in some of its layers, into Mamba cores that say the same.
 
     Args:
-        teacher: Model folder, hub name, or a package of `mabert.conversion.packages`: an encoder, a masked language
+        teacher: Model folder, hub name, or a package of `mabert.places`: an encoder, a masked language
             model or a classifier of sequences, of a family in `mabert.conversion.families`.
         texts: Files, folders or hub data sets, as `mabert pretrain` takes them; all give alike many tokens.
         output: Folder for the student, ready to use, and `result.json`.
@@ -120,7 +124,7 @@ def convert(
     asked = ConversionRecipe(**recipe)
     check_values("", asked)
     texts = [texts] if isinstance(texts, str | Path) else texts
-    place = packages.found(teacher)
+    place = place_of(teacher)
     use_of(place, teacher_config(place))
     folder = RunFolder(output, FREE)
     processes = joined(asked.precision)
@@ -179,8 +183,9 @@ def read(
 
 def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRecipe) -> dict[str, Any]:
     """What the student is worth: how far it agrees with its teacher, and how fast both are."""
-    agreement = compare(known.copy, student, known.use, samples)
     lengths, dtype = timed_lengths(asked.length), resolve_precision(asked.precision)
+    with torch.autocast(student.device.type, torch.bfloat16, enabled=dtype == "bf16"):
+        agreement = compare(known.copy, student, known.use, samples)
     times = speed(known.model.to(student.device), student, lengths, known.longest, dtype)
     return {"agreement": agreement, "speed": times}
 
@@ -256,6 +261,7 @@ def changes_of(known: Teacher, pattern: str, asked: ConversionRecipe) -> dict[st
         "layer_pattern": pattern,
         "ssm_direction": asked.direction,
         "ssm_expand": asked.expand,
+        "ssm_dt_rank": -(-known.copy.config.hidden_size // STEP_SIZES),
         "max_position_embeddings": max(asked.length, known.longest),
     }
     if known.sentences is not None:

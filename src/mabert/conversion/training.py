@@ -22,6 +22,8 @@ from mabert.train.trainer import (
 )
 
 BATCH_TOKENS = 512
+"""Of a step, of all processes together."""
+
 SAVE_SECONDS = 120.0
 LOG_STEPS = 25
 WEIGHTS = "model.safetensors"
@@ -103,7 +105,8 @@ def train(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    sampler = TokenBudgetSampler(pieces.lengths, BATCH_TOKENS, seed=seed, processes=processes)
+    each = max(1, BATCH_TOKENS // processes)
+    sampler = TokenBudgetSampler(pieces.lengths, each, seed=seed, processes=processes)
     batches = list(sampler)
     steps = len(batches) // processes
     lengths = pieces.lengths

@@ -12,7 +12,6 @@ import torch
 from mabert.baselines.load import Use, class_for, load_config
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import Encoding, check_texts
-from mabert.folders import place_of
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
@@ -20,6 +19,7 @@ from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
 from mabert.model.pooling import first_token, mean_of_tokens
+from mabert.places import place_of
 from mabert.precision import resolve_precision
 from mabert.sentences import SentenceFolder
 
@@ -30,7 +30,8 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
-        path: Model folder, hub name, or `minilm`, which comes with the package: all-MiniLM-L6-v2, converted.
+        path: Model folder, hub name, name of a package in `mabert.places`, or `minilm`, which comes along:
+            all-MiniLM-L6-v2, converted.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
             fp32. Default, the one that the model was saved in; fine-tuning's own default, in which it measures, is
             `auto`.
@@ -50,7 +51,7 @@ class TextModel:
     masked language model. Weights are read when they are first needed, and kept. Several threads may use it at once.
 
     Attributes:
-        path: Where it came from.
+        path: The folder it lies in.
         config: Its configuration.
     """
 

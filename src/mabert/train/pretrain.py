@@ -35,6 +35,7 @@ from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
 from mabert.model.load import parameters_of
+from mabert.places import default_cache
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
 from mabert.train.checkpoint import checkpoint_to_resume, checkpoints, drop_damaged
@@ -274,11 +275,6 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
 def collator_of(packing: Packing, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
     """What makes a batch of windows."""
     return FlatteningCollator() if packing == "pack" else Collator(tokenizer.pad_token_id)
-
-
-def default_cache() -> Path:
-    """Where tokenised corpora are kept unless the recipe says otherwise."""
-    return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
 def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:

@@ -1,24 +1,24 @@
-"""Teachers that come as packages of Python's index, for machines that do not reach the hub."""
+"""Where a model lies that a person names: a folder, what comes along, a package of Python's index, or the hub."""
 
 import importlib.metadata
+import os
 import shutil
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
-
-from mabert.folders import is_hub_name
+from mabert.folders import CONFIG, is_hub_name
 from mabert.reading import sha256
-from mabert.train.pretrain import default_cache
 from mabert.writing import whole_folder
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Models that come with this package, a folder each."""
 
 CARD = "README.md"
 """A model's card, which says its licence."""
 
-WANTED = (".json", ".safetensors", ".txt")
-"""How the names of the other files end that are taken: no code, no pickles."""
+WANTED = (".json", ".safetensors", ".txt", ".model")
+"""How the names of the other files end that are taken, `.model` being SentencePiece's: no code, no pickles."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,34 @@ PACKAGES = {
 """The hub's name of a model to the package that has it."""
 
 
-def found(teacher: str | Path) -> str | Path:
-    """The folder that a teacher lies in: the given one, where its package was unpacked to, or what the hub gave.
+def default_cache() -> Path:
+    """Where tokens, unpacked teachers and whole models are kept unless something else is said."""
+    return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
-    Only data is read; nothing of the package is imported.
+
+def place_of(model: str | Path) -> str | Path:
+    """The folder that a model lies in: the given one, or where its name leads to; a name that leads nowhere as it is.
+
+    Only data is read; nothing of a package is imported. What the hub has is taken into the hub's own cache, whole, so
+    that the files of sentence-transformers are beside the weights.
 
     Args:
-        teacher: Folder, hub name, or name of a package in `PACKAGES`.
+        model: Folder, `minilm` (which comes with this package), a name in `PACKAGES`, or a hub name. A folder comes
+            first.
 
     Raises:
+        FileNotFoundError: If neither a package nor the hub has it.
         ValueError: If the weights in the package are not those that are known.
     """
+    name = str(model)
     by_package = {package.name: package for package in PACKAGES.values()}
-    package = PACKAGES.get(str(teacher)) or by_package.get(str(teacher))
-    if Path(teacher).exists():
-        return teacher
+    package = PACKAGES.get(name) or by_package.get(name)
+    if Path(model).exists():
+        return model
+    if Path(model).name == name and (SHIPPED / name / CONFIG).is_file():
+        return SHIPPED / name
     if package is None:
-        return from_hub(str(teacher)) if is_hub_name(str(teacher)) else teacher
+        return from_hub(name) if is_hub_name(name) else model
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():
         try:
@@ -83,6 +94,9 @@ def from_hub(name: str, hint: str = "") -> Path:
     Raises:
         FileNotFoundError: If it is not to be had.
     """
+    from huggingface_hub import snapshot_download  # only a hub name needs it
+    from huggingface_hub.errors import HfHubHTTPError
+
     patterns = [f"*{end}" for end in WANTED] + [CARD]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from mabert.conversion import packages
-from mabert.conversion.packages import Package, found
+from mabert import places
+from mabert.places import Package, place_of
 
 WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"
@@ -32,9 +32,9 @@ def installed(tmp_path, monkeypatch):
     def unreachable(*given, **options):
         raise OSError("no connection")
 
-    monkeypatch.setattr(packages, "snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     package = Package("a-teacher", "inside/model.zip", hashlib.sha256(WEIGHTS).hexdigest(), "mit")
-    monkeypatch.setattr(packages, "PACKAGES", {HUB_NAME: package})
+    monkeypatch.setattr(places, "PACKAGES", {HUB_NAME: package})
 
     def install(members):
         (tmp_path / "inside").mkdir()
@@ -57,28 +57,30 @@ MEMBERS = {"config.json": b"{}", "model.safetensors": WEIGHTS, "1_Pooling/config
 @pytest.mark.parametrize("name", [HUB_NAME, "a-teacher"])
 def test_it_is_unpacked_once_into_the_cache(installed, tmp_path, name):
     installed(MEMBERS)
-    place = found(name)
+    place = place_of(name)
     assert place.is_relative_to(tmp_path / "cache")
     assert (place / "model.safetensors").read_bytes() == WEIGHTS
     assert (place / "1_Pooling/config.json").is_file()
     (tmp_path / "inside/model.zip").unlink()
-    assert found(name) == place
+    assert place_of(name) == place
 
 
 def test_its_card_is_taken_out_which_has_the_licence(installed):
     installed(MEMBERS)
-    assert (found(HUB_NAME) / "README.md").read_bytes() == b"hello"
+    assert (place_of(HUB_NAME) / "README.md").read_bytes() == b"hello"
 
 
 def test_code_and_pickles_stay_in_the_archive(installed):
     installed({**MEMBERS, "model.py": b"import os", "pytorch_model.bin": b"pickle", "a/b.pkl": b"pickle", "x.md": b""})
-    files = {str(file.relative_to(place)) for place in [found(HUB_NAME)] for file in place.rglob("*") if file.is_file()}
+    files = {
+        str(file.relative_to(place)) for place in [place_of(HUB_NAME)] for file in place.rglob("*") if file.is_file()
+    }
     assert files == set(MEMBERS)
 
 
 def test_nothing_is_written_outside(installed, tmp_path):
     installed({**MEMBERS, "../../../escaped.json": b"{}", f"{tmp_path}/absolute.json": b"{}", "a/../../up.json": b"{}"})
-    place = found(HUB_NAME)
+    place = place_of(HUB_NAME)
     assert not [file for name in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{name}.json")]
     assert (place / "config.json").is_file()
 
@@ -88,7 +90,7 @@ def test_other_weights_are_refused_and_leave_nothing(installed, tmp_path):
     with pytest.raises(
         ValueError, match=r"the weights in .*model\.zip have SHA-256 [0-9a-f]{64}; those known have"
     ) as no:
-        found(HUB_NAME)
+        place_of(HUB_NAME)
     assert "\n" not in str(no.value)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
@@ -101,7 +103,7 @@ def test_a_damaged_package_is_one_line(installed, tmp_path, broken):
     elif broken == "no zip":
         (tmp_path / "inside/model.zip").write_bytes(b"no archive")
     with pytest.raises((ValueError, OSError), match=r"a-teacher|model\.(zip|safetensors)") as refused:
-        found(HUB_NAME)
+        place_of(HUB_NAME)
     assert "\n" not in str(refused.value)
 
 
@@ -111,11 +113,11 @@ def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatc
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with pytest.raises(FileNotFoundError, match=r"no model 'someone/teacher': .*; `pip install a-teacher` brings it"):
-        found(HUB_NAME)
+        place_of(HUB_NAME)
     with pytest.raises(FileNotFoundError, match=r"no model 'owner/other': neither a folder here nor .* the hub$"):
-        found("owner/other")
+        place_of("owner/other")
 
 
 def test_a_folder_of_that_name_comes_first(installed, tmp_path):
     (tmp_path / HUB_NAME).mkdir(parents=True)
-    assert found(HUB_NAME) == HUB_NAME
+    assert place_of(HUB_NAME) == HUB_NAME

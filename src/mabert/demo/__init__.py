@@ -1,0 +1,1 @@
+"""`mabert demo`: the tour."""

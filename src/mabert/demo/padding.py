@@ -1,0 +1,46 @@
+"""Whether padding moves a token's vector."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mabert.data.tokenizer import load_tokenizer
+from mabert.model import MaBertModel
+from mabert.model.load import load_config, load_model
+
+PADDINGS = (0, 1, 8, 32, 128)
+UNPADDED = "unpadded"
+REGIMES = (UNPADDED, "exact", "pre+post", "none")
+
+
+@torch.inference_mode()
+def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
+    """Largest change of any token vector when a text is padded, by masking and side.
+
+    The model, in float32: `unpadded`, as it runs by default, and run with its padding under three maskings, of which
+    `none` is what most state-space encoders do.
+
+    Args:
+        folder: The model's.
+        text: To pad.
+    """
+    tokenizer = load_tokenizer(str(folder))
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    rows = []
+    for regime in REGIMES:
+        config = load_config(folder)
+        config.unpad = "auto" if regime == UNPADDED else "never"
+        config.padding_safe_masking = "exact" if regime == UNPADDED else regime
+        model = load_model(MaBertModel, folder, config=config)
+        alone = model(ids).last_hidden_state
+        for side in ("left", "right"):
+            for padding in PADDINGS:
+                empty = torch.full((1, padding), tokenizer.pad_token_id)
+                parts = (empty, ids) if side == "left" else (ids, empty)
+                mask = torch.cat([torch.ones_like(part) * (part is ids) for part in parts], dim=1)
+                out = model(torch.cat(parts, dim=1), mask).last_hidden_state
+                start = padding if side == "left" else 0
+                moved = (out[:, start : start + ids.shape[1]] - alone).abs().max().item()
+                rows.append({"masking": regime, "side": side, "padding": padding, "moved": moved})
+    return rows
