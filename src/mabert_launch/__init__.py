@@ -13,7 +13,7 @@ def main() -> int:
     """Runs the command line with sleeping OpenMP threads, unless the environment says otherwise."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else a line on standard error where each profile begins and ends
-    from mabert.cli import main as command_line
+    from mabert_lab.cli import main as command_line
 
     return command_line()
 

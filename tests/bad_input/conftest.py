@@ -7,8 +7,8 @@ import shutil
 import pytest
 import yaml
 
-from mabert.cli import main
 from mabert.train.recipe import as_mapping
+from mabert_lab.cli import main
 from tests.train.helpers import recipe, tokenizer
 
 PROGRESS = re.compile(r"^(pretraining|tokenising|\S+ seed \d+ lr) ")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mabert.cli import main
 from mabert.train import checkpoint
+from mabert_lab.cli import main
 from tests.bad_input.conftest import hashes
 
 FILES = (

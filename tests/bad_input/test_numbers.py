@@ -18,6 +18,7 @@ from mabert.cli.command import Ranged
 from mabert.model.config import RANGES, make_config
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.recipe import DataRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe
+from mabert_lab.cli import COMMANDS
 from tests.bad_input.conftest import hashes
 
 HOSTILE = [".nan", ".inf", "-.inf", "-1", "1" * 30, "1e400", "null", "[1]", "yes", "1" * 5000]
@@ -56,7 +57,7 @@ def test_every_number_of_an_option_has_a_range():
             elif action.type in (int, float) and not isinstance(action, Ranged):
                 yield f"{top.prog} {action.dest}"
 
-    assert list(options(parser())) == []
+    assert list(options(parser(COMMANDS))) == []
 
 
 FIELDS = [

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import yaml
 
-from mabert.cli import main
 from mabert.data.metrics import compute
 from mabert.data.table import table_task
-from mabert.report.document import Fold, Heading, Items, Text, as_markdown
-from mabert.report.grid import Grid, words
-from mabert.report.latex import to_latex
+from mabert_lab.cli import main
+from mabert_lab.report.document import Fold, Heading, Items, Text, as_markdown
+from mabert_lab.report.grid import Grid, words
+from mabert_lab.report.latex import to_latex
 from tests.bad_input.conftest import hashes
-from tests.report.studies import row
-from tests.report.studies import study as studied
+from tests.lab.report.studies import row
+from tests.lab.report.studies import study as studied
 
 
 def table(path, rows):

@@ -9,8 +9,8 @@ import pytest
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mabert.cli import main
 from mabert.writing import CannotSaveError, naming_full_disk, saving, write_text
+from mabert_lab.cli import main
 from tests.bad_input.conftest import hashes
 
 FULL = "No space left on device"

@@ -12,7 +12,7 @@ import mabert
 from mabert.conversion import agreement, align, choose, distil, training
 from mabert.conversion import run as running
 from mabert.data.tokenizer import load_tokenizer
-from mabert.report.conversion import render
+from mabert_lab.report.conversion import render
 from tests.conversion.helpers import bits, convert, saved_teacher
 from tests.conversion.test_runs import kill, stop_at
 from tests.train.helpers import corpus

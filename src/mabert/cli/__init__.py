@@ -5,16 +5,14 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from safetensors import SafetensorError
 
 from mabert import __version__
-from mabert.cli.command import Parser, complain
+from mabert.cli.command import Draw, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert
-from mabert.cli.measure import add_bench, add_demo
-from mabert.cli.report import add_report
-from mabert.cli.study import add_study
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
 
@@ -22,22 +20,29 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+Add = Callable[[Any], None]
+"""Adds a subcommand to argparse's subparsers."""
+
+
+def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw: Draw = draw_nothing) -> int:
     """Runs one subcommand.
 
     Args:
         arguments: What follows `mabert` on the command line; default, that of this process.
+        more: Subcommands beside the library's own.
+        draw: Draws what some subcommands leave beside their result.
 
     Returns:
         0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
     """
     take_any_character()
     try:
-        options = parse(arguments)
+        options = parse(arguments, more)
     except ValueError as error:
         complain(one_line(error))
         return BAD_INPUT
     write_messages()
+    options.draw = draw
     try:
         options.run(options)
     except KeyboardInterrupt as stop:
@@ -61,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse.Namespace:
     """The command line; a recipe's fields may stand anywhere among the options."""
-    top = parser()
+    top = parser(more)
     options, rest = top.parse_known_args(arguments)
     stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
     if stray:
@@ -95,24 +100,12 @@ def write_messages() -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for add in (
-        add_demo,
-        add_convert,
-        add_pretrain,
-        add_finetune,
-        add_embed,
-        add_predict,
-        add_fill_mask,
-        add_info,
-        add_extend,
-        add_bench,
-        add_study,
-        add_report,
-    ):
+    own = (add_convert, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_extend)
+    for add in (*own, *more):
         add(commands)
     return top

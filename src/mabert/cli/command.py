@@ -3,11 +3,20 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mabert.bounds import Range
+
+Draw = Callable[[str, dict[str, Any], Path], Iterator[str]]
+"""Draws a subcommand's result into a folder, given the subcommand's name; says what it drew, a line each."""
+
+
+def draw_nothing(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Draws nothing: pictures and pages are the lab's."""
+    return iter(())
 
 
 class Parser(argparse.ArgumentParser):

@@ -8,7 +8,6 @@ from typing import Any
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.cli.command import command, load_libraries, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
-from mabert.writing import write_text
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
@@ -102,9 +101,10 @@ def run_convert(options: argparse.Namespace) -> None:
             delta=options.delta,
         )
     if result:
-        from mabert.report.conversion import lines, render
+        from mabert.conversion.agreement import lines
 
-        write_text(Path(options.output) / "conversion.html", render(result))
-        for line in lines(result):
+        for line in lines(result["outcome"]["agreement"]):
             say(line)
-        say(f"{options.output}: a MaBERT, ready to use; its figures are in conversion.html")
+        for line in options.draw("convert", result, Path(options.output)):
+            say(line)
+        say(f"{options.output}: a MaBERT, ready to use")

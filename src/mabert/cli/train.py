@@ -9,7 +9,6 @@ from mabert.bounds import COUNT, LEARNING_RATE, MOST_SEEDS, RATE, ROWS, SEED, TO
 from mabert.cli.command import command, load_libraries, quoted, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
 from mabert.reading import shown
-from mabert.writing import write_text
 
 GLUE = "hub:nyu-mll/glue"
 GLUE_OPTIONS = {"data": GLUE}
@@ -75,12 +74,9 @@ def run_pretrain(options: argparse.Namespace) -> None:
     with ended_as_interrupted():
         result = pretrain(recipe, options.output, resume=resumes(options), resume_from=options.resume_from)
     if result:
-        from mabert.report.figures import on_paper
-        from mabert.report.training import loss_chart, stage_ends
-
         outcome = result["outcome"]
-        chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
-        write_text(Path(options.output) / "loss.svg", on_paper(chart))
+        for line in options.draw("pretrain", result, Path(options.output)):
+            say(line)
         say(
             f"{options.output}: {outcome['steps']} steps, {outcome['tokens']:,} tokens; held-out loss "
             f"{outcome['held_out_loss']:.3f}, accuracy {outcome['held_out_accuracy']:.1%}"

@@ -76,6 +76,16 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
     return {"layers": by_layer(teacher, ours, texts), "bands": bands}
 
 
+def lines(agreement: dict[str, Any]) -> Iterator[str]:
+    """What `compare` gave, a line a band of lengths."""
+    for band, told in agreement["bands"].items():
+        student, floor = told["student"], told["floor"]
+        yield (
+            f"texts of {band} tokens: cosine to the teacher {student['cosine']:.3f} (floor {floor['cosine']:.3f}), "
+            f"nearest neighbour found {student['neighbours']:.0%} (floor {floor['neighbours']:.0%})"
+        )
+
+
 def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
     """What the teacher's attention gives on the average in the layers where the student has none, (D,) by layer."""
     row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]

@@ -50,8 +50,8 @@ HELD_OUT = 60_000
 """Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
 
 STEP_SIZES = 6
-"""Width over the rank r of the step sizes Δ. Mamba-1 has 16; cores that stand for attention with many heads learn better
-with more (docs/decisions.md)."""
+"""Width over the rank r of the step sizes Δ: 16 in Mamba-1; in attention's place a higher rank learns better
+(docs/decisions.md)."""
 
 SURVEYED = 4_000
 """Tokens of it on which layers' importance is measured."""

@@ -1,0 +1,155 @@
+"""Where the time of one forward of MaBERT-base goes, part by part, against the least each part could take here.
+
+A floor is operations over the measured matrix rate (matrix products, attention) or bytes over the measured copy rate
+(the rest: each part reads its inputs once and writes its outputs once). A part whose floor is of bytes may lie far
+above it because it computes: the scan does, with an exponential for every channel, state and step.
+"""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
+from mabert.baselines.registry import FAMILIES
+from mabert.model import MaBertConfig
+from mabert_lab.bench.limits import copy_rate, matrix_rate
+from mabert_lab.bench.profiles import DTYPES, Cell
+from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.tasks import Forward
+
+LENGTHS = (512, 4096)
+PRODUCTS = "matrix products"
+REST = "everything else"
+PARTS = {
+    "aten::linear": PRODUCTS,
+    "mkldnn::_linear_pointwise": PRODUCTS,  # of prepacked weights
+    "aten::scaled_dot_product_attention": "attention",
+    "mabert::softmax_attention": "attention",
+    "mabert::selective_scan": "scan",
+    "mabert::depthwise_conv1d": "convolution",
+    "aten::layer_norm": "norms",
+    "aten::gelu_": "activation",
+}
+_ROUNDS = 7
+
+
+def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: float) -> dict[str, float]:
+    """Compute the least milliseconds of each part of one forward at batch 1.
+
+    Args:
+        config: The model.
+        length: Tokens.
+        size: Bytes of a number.
+        matrix: Operations a second of matrix products, see `mabert_lab.bench.limits`.
+        copy: Bytes a second, read and written together.
+
+    Returns:
+        Part to milliseconds; `REST` stands for the residual additions.
+    """
+    width, inner, channels = config.hidden_size, config.intermediate_size, config.ssm_inner_size
+    rank, state = config.ssm_dt_rank, config.ssm_state_size
+    assert rank is not None
+    layers = len(config.layer_pattern)
+    mamba, attention = config.layer_pattern.count("M"), config.layer_pattern.count("T")
+    weights = 2 * layers * width * inner + 4 * attention * width * width
+    weights += mamba * (3 * width * channels + channels * (rank + 2 * state) + rank * channels)
+    operations = {PRODUCTS: 2 * length * weights, "attention": 4 * attention * length * length * width}
+    numbers = {
+        "scan": mamba * length * (4 * channels + 2 * state),
+        "convolution": mamba * 2 * length * channels,
+        "norms": (2 * layers + 2) * 2 * length * width,
+        "activation": layers * 2 * length * inner,
+        REST: 2 * layers * 3 * length * width,
+    }
+    least = {part: 1e3 * count / matrix for part, count in operations.items()}
+    return least | {part: 1e3 * count * size / copy for part, count in numbers.items()}
+
+
+def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False) -> dict[str, float]:
+    """Profile a few forwards; return the median milliseconds of each part, and of all without profiler as ``whole``.
+
+    Args:
+        length: Tokens.
+        dtype: Name of the weights' dtype.
+        rounds: Forwards.
+        small: Whether the model is of `mabert_lab.bench.profiles.SMALL` sizes.
+    """
+    forward = Forward(FAMILIES["mabert"], Cell("latency", "best", dtype, length, small=small))
+    forward()
+    samples: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        started = time.perf_counter()
+        forward()
+        samples["whole"].append(1e3 * (time.perf_counter() - started))
+        for part, milliseconds in profiled(forward).items():
+            samples[part].append(sum(milliseconds))
+    return {part: statistics.median(values) for part, values in samples.items()}
+
+
+def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
+    """Profile one forward; return the milliseconds of every call of each part, in their order, and of `REST` as one."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        started = time.perf_counter()
+        forward()
+        whole = 1e3 * (time.perf_counter() - started)
+    parts: dict[str, list[float]] = {part: [] for part in PARTS.values()}
+    for event in profiler.events():
+        if event.name in PARTS:
+            parts[PARTS[event.name]].append(event.cpu_time_total / 1e3)
+    return {**parts, REST: [whole - sum(map(sum, parts.values()))]}
+
+
+def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
+    """Measure the parts at both lengths in both dtypes, print a table of each, and return (and write) all.
+
+    Args:
+        quick: One short length and one round, to see that everything runs; its numbers are not worth quoting.
+        output: Folder for the dated JSON file; None writes nothing.
+
+    Returns:
+        ``environment``, ``rates`` (operations and bytes a second) and ``tables``: length, dtype, ``measured_ms`` and
+        ``floor_ms`` by part.
+    """
+    console = Console()
+    rates = {name: matrix_rate(dtype) for name, dtype in DTYPES.items()} | {"copy": copy_rate()}
+    tables = []
+    for name, dtype in DTYPES.items():
+        for length in (64,) if quick else LENGTHS:
+            measured = measure(length, name, 1 if quick else _ROUNDS)
+            least = floors(MaBertConfig(), length, dtype.itemsize, rates[name], rates["copy"])
+            tables.append({"length": length, "dtype": name, "measured_ms": measured, "floor_ms": least})
+            _show(console, tables[-1])
+    result = {"environment": measured_on(), "quick": quick, "rates": rates, "tables": tables}
+    console.print(
+        f"matrix products: {rates['float32'] / 1e9:,.0f} (fp32), {rates['bfloat16'] / 1e9:,.0f} (bf16) "
+        f"G operations/s; copy: {rates['copy'] / 1e9:,.0f} GB/s"
+    )
+    if output is not None:
+        console.print(f"written to {write(result, output, 'parts')}")
+    return result
+
+
+def _show(console: Console, table: dict[str, Any]) -> None:
+    measured, least = table["measured_ms"], table["floor_ms"]
+    shown = Table(title=f"MaBERT-base, {table['length']:,} tokens, {table['dtype']}", box=box.SIMPLE_HEAD)
+    shown.add_column("part", no_wrap=True)
+    for column in ("ms", "floor ms", "times floor", "share"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    parts = sum(measured[part] for part in least)
+    for part, floor in least.items():
+        shown.add_row(
+            part,
+            f"{measured[part]:,.1f}",
+            f"{floor:,.1f}",
+            f"{measured[part] / floor:.1f}",
+            f"{measured[part] / parts:.0%}",
+        )
+    shown.add_row("whole", f"{measured['whole']:,.1f}", f"{sum(least.values()):,.1f}", "", "")
+    console.print(shown)

@@ -1,0 +1,109 @@
+"""How well models find long texts: articles by their first sentence and their second half, and facts that are hidden
+anywhere in a text."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mabert.data.corpus import read_documents
+from mabert.infer.answers import progress_over
+from mabert.precision import resolve_precision
+from mabert_lab.bench.longtexts import Search, searches_of
+from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of
+from mabert_lab.bench.results import measured_on, write
+
+DOCUMENTS = 20_000
+"""Of the data, from the first on, among which articles are chosen."""
+
+
+def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
+    """Measures some models, BM25 and TF-IDF, prints the tables and writes a dated file, one way to find texts after the
+    other.
+
+    Args:
+        models: See `rankers_of`.
+        data: Documents as `mabert pretrain` takes them, which no model here has learnt from.
+        output: Folder for the result.
+
+    Returns:
+        `scores`: by way to find texts, a list of what `measured` gives for each task; `data` and `precision`.
+    """
+    searches = searches_of(itertools.islice(read_documents(data), DOCUMENTS))
+    rankers = [(name, make()) for name, make in WORDS.items()]
+    rankers += [pair for model in models for pair in rankers_of(model).items()]
+    result: dict[str, Any] = {
+        "environment": measured_on(),
+        "data": data,
+        "precision": resolve_precision("auto"),
+        "scores": {},
+    }
+    with progress_over("searching", len(rankers) * len(searches)) as advance:
+        for name, ranker in rankers:
+            ranker.index(searches[0].texts[:1])  # kernels may be compiled on the first call, which is not timed
+            result["scores"][name] = []
+            for search in searches:
+                result["scores"][name].append(measured(ranker, search))
+                advance(1)
+            write(result, output, "retrieval")
+    show(Console(), result["scores"])
+    return result
+
+
+def measured(ranker: Ranker, search: Search) -> dict[str, Any]:
+    """How well texts are found.
+
+    Returns:
+        `task`, `length`, the number of `texts`; `top1`, the share of queries whose text comes first; `mrr10`, the mean
+        of one divided by its place, where that is at most the tenth; `ms`, the time of indexing by the text.
+    """
+    began = time.perf_counter()
+    index = ranker.index(search.texts)
+    took = time.perf_counter() - began
+    places = places_of(ranker.scores(search.queries, index))
+    return {
+        "task": search.name,
+        "length": search.length,
+        "texts": len(search.texts),
+        "top1": float((places == 1).mean()),
+        "mrr10": float(np.where(places <= 10, 1 / places, 0).mean()),
+        "ms": 1e3 * took / len(search.texts),
+    }
+
+
+def places_of(scores: np.ndarray) -> np.ndarray:
+    """The place of each query's own text among all, from 1 on, (queries,); texts with the same score come before it.
+
+    Args:
+        scores: (queries, texts), the own text on the diagonal.
+    """
+    return (scores >= scores.diagonal()[:, None]).sum(1)
+
+
+def show(console: Console, scores: dict[str, list[dict[str, Any]]]) -> None:
+    """Prints a table of the articles, and one of the hidden facts by length."""
+    first = next(iter(scores.values()))
+    articles = [number for number, told in enumerate(first) if told["length"] is None]
+    hidden = [number for number, told in enumerate(first) if told["length"] is not None]
+    table = Table(title=f"{first[0]['texts']} articles", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for number in articles:
+        for what in (f"{first[number]['task']}: top-1", "MRR@10", "ms a text"):
+            table.add_column(what, justify="right")
+    for name, told in scores.items():
+        cells = ((f"{told[n]['top1']:.3f}", f"{told[n]['mrr10']:.3f}", f"{told[n]['ms']:.1f}") for n in articles)
+        table.add_row(name, *itertools.chain(*cells))
+    console.print(table)
+    table = Table(title="hidden facts, top-1 by tokens", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for number in hidden:
+        table.add_column(f"{first[number]['task']} {first[number]['length']:,}", justify="right")
+    for name, told in scores.items():
+        table.add_row(name, *(f"{told[number]['top1']:.2f}" for number in hidden))
+    console.print(table)

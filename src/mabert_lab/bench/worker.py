@@ -1,0 +1,286 @@
+"""A model in a process of its own, so that one that takes too long or too much memory ends alone."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import platform
+import signal
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from mabert.baselines.registry import FAMILIES
+from mabert.memory import is_want_of_memory
+from mabert.processes import LARGEST_KEPT, context
+from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
+from mabert_lab.bench.profiles import Cell, sizes_of
+from mabert_lab.bench.tasks import Forward, Task, Throughput, make
+
+GLIBC = (2, 36)
+"""The oldest glibc seen to keep blocks of any size; an older one may refuse more than 32 MiB, unsaid."""
+
+
+def kept() -> int:
+    """Bytes that the C library is to keep of what was freed, and the least that it is to get from the system alone."""
+    name, version = platform.libc_ver()
+    recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= GLIBC
+    return LARGEST_KEPT[0] if recent else LARGEST_KEPT[1]
+
+
+ALLOCATION = {
+    "GLIBC_TUNABLES": ":".join(
+        ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={kept()}", f"glibc.malloc.trim_threshold={kept()}")
+    )
+}
+"""What lets the C library ask for huge pages and keep what was freed, as our kernels do by themselves. The matrices of
+scores that a rival makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for
+1,024 tokens. Without the second BERT took 7 % longer for 4,096 tokens in bf16 on a processor with AMX, MaBERT 3 to
+6 %."""
+
+START = 300.0
+"""Seconds to start a process, or to build a model in it; its first call comes on top."""
+
+
+ENDING = 10.0
+"""Seconds that a process which is asked nothing more may take to end."""
+
+
+class CellError(Exception):
+    """A cell without a number.
+
+    Attributes:
+        status: ``out of memory``, ``too slow`` or ``failed``.
+        reason: One line.
+        seconds: What a call is known to take longer than; None where it was not a call that took too long.
+    """
+
+    def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status, self.reason, self.seconds = status, reason, seconds
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model that is built: the attention it runs with, the rows of the whole, and those of a call."""
+
+    setting: str
+    batch: int
+    micro_batch: int
+
+    @property
+    def calls(self) -> float:
+        """Calls that make the whole."""
+        return self.batch / self.micro_batch
+
+
+class Worker:
+    """The end that asks.
+
+    Args:
+        name: Of the family.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def prepare(self, cell: Cell, limit: float) -> Ready:
+        """Build the model for a cell, in place of the one before, whose first call may take `limit` seconds."""
+        return self._ask("prepare", cell, limit=START + limit)
+
+    def call(self, limit: float) -> float:
+        """Run the cell's model once; return its seconds.
+
+        Raises:
+            CellError: ``too slow`` after `limit` seconds, which ends the process; or what went wrong in it.
+        """
+        return self._ask("call", limit=limit)
+
+    def rest(self) -> float:
+        """Seconds of the part of a step that comes once."""
+        return self._ask("rest", limit=START)
+
+    def cut(self, batch: int) -> str:
+        """Lay texts out in batches of so many; return what they run with. See `Throughput.cut`."""
+        return self._ask("cut", batch, limit=START)
+
+    def bound(self, allowed: int) -> None:
+        """Let the process take so many bytes more than it has, and no more."""
+        self._ask("bound", allowed, limit=START)
+
+    def memory(self, limit: float) -> dict[str, int | None]:
+        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward, or
+        None where the system does not tell."""
+        return self._ask("memory", limit=limit)
+
+    def parameters(self, recipe: str = "") -> int:
+        """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
+        return self._ask("parameters", recipe, limit=START)
+
+    def variables(self) -> dict[str, str | None]:
+        """The environment variables of `ALLOCATION` as its process has them."""
+        return self._ask("variables", limit=START)
+
+    def release(self) -> None:
+        """Drop the model."""
+        if self._process is not None:
+            with contextlib.suppress(CellError):
+                self._ask("release", limit=START)
+
+    def close(self) -> None:
+        """End the process: one that waits for a question leaves by itself, with what it holds given back."""
+        if self._process is not None:
+            if self._pipe is not None:
+                self._pipe.close()
+            self._process.join(ENDING)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
+
+    def _start(self) -> Connection:
+        here, there = multiprocessing.Pipe()
+        self._process = context(__name__, **ALLOCATION).Process(
+            target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
+        )
+        self._process.start()
+        there.close()
+        self._pipe = here
+        return here
+
+    def _ask(self, question: str, *arguments: Any, limit: float) -> Any:
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((question, arguments))
+            if not pipe.poll(limit):
+                self._kill()
+                seconds = limit if question == "call" else None
+                raise CellError("too slow", f"one {question} took more than {limit:g} s", seconds)
+            status, answer = pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
+        if status != "ok":
+            raise CellError(status, answer)
+        return answer
+
+    def _ended(self) -> CellError:
+        self._process.join()
+        code = self._process.exitcode
+        self._kill()
+        # Killing is the system's own answer to a process that takes too much.
+        return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
+
+
+def serve(pipe: Connection, name: str) -> None:
+    """The end that answers, in the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
+    logging.set_verbosity_error()
+    gc.freeze()  # what is imported need not be looked through each time a model is dropped
+    answers = Answers(name)
+    while True:
+        try:
+            question, arguments = pipe.recv()
+        except (EOFError, ConnectionError):  # the latter where an answer was never read
+            return
+        lost = False
+        try:
+            answer = ("ok", getattr(answers, question)(*arguments))
+        except Exception as error:
+            answer = (status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
+            # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
+            lost = is_of_gpu(error) or gpu_is_lost()
+            if not lost:
+                with contextlib.suppress(Exception):
+                    answers.release()
+        try:
+            pipe.send(answer)
+        except ConnectionError:  # whoever asked has ended
+            return
+        if lost:
+            return
+
+
+def status_of(error: Exception) -> str:
+    """Whether a model failed for want of memory."""
+    return "out of memory" if is_want_of_memory(error) else "failed"
+
+
+def is_of_gpu(error: Exception) -> bool:
+    """Whether a GPU's driver reported an error other than want of memory; torch and Triton have words of their own."""
+    words = ("CUDA error", "Triton Error [CUDA]")
+    return any(word in str(error) for word in words) and not is_want_of_memory(error)
+
+
+def gpu_is_lost() -> bool:
+    """Whether an error has left the GPU unusable to this process, as reading outside of its memory does."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return not is_want_of_memory(error)
+    return False
+
+
+class Answers:
+    """What the process can be asked; see `Worker`."""
+
+    def __init__(self, name: str) -> None:
+        self.family = FAMILIES[name]
+        self.task: Task | None = None
+
+    def prepare(self, cell: Cell) -> Ready:
+        self.release()
+        if cell.device == "cpu":  # a GPU's driver maps far more than it uses
+            limit_memory(free_memory())
+        self.task = make(self.family, cell)
+        return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
+
+    def call(self) -> float:
+        assert self.task is not None
+        return self.task()
+
+    def rest(self) -> float:
+        assert self.task is not None
+        return self.task.rest()
+
+    def cut(self, batch: int) -> str:
+        assert isinstance(self.task, Throughput)
+        return self.task.cut(batch)
+
+    def bound(self, allowed: int) -> None:
+        limit_memory(allowed)
+
+    def memory(self) -> dict[str, int | None]:
+        assert isinstance(self.task, Forward)
+        peak, grown = self.task.peak(), None
+        if self.task.device == "cpu" and forget_peak():
+            before = field_of(STATUS, "VmRSS")
+            self.task()
+            grown = field_of(STATUS, "VmHWM") - before
+        return {"peak": peak, "weights": self.task.weights(), "resident": grown}
+
+    def variables(self) -> dict[str, str | None]:
+        return {name: os.environ.get(name) for name in ALLOCATION}
+
+    def parameters(self, recipe: str) -> int:
+        from mabert.baselines.load import build
+
+        config = self.family.config_of(sizes_of(recipe, self.family)) if recipe else self.family.base_config()
+        with torch.device("meta"):
+            return build("classifier", config).num_parameters()
+
+    def release(self) -> None:
+        self.task = None
+        gc.collect()
+        trim()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

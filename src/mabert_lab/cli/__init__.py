@@ -1,0 +1,38 @@
+"""`mabert` with the lab's subcommands, and with the pictures that the lab draws of the library's results."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mabert import cli
+from mabert.writing import write_text
+from mabert_lab.cli.measure import add_bench, add_demo
+from mabert_lab.cli.report import add_report
+from mabert_lab.cli.study import add_study
+from mabert_lab.extra import lacking
+
+COMMANDS = (add_demo, add_bench, add_study, add_report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one subcommand of the library or the lab, see `mabert.cli.main`."""
+    return cli.main(arguments, COMMANDS, draw)
+
+
+def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Draws the page of a conversion and the losses of a pretraining, see `mabert.cli.command.Draw`."""
+    try:
+        if command == "convert":
+            from mabert_lab.report.conversion import render
+
+            write_text(folder / "conversion.html", render(result))
+            yield f"{folder / 'conversion.html'}: its figures"
+        elif command == "pretrain":
+            from mabert_lab.report.figures import on_paper
+            from mabert_lab.report.training import loss_chart, stage_ends
+
+            outcome = result["outcome"]
+            chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
+            write_text(folder / "loss.svg", on_paper(chart))
+    except ModuleNotFoundError as error:
+        yield lacking(error, "its figures")

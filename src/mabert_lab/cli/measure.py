@@ -1,0 +1,233 @@
+"""`mabert demo` and `mabert bench`: what comes out on this machine."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mabert.bounds import SECONDS, TOKENS, Range
+from mabert.cli.command import command, load_libraries, say, within
+from mabert.writing import write_text
+from mabert_lab.extra import of_the_lab
+
+
+def add_demo(commands: Any) -> None:
+    """The tour."""
+    added = command(
+        commands,
+        "demo",
+        run_demo,
+        "an encoder converted and asked, a small one pretrained: eight minutes",
+    )
+    added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
+    added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
+
+
+@of_the_lab
+def run_demo(options: argparse.Namespace) -> None:
+    """`mabert demo`."""
+    load_libraries()
+    from mabert_lab.demo.tour import demo
+
+    demo(options.output, options.text)
+
+
+def add_bench(commands: Any) -> None:
+    """Measurements."""
+    added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
+    added.add_argument(
+        "what",
+        choices=("ops", "models", "parts", "lengths", "throughput", "similarity", "retrieval", "report"),
+        help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
+        "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
+        "throughput: many texts by ModernBERT's protocol, each model at its best batch; "
+        "similarity: how well the vectors of models tell similar texts; "
+        "retrieval: how well they find long texts, beside BM25; "
+        "report: tables and figure of what `models` wrote, beside the paper's",
+    )
+    added.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="report: JSON files that `models` wrote; similarity, retrieval: model folders",
+    )
+    added.add_argument("--data", help="similarity: GLUE's folder [the hub's]; retrieval: documents, as for pretraining")
+    rivals = added.add_argument_group(
+        "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
+    )
+    rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
+    rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
+    rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
+    rivals.add_argument(
+        "--profile",
+        nargs="+",
+        metavar="NAME",
+        help="paper: as Table A2 has it; stock: rivals as transformers runs them; best [best]",
+    )
+    fast = "[bfloat16 where there are instructions for it]"
+    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16 float32 {fast}")
+    rivals.add_argument(
+        "--lengths",
+        nargs="+",
+        type=int,
+        action=within(TOKENS),
+        metavar="N",
+        help="tokens [128 ... 16384, on a GPU 65536]",
+    )
+    rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
+    rivals.add_argument(
+        "--limit",
+        type=float,
+        action=within(SECONDS),
+        help="seconds of a call, beyond which a model is too slow [150, 400]",
+    )
+    rivals.add_argument(
+        "--budget",
+        type=float,
+        action=within(Range(0, 10**6)),
+        help="seconds of a model's calls, three to five at least [20, 30, 40]",
+    )
+    rivals.add_argument(
+        "--times",
+        type=int,
+        action=within(Range(1, 10**6)),
+        metavar="N",
+        help="throughput: times as many texts as a CPU gets [1]",
+    )
+    uneven = added.add_argument_group("lengths")
+    uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
+    uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
+    added.add_argument("--quick", action="store_true", help="see that everything runs; no numbers to quote")
+    added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
+
+
+@of_the_lab
+def run_bench(options: argparse.Namespace) -> None:
+    """`mabert bench`."""
+    output = Path(options.output)
+    check_bench(options)
+    if options.what == "report":
+        say(f"{report_on(options.files, output)}: tables and figures")
+        return
+    load_libraries()
+    if options.what == "similarity":
+        from mabert_lab.bench import similarity
+
+        for name, told in similarity.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
+            say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
+        return
+    if options.what == "retrieval":
+        from mabert_lab.bench import retrieval
+
+        retrieval.run(options.files, options.data, output)
+        return
+    from mabert_lab.bench import lengths, models, operators, parts, throughput
+
+    if options.what == "lengths":
+        asked: dict[str, Any] = {"dtype": options.dtype[0]} if options.dtype else {}
+        if options.models is not None:
+            asked["rivals"] = [name for name in options.models if name != "mabert"]
+        if options.budget is not None:
+            asked["budget"] = options.budget
+        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer), **asked)
+    elif options.what == "models":
+        models.run(plan_of(options), options.quick, output)
+    elif options.what == "throughput":
+        plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
+        times = 1 if options.times is None else options.times
+        throughput.run(plan.models, plan.dtypes[0], options.quick, output, plan.device, times, protocol=how)
+    else:
+        {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
+
+
+def check_bench(options: argparse.Namespace) -> None:
+    """Refuses what the measurement that is asked for would not look at.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    takers = {
+        "files": ("report", "similarity", "retrieval"),
+        "data": ("similarity", "retrieval"),
+        "models": ("models", "throughput", "lengths"),
+        "recipe": ("models",),
+        "measure": ("models",),
+        "profile": ("models",),
+        "dtype": ("models", "throughput", "lengths"),
+        "lengths": ("models",),
+        "device": ("models", "throughput"),
+        "limit": ("models", "throughput"),
+        "budget": ("models", "throughput", "lengths"),
+        "times": ("throughput",),
+        "texts": ("lengths",),
+    }
+    for name, commands in takers.items():
+        if getattr(options, name) not in (None, []) and options.what not in commands:
+            raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
+    if options.quick and options.recipe is not None:
+        raise ValueError("recipe is not looked at with --quick, which has small models of its own")
+    if options.quick and options.what in ("report", "similarity", "retrieval"):
+        raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
+    if options.what in ("similarity", "retrieval") and not options.files:
+        raise ValueError(f"bench {options.what} has no model; name one folder or several")
+    if options.what == "retrieval" and options.data is None:
+        raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
+    for name in ("limit", "budget", "times"):
+        if options.quick and getattr(options, name) is not None:
+            raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
+    if options.what in ("throughput", "lengths") and len(options.dtype or ()) > 1:
+        raise ValueError(f"bench {options.what} takes one dtype at a time; {' '.join(options.dtype)} are given")
+
+
+def plan_of(options: argparse.Namespace) -> Any:
+    """What `bench models` is to measure."""
+    from mabert_lab.bench.models import GPU_LENGTHS, LENGTHS, Plan
+    from mabert_lab.bench.turns import Protocol
+
+    asked = {
+        "models": options.models,
+        "measures": options.measure,
+        "profiles": options.profile,
+        "dtypes": options.dtype,
+        "recipe": options.recipe,
+        "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
+        "protocol": Protocol(**protocol_of(options)),
+    }
+    return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
+
+
+def protocol_of(options: argparse.Namespace) -> dict[str, float]:
+    """What is asked of the times of calls."""
+    return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
+
+
+def report_on(files: list[str], output: Path) -> Path:
+    """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
+    from mabert_lab.report.document import Drawing, as_markdown
+    from mabert_lab.report.efficiency.report import efficiency_document
+    from mabert_lab.report.efficiency.results import load_results
+    from mabert_lab.report.figures import on_paper
+
+    document = efficiency_document(load_results([Path(file) for file in files]))
+    output.mkdir(parents=True, exist_ok=True)
+    for drawing in document:
+        if isinstance(drawing, Drawing):
+            write_text(output / f"{drawing.name}.svg", on_paper(drawing.svg))
+    tables = output / "efficiency.md"
+    write_text(tables, "\n".join(as_markdown(part, PurePosixPath()) for part in document))
+    return tables
+
+
+def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
+    """Tokens of each text of each file, [CLS] and [SEP] included."""
+    from mabert.data.tokenizer import load_tokenizer
+    from mabert.infer.texts import read_texts
+
+    found = {}
+    for pair in named:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file):
+            raise ValueError(f"--texts is {pair!r}; it must be NAME=FILE, such as imdb=reviews.jsonl")
+        counts = load_tokenizer(tokenizer)(read_texts(file), return_length=True)["length"]
+        found[name] = [int(count) for count in counts]
+    return found

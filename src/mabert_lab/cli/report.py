@@ -1,0 +1,34 @@
+"""`mabert report`: what was measured, beside the paper, on one page."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mabert.cli.command import command, say
+from mabert_lab.extra import of_the_lab
+
+
+def add_report(commands: Any) -> None:
+    """The report."""
+    added = command(
+        commands, "report", run_report, "studies and measurements beside the paper's tables, claim by claim"
+    )
+    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to look through")
+    added.add_argument(
+        "-o", "--output", default="report.html", help="page; .md and a folder go beside it [%(default)s]"
+    )
+
+
+@of_the_lab
+def run_report(options: argparse.Namespace) -> None:
+    """`mabert report`."""
+    from mabert_lab.report.sources import find
+    from mabert_lab.report.whole import write_report
+
+    found = find(options.paths)
+    page, text, *others = write_report(found, Path(options.output))
+    for reason in found.left_out:
+        say(f"left out: {reason}")
+    say(f"{page}: the report")
+    say(f"{text}: the same as Markdown")
+    say(f"{page.with_suffix('')}: {len(others)} files, each table as .csv, .tex and .md, each figure as .svg")

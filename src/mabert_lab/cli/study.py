@@ -1,0 +1,210 @@
+"""`mabert study`: questions about the model, answered by many runs of it."""
+
+import argparse
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mabert.bounds import COUNT, Range
+from mabert.cli.command import command, complain, load_libraries, quoted, say, within
+from mabert.cli.train import GLUE, seed_list
+from mabert.writing import write_text
+from mabert_lab.extra import of_the_lab
+
+GRIDS = {
+    "pattern": "schedules of Mamba and Transformer layers",
+    "components": "padding-safe masking and mask-aware pooling, with and without",
+    "pooling": "the four poolings",
+    "budget": "models over shares of the pretraining steps",
+    "baselines": "MaBERT beside its rivals",
+}
+
+
+def add_study(commands: Any) -> None:
+    """Studies."""
+    text = "drift, pattern, components, pooling, budget, baselines, or a grid of your own"
+    studies = commands.add_parser("study", help=text, description=text).add_subparsers(required=True, metavar="STUDY")
+    add_drift(studies)
+    for name, about in GRIDS.items():
+        added = command(studies, name, run_grid, about)
+        added.set_defaults(study=name)
+        add_grid_options(added)
+    added = command(studies, "grid", run_grid, "a study from a YAML file of your own")
+    added.add_argument("study", metavar="FILE", help="fields as in recipes/studies/pattern.yaml")
+    add_grid_options(added)
+
+
+def add_drift(studies: Any) -> None:
+    """The study of padding."""
+    added = command(studies, "drift", run_drift, "how far padding moves a text's vector, by masking")
+    added.add_argument("model", help="model folder or hub name")
+    source = added.add_argument_group("texts: the CoLA dev set, or your own")
+    source.add_argument("--data", help=f"GLUE folder in the official layout [{GLUE}]")
+    source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
+    source.add_argument("--text-column", help="where a table has the text [text]")
+    source.add_argument(
+        "--limit", type=int, action=within(COUNT), default=32, help="texts at most, spread over the file [%(default)s]"
+    )
+    added.add_argument("-o", "--output", default="drift", help="folder for JSON, figure and table [%(default)s]")
+
+
+def add_grid_options(added: argparse.ArgumentParser) -> None:
+    """What all grids take."""
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the scale's")
+    added.add_argument("--scale", default="tiny", help="tiny, mini, small, paper, or a YAML file [%(default)s]")
+    added.add_argument("--text", nargs="+", metavar="SOURCE", help="to pretrain on [the scale's]")
+    added.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
+    added.add_argument("--seeds", type=seed_list, help="of fine-tuning [the scale's, 0-4]")
+    added.add_argument("--from-mnli", action="store_true", help="MRPC, RTE and STS-B start from the MNLI model")
+    added.add_argument(
+        "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
+    )
+    added.add_argument("--dry-run", action="store_true", help="print the cells and what is left of them, run none")
+    where = added.add_argument_group("where it runs")
+    where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
+    where.add_argument("--jobs", type=int, action=within(Range(1, 10_000)), help="runners to send [1]")
+    where.add_argument(
+        "--job-options", nargs="+", default=[], metavar="NAME=VALUE", help="submitit's, such as timeout_min=600"
+    )
+
+
+@of_the_lab
+def run_grid(options: argparse.Namespace) -> None:
+    """`mabert study pattern` and its like."""
+    from mabert.processes import import_ahead
+    from mabert_lab.study.grid import SCALES, check_reach, find, label_of, load_scale, load_study
+
+    check_grid(options)
+    find(options.scale, "scales", SCALES)
+    study = load_study(options.study)
+    if not (options.dry_run or options.cluster):
+        import_ahead("mabert_lab.study.work")  # as much again as this process imports, and by its side
+    load_libraries()
+    from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
+
+    fields = list(options.fields)
+    if options.text:
+        fields.append(f"pretrain.data.sources=[{', '.join(map(quoted, options.text))}]")
+    if options.seeds:
+        fields.append(f"seeds={options.seeds}")
+    if options.from_mnli:
+        fields.append("from_mnli=true")
+    root, scale = Path(options.output), load_scale(options.scale, fields)
+    check_reach(study, scale, fields)
+    # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
+    plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
+    if unshared := at_another_precision(plan, root):
+        complain(unshared)
+    if options.cluster and not options.dry_run:
+        send_runners(options, fields, root)
+        return
+    if slow := emulated_precision(plan, root):
+        complain(slow)
+    if options.dry_run:
+        from rich.console import Console
+
+        from mabert_lab.study.progress import show_plan
+
+        show_plan(plan, root, Console())
+        return
+    run_plan(plan, root)
+
+
+def check_grid(options: argparse.Namespace) -> None:
+    """Refuses options that cannot be, or would not be looked at.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    for name in ("jobs", "job_options"):
+        if getattr(options, name) not in (None, []) and options.cluster is None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
+
+
+def run_plan(plan: Any, root: Path) -> None:
+    """Runs the cells, and says what came of them."""
+    from mabert_lab.study.progress import StudyProgress
+    from mabert_lab.study.results import results_file, write_results
+    from mabert_lab.study.runner import Runner
+
+    with StudyProgress(plan, root) as progress:
+        runner = Runner(plan, root, progress)
+        runner.finished = lambda: write_results(plan, root, runner.states)
+        try:
+            states = runner.run()
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
+        finally:
+            failed = [
+                f"{plan.cells[name].title}: {each.reason}"
+                for name, each in runner.states.items()
+                if each.state in ("failed", "blocked")
+            ]
+            for line in failed:
+                complain(line)
+    done = sum(status.state == "done" for status in states.values())
+    say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
+    if failed:
+        raise ValueError(f"{len(failed)} cells gave no result; the same command tries them again")
+
+
+def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> None:
+    """Sends runners of the same study to a cluster; waits for them where the cluster is this machine."""
+    from mabert.train.fields import with_overrides
+    from mabert_lab.study.cluster import send
+
+    study = ["grid", options.study] if options.study not in GRIDS else [options.study]
+    words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
+    words += fields
+    chosen, runners = with_overrides({}, options.job_options), 1 if options.jobs is None else options.jobs
+    root.mkdir(parents=True, exist_ok=True)
+    jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, runners, chosen)
+    say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")
+    if options.cluster == "local":
+        ended = [job.exception() for job in jobs]
+        failed = [f"runner {job.job_id}" for job, error in zip(jobs, ended, strict=True) if error is not None]
+        if failed:
+            raise ValueError(f"{', '.join(failed)} failed; see {root / 'cluster'}")
+
+
+@of_the_lab
+def run_drift(options: argparse.Namespace) -> None:
+    """`mabert study drift`."""
+    from mabert.folders import config_fields
+    from mabert.places import place_of
+
+    if options.texts is not None and options.data is not None:
+        raise ValueError("--data goes with the CoLA dev set, not with --texts")
+    if options.texts is None and options.text_column is not None:
+        raise ValueError("--text-column goes with --texts, which is not given")
+    place = place_of(options.model)
+    config_fields(place)
+    load_libraries()
+    from mabert.data.glue import load_glue
+    from mabert.infer.load import load_for_use
+    from mabert.infer.texts import read_texts
+    from mabert.model.load import load_config
+    from mabert_lab.bench.results import path_of, write
+    from mabert_lab.report.document import as_markdown
+    from mabert_lab.report.drift import drift_chart, drift_grids, truth_grids
+    from mabert_lab.report.figures import on_paper
+    from mabert_lab.study.drift import drift
+
+    data = GLUE if options.data is None else options.data
+    load_config(place)  # the masks that are compared are MaBERT's
+    loaded = load_for_use("encoder", place)
+    if options.texts is None:
+        texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])
+    else:
+        texts = read_texts(options.texts, options.text_column)
+    encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
+    result = drift(loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
+    result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
+    folder = Path(options.output)
+    written = write(result, folder, "drift")
+    write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
+    tables = [*truth_grids(result, "drift"), *drift_grids(result, "drift")]
+    write_text(
+        path_of(result, folder, "drift", ".md"), "\n".join(as_markdown(each, PurePosixPath()) for each in tables)
+    )
+    say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -1,0 +1,198 @@
+"""How far padding moves a text's vector, in every regime of masking: the paper's two cosine-distance figures.
+
+A text is run alone, and again with P positions of padding; the distance of the two vectors is what padding did. The
+figures are labelled cola_cosdist_padlen and cola_cosdist_decomp in the paper. It measures "the final-layer [CLS]
+embedding" and "the mean of non-padding token embeddings"; which side the padding is on, and whether attention looks at
+it, it does not say, so both are done.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from mabert.infer.answers import progress_over
+from mabert.model import MaBertConfig, MaBertModel
+from mabert.model.pooling import first_token, mean_of_tokens
+from mabert_lab.bench.results import measured_on
+
+MASKINGS = ("none", "pre", "post", "pre+post", "exact", "unpadded")
+SIDES = ("right", "left")
+ATTENTIONS = ("masked", "unmasked")
+DIRECTIONS = ("forward", "backward", "bidirectional")
+CONV_MODES = ("causal", "centered")
+LENGTHS = (0, 8, 32, 128, 512, 1024)
+VECTORS = {"cls": first_token, "mean": mean_of_tokens}
+
+_OPEN = "sdpa_without_mask"
+_TOKENS = 16384  # of a batch, padding included
+
+
+@dataclass(frozen=True)
+class Regime:
+    """One way to run a padded text.
+
+    Attributes:
+        weights: ``trained``, the model's own; or ``random``, as initialised.
+        direction: Of the scan.
+        conv: ``causal`` or ``centered``.
+        side: Of the padding.
+        attention: ``masked``, or ``unmasked``: attention looks at padding too.
+        masking: ``none | pre | post | pre+post | exact`` of padding-safe masking, or ``unpadded``.
+    """
+
+    weights: str
+    direction: str
+    conv: str
+    side: str
+    attention: str
+    masking: str
+
+
+def drift(
+    model: MaBertModel,
+    texts: Sequence[Sequence[int]],
+    pad_id: int,
+    lengths: Sequence[int] = LENGTHS,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Measure the drift of texts under padding, in every regime.
+
+    The trained weights are run in the direction and convolution mode that they were trained for; random weights of the
+    same sizes in all of them.
+
+    Args:
+        model: The trained encoder.
+        texts: Token ids of each text, with [CLS] and [SEP].
+        pad_id: What padding holds.
+        lengths: Padded positions beside each text.
+        progress: Whether to show a bar.
+
+    Returns:
+        ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
+        and under ``cls`` and ``mean`` the mean cosine distance at each length.
+
+    Raises:
+        ValueError: There are no texts.
+    """
+    if not texts:
+        raise ValueError("there are no texts to pad")
+    groups = _by_length(texts)
+    rows = []
+    builds = 1 + len(DIRECTIONS) * len(CONV_MODES)
+    with progress_over("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), progress) as advance:
+        for weights, built in _builds(model):
+            with torch.inference_mode():
+                alone = [_vectors(built, ids, None) for ids in groups]
+                for regime in _regimes(weights, built.config):
+                    rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
+                    advance(1)
+    return {
+        "kind": "drift",
+        "environment": measured_on(),
+        "config": model.config.to_diff_dict(),
+        "texts": len(texts),
+        "lengths": list(lengths),
+        "rows": rows,
+    }
+
+
+def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Batch texts of the same length, so that all padding of a batch is the one under study."""
+    groups: dict[int, list[Sequence[int]]] = defaultdict(list)
+    for text in texts:
+        groups[len(text)].append(text)
+    return [torch.tensor(group) for _, group in sorted(groups.items())]
+
+
+def _builds(model: MaBertModel) -> Iterator[tuple[str, MaBertModel]]:
+    """Give the trained model, then one with random weights for each direction and convolution mode."""
+    yield "trained", _copy(model.config, model.config.ssm_direction, model.config.ssm_conv_mode, model)
+    for direction in DIRECTIONS:
+        for conv in CONV_MODES:
+            yield "random", _copy(model.config, direction, conv, None)
+
+
+def _copy(config: MaBertConfig, direction: str, conv: str, weights: nn.Module | None) -> MaBertModel:
+    fields = config.to_dict() | {"ssm_direction": direction, "ssm_conv_mode": conv}
+    torch.manual_seed(0)
+    built = MaBertModel(MaBertConfig(**fields)).eval()
+    if weights is not None:
+        built.load_state_dict(weights.state_dict())
+    return built
+
+
+def _regimes(weights: str, config: MaBertConfig) -> Iterator[Regime]:
+    for side in SIDES:
+        for attention in ATTENTIONS:
+            for masking in MASKINGS:
+                yield Regime(weights, config.ssm_direction, config.ssm_conv_mode, side, attention, masking)
+
+
+def _set_up(model: MaBertModel, regime: Regime) -> None:
+    unpadded = regime.masking == "unpadded"
+    model.config.padding_safe_masking = "exact" if unpadded else regime.masking
+    model.config.unpad = "auto" if unpadded else "never"
+    model.config._attn_implementation = "sdpa" if regime.attention == "masked" else _OPEN
+
+
+def _curves(
+    model: MaBertModel, regime: Regime, groups: list[Tensor], alone: list[dict[str, Tensor]], pad_id: int, lengths: Any
+) -> dict[str, list[float]]:
+    _set_up(model, regime)
+    curves: dict[str, list[float]] = {name: [] for name in VECTORS}
+    for length in lengths:
+        distances: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
+        for ids, reference in zip(groups, alone, strict=True):
+            padded, mask = _pad(ids, length, regime.side, pad_id)
+            vectors = _vectors(model, padded, mask)
+            for name in VECTORS:
+                distances[name].append(cosine_distance(vectors[name], reference[name]))
+        for name in VECTORS:
+            curves[name].append(torch.cat(distances[name]).mean().item())
+    return curves
+
+
+def _pad(ids: Tensor, length: int, side: str, pad_id: int) -> tuple[Tensor, Tensor]:
+    padding = ids.new_full((len(ids), length), pad_id)
+    parts, marks = [ids, padding], [torch.ones_like(ids), torch.zeros_like(padding)]
+    order = slice(None) if side == "right" else slice(None, None, -1)
+    return torch.cat(parts[order], dim=1), torch.cat(marks[order], dim=1)
+
+
+def _vectors(model: MaBertModel, ids: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """Run texts of one length; return each kind of vector, (texts, D)."""
+    at_once = max(1, _TOKENS // ids.shape[1])
+    masks = [None] * len(ids.split(at_once)) if mask is None else mask.split(at_once)
+    found: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
+    for rows, valid in zip(ids.split(at_once), masks, strict=True):
+        hidden = model(rows, valid).last_hidden_state
+        for name, pool in VECTORS.items():
+            found[name].append(pool(hidden, None if valid is None else valid != 0))
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Return 1 - cos of each pair of rows, float64 ``(rows,)``, as half the squared distance of the unit vectors.
+
+    The plain form would lose everything below 1e-16 of 1, and is where the noise of equal vectors comes from.
+    """
+    units = [nn.functional.normalize(x.double(), dim=-1) for x in (a, b)]
+    return (units[0] - units[1]).square().sum(dim=-1) / 2
+
+
+def _attend_without_mask(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Any, **options: Any) -> Any:
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, None, **options)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    return None
+
+
+ALL_ATTENTION_FUNCTIONS.register(_OPEN, _attend_without_mask)
+AttentionMaskInterface.register(_OPEN, _no_mask)

@@ -1,0 +1,272 @@
+"""Studies as data: which arms are compared and at which budgets; and scales: how large models, runs and tasks are.
+
+A study is a YAML file of the fields of `Study`, a scale one of those of `Scale`; those that come with the package lie
+in `recipes/studies` and `recipes/scales`.
+"""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mabert.data.files import check_can_read_twice
+from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
+from mabert_lab.study.tasks import StudyTask
+
+logger = logging.getLogger(__name__)
+
+STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
+SCALES = ("tiny", "mini", "small", "paper")
+WORDS = ("title", "note")
+"""Fields of a study that say something of it and change nothing."""
+
+
+@dataclass
+class Arm:
+    """One of the things that a study compares.
+
+    Attributes:
+        paper: Its row in the paper's table, see `mabert_lab.report.paper`; None where the paper has none.
+        pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), in place of the
+            scale's.
+        finetune: Fields of the fine-tuning recipe, in place of scale's and task's.
+    """
+
+    paper: str | None = None
+    pretrain: dict[str, Any] = field(default_factory=dict)
+    finetune: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Study:
+    """What is compared.
+
+    Attributes:
+        title: In a few words.
+        arms: By name, in the order of the tables.
+        reference: The arm that the others are compared with.
+        label: Of the paper's table of the same question, by which the report sets rows and claims beside it; None where
+            the paper has none.
+        note: What a reader must know to read the numbers.
+        budgets: Shares of the scale's steps, `10%`; each is a pretraining of its own.
+        finetune: Fields of the fine-tuning recipe of all arms, in place of scale's and task's.
+    """
+
+    title: str
+    arms: dict[str, Any]
+    reference: str
+    label: str | None = None
+    note: str = ""
+    budgets: list[Any] = field(default_factory=lambda: ["100%"])
+    finetune: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("arms is empty; a study compares at least one")
+        for name in self.arms:
+            if not isinstance(name, str):
+                raise ValueError(f"arms names {name!r}; it must be text: write {str(name)!r} in quotes")
+        self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
+        check(FinetuneRecipe, self.finetune, "finetune")
+        for name, arm in self.arms.items():
+            # Which fields a model has is told by the architecture, and that may be the scale's to say.
+            whole = {key: value for key, value in nested(arm.pretrain).items() if key != "model"}
+            check(PretrainRecipe, whole, f"arms.{name}.pretrain")
+            check(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
+            arm.finetune = {**self.finetune, **arm.finetune}
+        if self.reference not in self.arms:
+            raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
+        self.budgets = budgets_of(self.budgets, "budgets")
+
+
+@dataclass
+class Scale:
+    """How large everything is.
+
+    Attributes:
+        recipe: Name or file of a pretraining recipe (`mabert.train.recipe`), whose steps are the full budget.
+        pretrain: Nested fields of a recipe, in place of that one's.
+        finetune: Fields of `FinetuneRecipe`.
+        tasks: By name; GLUE's own need no more than their name, see `mabert_lab.study.tasks`.
+        seeds: Of fine-tuning.
+        budgets: By study, in place of its own: where a tenth of few steps would teach nothing.
+        tokenizers: By family, in place of its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
+        from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
+    """
+
+    recipe: str | None = None
+    pretrain: dict[str, Any] = field(default_factory=dict)
+    finetune: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    budgets: dict[str, Any] = field(default_factory=dict)
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+    from_mnli: bool = False
+
+    def __post_init__(self) -> None:
+        if self.recipe is not None:
+            self.pretrain = merged(read_yaml(find_recipe(self.recipe)), self.pretrain)
+            self.recipe = None
+        build(PretrainRecipe, self.pretrain, "pretrain")
+        build(FinetuneRecipe, self.finetune, "finetune")
+        self.tasks = {name: StudyTask.of(name, content) for name, content in self.tasks.items()}
+        if not self.tasks:
+            raise ValueError("tasks is empty; a study measures on at least one")
+        check_seeds(self.seeds)
+        if self.tokenizers:
+            from mabert.baselines.registry import family_named  # with torch and transformers
+        for family, tokenizer in self.tokenizers.items():
+            try:
+                family_named(family)
+            except ValueError as error:
+                raise ValueError(f"tokenizers: {error}") from error
+            convert(str | None, tokenizer, f"tokenizers.{family}")
+        for study, budgets in self.budgets.items():
+            if study not in STUDIES:
+                raise ValueError(f"budgets names {study!r}; there are {', '.join(STUDIES)}")
+            self.budgets[study] = budgets_of(budgets, f"budgets.{study}")
+
+    def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
+        """The pretraining of an arm at a share of the steps."""
+        content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
+        return build(PretrainRecipe, merged(content, nested(arm.pretrain)), "").at_budget(budget)
+
+    def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
+        """The fine-tuning of an arm on a task."""
+        # One rate for all arms, whatever their width, unless the scale or an arm names others.
+        fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
+        return build(FinetuneRecipe, fields, "finetune")
+
+
+def load_study(name: str | Path) -> Study:
+    """Reads a study.
+
+    Args:
+        name: One of `STUDIES`, or a YAML file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: For a field that does not exist, a value of another type, or a table or row that the paper has not.
+    """
+    study = build(Study, read_yaml(find(name, "studies", STUDIES)), "")
+    if name not in STUDIES:
+        check_in_paper(study)
+    return study
+
+
+def check_in_paper(study: Study) -> None:
+    """Refuses a table and rows that are not among those of the package's studies, by which the report goes.
+
+    Raises:
+        ValueError: Naming the field, the value and what there is.
+    """
+    rows: dict[str | None, set[str | None]] = {None: set()}
+    for name in STUDIES:
+        known = load_study(name)
+        rows.setdefault(known.label, set()).update(arm.paper for arm in known.arms.values() if arm.paper)
+    labels = ", ".join(sorted(filter(None, rows)))
+    if study.label not in rows:
+        raise ValueError(f"label is {study.label!r}; those that rows can stand beside are {labels}")
+    for name, arm in study.arms.items():
+        if arm.paper is not None and arm.paper not in rows[study.label]:
+            there = f"the rows of {study.label} are {', '.join(sorted(rows[study.label]))}"
+            none = "without a label of the paper's table there is no row to stand beside"
+            raise ValueError(f"arms.{name}.paper is {arm.paper!r}; {there if study.label else none}")
+        twins = [other for other, of in study.arms.items() if arm.paper is not None and of.paper == arm.paper]
+        if len(twins) > 1:
+            raise ValueError(f"the arms {' and '.join(twins)} all stand beside the paper's {arm.paper}; one may")
+
+
+def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
+    """Reads a scale.
+
+    Args:
+        name: One of `SCALES`, or a YAML file.
+        overrides: `section.field=value` in YAML, such as `pretrain.training.steps=100` or `seeds=[0,1]`.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: For a field that does not exist or a value of another type.
+    """
+    return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
+
+
+def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
+    """Refuses fine-tuning fields that were given for the whole scale and reach no fine-tuning, since each task or each
+    arm has its own; says which tasks keep theirs where others do not.
+
+    Args:
+        study: Whose arms are fine-tuned.
+        scale: With the overrides.
+        overrides: As `load_scale` took them.
+
+    Raises:
+        ValueError: Naming the field and where it is to be set instead.
+    """
+    given = with_overrides({}, overrides).get("finetune")
+    for name in given if isinstance(given, dict) else ():
+        keep = [task for task, about in scale.tasks.items() if name in about.finetune]
+        fields = ", ".join(f"tasks.{task}.finetune.{name}" for task in keep)
+        if all(name in arm.finetune for arm in study.arms.values()):
+            raise ValueError(f"finetune.{name} would change nothing: every arm of the study has its own")
+        if len(keep) == len(scale.tasks):
+            raise ValueError(f"finetune.{name} would change nothing: every task of the scale has its own; set {fields}")
+        if keep:
+            logger.warning("finetune.%s does not change the tasks that have their own: %s", name, fields)
+
+
+def label_of(study: str | Path) -> str:
+    """What tables and files call a study: its name; with a few digits more where it is a file of one's own.
+
+    The digits stand for what is compared, so that other words in title and note leave them as they are.
+    """
+    path = find(study, "studies", STUDIES)
+    if path != Path(study):
+        return str(study)
+    compared = {name: value for name, value in read_yaml(path).items() if name not in WORDS}
+    return f"{path.stem}-{hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()[:4]}"
+
+
+def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
+    """A file by its path, or one of the package's by its name."""
+    if Path(name).exists() and not Path(name).is_dir():
+        check_can_read_twice(Path(name))
+        return Path(name)
+    if str(name) in known:
+        places = [place / folder / f"{name}.yaml" for place in recipe_folders()]
+        return next(place for place in places if place.is_file())
+    raise FileNotFoundError(f"no file {str(name)!r}, nor one of {', '.join(known)}")
+
+
+def nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields by dotted name as sections."""
+    content: dict[str, Any] = {}
+    for name, value in fields.items():
+        changes: dict[str, Any] = {}
+        set_field(changes, name.split("."), value)
+        content = merged(content, changes)
+    return content
+
+
+def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested values with others in their place."""
+    both = dict(content)
+    for name, value in changes.items():
+        old = both.get(name)
+        both[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
+
+
+def budgets_of(given: Any, name: str) -> list[float]:
+    """Budgets as shares of the steps.
+
+    Raises:
+        ValueError: There is none, one that is no share, or one twice.
+    """
+    budgets = [share_of(budget, name) for budget in convert(list[Any], given, name)]
+    if not budgets or len(set(budgets)) < len(budgets):
+        raise ValueError(f"{name} is {given!r}; one budget at least, and none twice, is needed")
+    return budgets

@@ -1,0 +1,358 @@
+"""Lays a study out as cells, which arms and studies share where they are the same."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+from mabert.baselines.load import build as build_model
+from mabert.baselines.registry import family_named
+from mabert.data.build import FORMAT as TOKENS
+from mabert.data.corpus import identities
+from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.environment import fast_dtype
+from mabert.model import MaBertConfig
+from mabert.model.config import make_config
+from mabert.precision import resolve_precision
+from mabert.train.classifier import epochs_of
+from mabert.train.finetune import longest_input
+from mabert.train.pretrain import FREE, model_config
+from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
+from mabert.train.vocabulary import find_tokenizer
+from mabert.writing import locked, whole_folder
+from mabert_lab.study.cells import Cell, CellFiles
+from mabert_lab.study.grid import Arm, Scale, Study
+from mabert_lab.study.tasks import FROM_MNLI, MNLI, LoadedTask
+
+FORMAT = 2
+"""Raised when the same cell would give another result."""
+
+CUT = tuple(name for name in FREE if name != "training.eval_windows")
+"""How the work is cut, which does not change what is learnt; where there is dropout, its draws follow the cut."""
+
+UNLEARNT = ("transformers_version", "unpad")
+"""Of a model's configuration, what has no say in its weights."""
+
+OF_MABERT = ("pooling", "padding_safe_masking")
+"""What fine-tuning may set in place of the pretrained model's own."""
+
+TOKENIZERS = "tokenizers"
+"""Folder of the tokenizers that were found or trained for a study."""
+
+
+@dataclass
+class Row:
+    """An arm at a budget: its pretraining, and its fine-tunings by task."""
+
+    arm: str
+    budget: float
+    pretraining: str
+    finetunings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """A study, laid out.
+
+    Attributes:
+        name: The study's.
+        scale_name: The scale's, with digits that stand for all that determines the results, so that a study of other
+            text, tasks or settings is known for another.
+        study: What is compared.
+        scale: How large everything is.
+        tasks: By name, with their examples.
+        rows: In the order of the tables.
+        cells: By name, each before those that start from it.
+    """
+
+    name: str
+    scale_name: str
+    study: Study
+    scale: Scale
+    tasks: dict[str, LoadedTask]
+    rows: list[Row] = field(default_factory=list)
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+
+class Planner:
+    """Lays a study out as cells.
+
+    Args:
+        root: Folder that all studies and runners share.
+        scale: How large everything is.
+        data: Folder of the tasks' data, or `hub:NAME`.
+    """
+
+    def __init__(self, root: Path, scale: Scale, data: str) -> None:
+        self.root = root
+        self.scale = scale
+        self.tasks = {name: task.load(data) for name, task in scale.tasks.items()}
+        self.digests = {name: task.digest() for name, task in self.tasks.items()}
+        self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        self.models: dict[str, tuple[PreTrainedConfig, PreTrainedTokenizerFast]] = {}
+
+    def plan(self, name: str, scale_name: str, study: Study) -> Plan:
+        """The cells of a study, which is at a scale of that name."""
+        plan = Plan(name, scale_name, study, self.scale, self.tasks)
+        budgets = self.scale.budgets.get(name, study.budgets)
+        for budget in budgets:
+            for title, arm in study.arms.items():
+                at_budget = f"{title}, {100 * budget:g}%"
+                pretraining = self.pretraining(at_budget, arm, budget)
+                plan.cells.setdefault(pretraining.name, pretraining)
+                row = Row(title, budget, pretraining.name)
+                plan.rows.append(row)
+                which = at_budget if len(budgets) > 1 else title
+                for task, cell in self.finetunings(which, arm, pretraining).items():
+                    plan.cells.setdefault(cell.name, cell)
+                    row.finetunings[task] = cell.name
+        laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
+        plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
+        return plan
+
+    def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
+        """The pretraining of an arm."""
+        try:
+            recipe = self.scale.pretraining(arm, budget)
+        except ValueError as error:
+            raise ValueError(f"the pretraining of {title}: {error}") from error
+        if recipe.start_from is not None:
+            raise ValueError(
+                f"pretrain.start_from is {recipe.start_from!r}; cells begin with random weights, since a path says "
+                "nothing of the weights there"
+            )
+        if not recipe.data.sources:
+            raise ValueError("the study names no text; give --text files, folders or hub data sets")
+        recipe.data.cache = recipe.data.cache or str(self.root.resolve() / "cache")
+        folder, tokenizer = self.tokenizer(recipe)
+        recipe = dataclasses.replace(recipe, tokenizer=str(folder.resolve()))
+        config = model_config(recipe, tokenizer)
+        content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
+        content["model"] = without(config.to_dict(), UNLEARNT)
+        content["training"]["precision"] = resolve_precision(recipe.training.precision)
+        about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
+        lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
+        cell = Cell(
+            {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
+            {"recipe": placed(as_mapping(recipe))},
+            f"pretrain {title}",
+            steps=recipe.training.steps,
+            tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
+            parameters=parameters_of(config),
+        )
+        self.models[cell.name] = config, tokenizer
+        return cell
+
+    def finetunings(self, title: str, arm: Arm, pretraining: Cell) -> dict[str, Cell]:
+        """The fine-tunings of an arm, by task; MNLI first where others start from it."""
+        names = sorted(self.tasks, key=lambda name: name != MNLI) if self.scale.from_mnli else list(self.tasks)
+        if self.scale.from_mnli and MNLI not in names:
+            raise ValueError("from_mnli is set, and mnli is not among the tasks")
+        cells: dict[str, Cell] = {}
+        for name in names:
+            start: Cell = pretraining
+            if self.scale.from_mnli and name in FROM_MNLI:
+                start = cells[MNLI]
+            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining)
+        return cells
+
+    def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
+        """Pooling and masking, those of the pretrained model where the recipe leaves them."""
+        model = pretraining.content["recipe"]["model"]
+        return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
+
+    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell) -> Cell:
+        """The fine-tuning of a model on a task, under all seeds.
+
+        Raises:
+            ValueError: The model cannot be fine-tuned so, which is told here and not after its pretraining.
+        """
+        recipe = self.scale.finetuning(arm, task.asked)
+        try:
+            check_fits(recipe, *self.models[pretraining.name])
+        except ValueError as error:
+            raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
+        place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
+        epochs = epochs_of(recipe, task.task)
+        content = {
+            "format": FORMAT,
+            "kind": "finetuning",
+            "start": [start.name, place],
+            "task": task.task.name,
+            "data": self.digests[task.task.name],
+            "recipe": {
+                **dataclasses.asdict(recipe),
+                "epochs": epochs,
+                "precision": resolve_precision(recipe.precision),
+                **self.own(pretraining, recipe),
+            },
+        }
+        if len(recipe.learning_rates) > 1:
+            content["chosen_under"] = self.scale.seeds[0]
+        if task.asked.files and task.task.main_metric != "accuracy":  # by which rates and epochs are chosen
+            content["metric"] = task.task.main_metric
+        keeps = self.scale.from_mnli and task.task.name == MNLI
+        if keeps:
+            content["keeps"] = True
+        runs = len(self.scale.seeds) + (len(recipe.learning_rates) if len(recipe.learning_rates) > 1 else 0)
+        return Cell(
+            content,
+            {
+                "start": [start.name, place],
+                "task": dataclasses.asdict(task.asked),
+                "data": absolute(task.data),
+                "recipe": dataclasses.asdict(recipe),
+                "keeps": keeps,
+            },
+            f"{task.title}, {title}",
+            needs=start.name,
+            seeds=tuple(self.scale.seeds),
+            steps=runs * epochs * steps_of(recipe, task),
+            tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
+            parameters=start.parameters,
+        )
+
+    def tokenizer(self, recipe: PretrainRecipe) -> tuple[Path, PreTrainedTokenizerFast]:
+        """The tokenizer of a family, found once for all studies of the folder and kept there."""
+        family = family_named(recipe.architecture)
+        asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
+        # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
+        what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
+        key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
+        folder = self.root / TOKENIZERS / f"{family.name}-{key}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                cache = Path(str(recipe.data.cache))
+                tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
+                with whole_folder(folder) as building:
+                    tokenizer.save_pretrained(building)
+                    (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
+        return folder, load_tokenizer(str(folder))
+
+    def text(self, data: DataRecipe) -> list[dict[str, Any]]:
+        """What the text is known by, wherever its files lie."""
+        key = (data.text_column, *data.sources)
+        if key not in self.texts:
+            self.texts[key] = identities(data.readable())
+        return self.texts[key]
+
+
+def parameters_of(config: PreTrainedConfig) -> int:
+    """Parameters of a masked language model."""
+    with torch.device("meta"):
+        return build_model("masked_lm", config).num_parameters()
+
+
+def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses what a model that is to be pretrained will not take.
+
+    Raises:
+        ValueError: Naming the field: pooling, masking, packing or length.
+    """
+    own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
+    if isinstance(config, MaBertConfig):
+        config = make_config(**{**config.to_dict(), **own})
+    elif own:
+        name, value = next(iter(own.items()))
+        raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
+    check_packing(recipe.packing, config, pools=True)
+    longest_input(config, tokenizer, recipe.max_length)
+
+
+def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
+    """Steps of an epoch; about, where batches are of so many tokens."""
+    if recipe.batch_tokens is not None:
+        return math.ceil(task.tokens() / recipe.batch_tokens)
+    return math.ceil(len(task.splits["train"]) / recipe.batch_size)
+
+
+def padded(recipe: FinetuneRecipe) -> bool:
+    """Whether batches are filled up to their longest text: those of mixed lengths, run with their padding."""
+    return recipe.packing == "none" and recipe.batches == "random" and recipe.batch_tokens is None
+
+
+def placed(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe that reads the same text whatever folder it is run from."""
+    recipe["data"]["sources"] = [absolute(source) for source in recipe["data"]["sources"]]
+    return recipe
+
+
+def absolute(source: str) -> str:
+    """A file's or folder's absolute path; a name on the hub as it is."""
+    return source if source.startswith("hub:") else str(Path(source).expanduser().resolve())
+
+
+def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values without those of some dotted names."""
+    copy = json.loads(json.dumps(content))
+    for name in names:
+        *path, last = name.split(".")
+        place = copy
+        for key in path:
+            place = place.get(key, {})
+        place.pop(last, None)
+    return copy
+
+
+def at_another_precision(plan: Plan, root: Path) -> str | None:
+    """Whether another machine left a cell of a plan at the other precision, each taking the one that it is fast in.
+
+    Returns:
+        The first such cell in a line, with the fields by which machines share cells; None where there is none.
+    """
+    left_open = {
+        field: None
+        for cell in plan.cells.values()
+        for field, asked in [precision_of(cell, cell.order["recipe"])]
+        if asked["precision"] == "auto"
+    }
+    for cell in plan.cells.values():
+        content = json.loads(json.dumps(cell.content))
+        field, resolved = precision_of(cell, content["recipe"])
+        here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
+        resolved["precision"] = there
+        if field in left_open and CellFiles(root, dataclasses.replace(cell, content=content).name).order.is_file():
+            fields = " ".join(f"{each}={there}" for each in left_open)
+            return (
+                f"precision auto is {here} on this machine, and {root} has {cell.title!r} at {there}, which is not "
+                f"shared; to go on with it: {fields}"
+            )
+    return None
+
+
+def emulated_precision(plan: Plan, root: Path) -> str | None:
+    """Whether what is left of a plan asks for bf16 on a machine that computes it in float32.
+
+    Returns:
+        The fields that ask for it, in a line; None where none does.
+    """
+    left = [cell for cell, files in cells_of(plan, root) if not files.done(cell)]
+    asked = (precision_of(cell, cell.order["recipe"]) for cell in left)
+    fields = dict.fromkeys(field for field, recipe in asked if recipe["precision"] == "bf16")
+    if not fields or fast_dtype() != "float32":
+        return None
+    return (
+        f"{' and '.join(fields)}: bf16, for which this machine has no instructions; fp32, or auto, is several times as "
+        "fast here (a cell in fp32 is another cell)"
+    )
+
+
+def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The field by which a study sets a cell's precision, and the section of its recipe with that."""
+    if cell.kind == "pretraining":
+        return "pretrain.training.precision", recipe["training"]
+    return "finetune.precision", recipe
+
+
+def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
+    """The cells with their files, each before those that start from it."""
+    for cell in plan.cells.values():
+        yield cell, CellFiles(root, cell.name)

@@ -1,0 +1,197 @@
+"""Runs the cells of a plan, and loses nothing.
+
+Finished cells are skipped, begun ones go on from where they were left, a failed one is recorded and the rest go on. Any
+number of runners may share a folder: a cell's lock is held by the process that runs it, so none is run twice at once.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import Timeout
+
+from mabert.processes import context, ended_as_interrupted
+from mabert_lab.study.cells import Cell, CellFiles
+from mabert_lab.study.plan import Plan, cells_of
+from mabert_lab.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
+
+State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
+
+WORK = "mabert_lab.study.work"
+"""What a cell's process imports."""
+
+POLL = 0.5
+"""Seconds between two looks at a running cell."""
+
+
+@dataclass
+class Status:
+    """Where a cell is.
+
+    Attributes:
+        state: `blocked` where the cell that it starts from failed; `elsewhere` where another runner has it.
+        reason: Why it failed, here where another runner tries it again.
+        seconds: What it took, where this runner ran it.
+    """
+
+    state: State = "waiting"
+    reason: str | None = None
+    seconds: float | None = None
+
+
+Watcher = Callable[[dict[str, Status], str | None], None]
+
+
+@dataclass
+class Runner:
+    """Runs the cells of a plan.
+
+    Attributes:
+        plan: What to run.
+        root: Folder that all studies and runners share.
+        watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
+        finished: Told after every cell, one that was interrupted too.
+        states: Of the cells, by name.
+        failed_before: By name, what tells the record of a failure that was there when it began; set as it begins.
+    """
+
+    plan: Plan
+    root: Path
+    watch: Watcher = lambda states, running: None
+    finished: Callable[[], None] = lambda: None
+    states: dict[str, Status] = field(default_factory=dict)
+    failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Status]:
+        """Runs until every cell is done, failed or blocked.
+
+        Returns:
+            The states of all cells.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C or SIGTERM, when the running cell has saved what it can.
+        """
+        (self.root / "cells").mkdir(parents=True, exist_ok=True)
+        self.context = context(WORK)
+        for cell, files in cells_of(self.plan, self.root):
+            self.failed_before[cell.name] = files.failure_mark()
+            if files.done(cell):
+                leave_no_checkpoints(files)  # a kill may have come before this
+        with ended_as_interrupted():
+            while (name := self.next()) is not None:
+                if self.states[name].state == "elsewhere":
+                    self.show(None)
+                    time.sleep(4 * POLL)
+                    continue
+                try:
+                    self.one(self.plan.cells[name])
+                finally:  # seeds of a cell that was interrupted may be finished
+                    with suppress(OSError):  # a disk that is full now may have room at the end
+                        self.finished()
+        self.show(None)
+        try:
+            self.finished()
+        except OSError as error:
+            raise OSError(f"cannot write what was found: {error}; the same command tries that again") from error
+        return self.states
+
+    def next(self) -> str | None:
+        """The first cell that can be run; where all that are left are run elsewhere, one of those; None at the end."""
+        self.look()
+        for wanted in ("waiting", "elsewhere"):
+            for name, cell in self.plan.cells.items():
+                ready = cell.needs is None or self.states[cell.needs].state == "done"
+                if self.states[name].state == wanted and (ready or wanted == "elsewhere"):
+                    return name
+        return None
+
+    def look(self) -> None:
+        """Brings the states up to date with the folder."""
+        for cell, files in cells_of(self.plan, self.root):
+            status = self.states.setdefault(cell.name, Status())
+            failed_here = status.reason if status.state in ("failed", "elsewhere") else None
+            if files.done(cell):
+                status.state, status.reason = "done", None
+            elif locked(files):  # another runner may well try again what failed here, which this one does not
+                status.state, status.reason = "elsewhere", failed_here
+            elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
+                start = self.plan.cells[cell.needs].title
+                status.state, status.reason = "blocked", f"{start} ({cell.needs}), which it starts from, failed"
+            elif reason := self.why_failed(files) or failed_here:
+                status.state, status.reason = "failed", reason
+            else:
+                status.state, status.reason = "waiting", None
+
+    def why_failed(self, files: CellFiles) -> str | None:
+        """Why a cell failed since this runner began: what failed before is tried again."""
+        return None if files.failure_mark() == self.failed_before.get(files.name) else files.why_failed()
+
+    def show(self, running: str | None) -> None:
+        """Tells the watcher; a terminal, or a file in its place, that takes nothing more ends no run."""
+        with suppress(OSError):
+            self.watch(self.states, running)
+
+    def one(self, cell: Cell) -> None:
+        """Runs one cell to its end."""
+        status, files = self.states[cell.name], CellFiles(self.root, cell.name)
+        status.state, began = "running", time.monotonic()
+        process = self.context.Process(
+            target=serve,
+            args=(str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds),
+            name=cell.name,
+        )
+        process.start()
+        try:
+            while process.is_alive():
+                process.join(POLL)
+                self.show(cell.name)
+        except BaseException:  # whatever ends this runner, its cell's process must not go on unwatched
+            status.state = "waiting"
+            stop(process)
+            raise
+        self.judge(cell, files, process.exitcode)
+        if status.state == "done":
+            status.seconds = time.monotonic() - began
+
+    def judge(self, cell: Cell, files: CellFiles, code: int | None) -> None:
+        """What a process's end means for its cell."""
+        status = self.states[cell.name]
+        if code == BUSY:
+            status.state = "elsewhere"
+        elif code == STOPPED:
+            status.state = "waiting"
+            raise KeyboardInterrupt("the running cell was interrupted")
+        elif code == 0 and files.done(cell):
+            status.state = "done"
+        else:
+            if code != 1:
+                record_failure(files, f"the process ended with exit code {code}; see {files.log.name}")
+            nothing = f"it could write nothing into {files.log.parent}; is the disk full?"
+            log = f"see {files.log.name}" if files.log.is_file() else nothing
+            status.state, status.reason = "failed", self.why_failed(files) or log
+
+
+def locked(files: CellFiles) -> bool:
+    """Whether a process runs the cell."""
+    if not files.lock.exists():
+        return False
+    lock = files.claim()
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def stop(process: Any) -> None:
+    """Lets a cell's process save what it has and end; a second Ctrl-C ends it at once."""
+    process.terminate()
+    try:
+        process.join()
+    except KeyboardInterrupt:
+        process.kill()
+        raise

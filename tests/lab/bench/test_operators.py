@@ -1,0 +1,46 @@
+"""The operators' benchmark: no number where the operators are wrong, and a file that says where it comes from."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mabert_lab import cli
+from mabert_lab.bench import native, operators
+
+
+def test_it_refuses_to_time_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = operators.depthwise_conv1d
+
+    def slightly_wrong(u: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return right(u, weight, bias) * (1 if u.dtype == torch.float64 else 1.001)
+
+    slightly_wrong.__name__ = "depthwise_conv1d"
+    monkeypatch.setattr(operators, "depthwise_conv1d", slightly_wrong)
+    with pytest.raises(RuntimeError, match="depthwise_conv1d: output is off by"):
+        operators.run(quick=True)
+
+
+def test_a_missing_rival_is_told_before_anything_is_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mambapy" else found(name))
+    monkeypatch.setattr(operators, "_measure", lambda *_: pytest.fail("something was timed"))
+    assert cli.main(["bench", "ops", "-o", str(tmp_path)]) == 2
+    assert "the extra lab brings" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_quick_run_writes_what_it_measured_and_where(tmp_path: Path) -> None:
+    pytest.importorskip("mambapy", reason="mamba.py comes with the bench extra")
+    result = operators.run(quick=True, output=tmp_path)
+    (path,) = tmp_path.glob("*-operators.json")
+    assert json.loads(path.read_text()) == result
+    sides = {"mabert", "transformers", "mamba.py", "torch"} | (set() if native.missing() else {"C++"})
+    assert {row["side"] for row in result["rows"]} == sides
+    assert all(difference < 1e-5 for difference in result["agreement"].values())
+    assert result["memory"][0]["share"] < 1 / 20
+    assert result["environment"]["packages"]["torch"] == torch.__version__

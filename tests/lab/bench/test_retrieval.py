@@ -1,0 +1,222 @@
+"""The searches are what they say, the words' rankings are their formulas', and every way of reading is told apart."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data.tokenizer import load_tokenizer
+from mabert_lab.bench import longtexts, rankers
+from mabert_lab.bench.longtexts import by_first_sentence, by_late_sentence, by_second_half, hide, searches_of
+from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of
+from mabert_lab.bench.retrieval import measured, places_of
+from mabert_lab.cli import main
+from tests.conversion.helpers import saved_teacher
+from tests.train.helpers import WORDS
+
+NAMES = st.lists(st.sampled_from([word.strip(".") for word in WORDS]), min_size=1, max_size=12)
+ARTICLES = st.lists(st.lists(NAMES, min_size=2, max_size=6), min_size=1, max_size=4)
+READS, POSITIONS = 90, 40
+
+
+def article(sentences):
+    """Sentences of words as a paragraph each."""
+    return "\n".join(" ".join(words).capitalize() + "." for words in sentences)
+
+
+def prose(number, words=120, seed=0):
+    """Documents of sentences of eight words."""
+    draws = random.Random(seed)
+    return [article([draws.choices(WORDS, k=8) for _ in range(words // 8)]) for _ in range(number)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setenv("MABERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(longtexts, "ARTICLES", 4)
+    monkeypatch.setattr(longtexts, "WORDS", (50, 200))
+    monkeypatch.setattr(longtexts, "FACTS", 3)
+    monkeypatch.setattr(longtexts, "LENGTHS", (40, 90))
+    monkeypatch.setattr(rankers, "READS", READS)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    return saved_teacher(tmp_path_factory.mktemp("teacher"), sentences="mean")
+
+
+@settings(max_examples=50, deadline=None)
+@given(ARTICLES)
+def test_the_first_sentence_and_the_rest_are_the_article(sentences):
+    articles = [article(each) for each in sentences]
+    search = by_first_sentence(articles)
+    for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
+        assert f"{query} {text}".split() == whole.split()
+        assert len(query.split()) >= longtexts.QUERY or not text
+
+
+@settings(max_examples=50, deadline=None)
+@given(ARTICLES)
+def test_the_halves_are_the_article(sentences):
+    articles = [article(each) for each in sentences]
+    search = by_second_half(articles)
+    for whole, second, first in zip(articles, search.queries, search.texts, strict=True):
+        assert f"{first} {second}".split() == whole.split()
+        assert 0 <= len(second.split()) - len(first.split()) <= 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(ARTICLES, st.integers(0, 100))
+def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
+    articles = [article(each) for each in sentences]
+    search = by_late_sentence(articles, random.Random(seed))
+    for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
+        lines = whole.split("\n")
+        late = [n for n in range(len(lines) // 2, len(lines)) if lines[n] == query]
+        assert any(text == " ".join([*lines[:n], *lines[n + 1 :]]) for n in late)
+        long = [line for line in lines[len(lines) // 2 :] if len(line.split()) >= longtexts.QUERY]
+        assert query in long or not long
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([40, 256, 1000]))
+def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
+    for search in hide(length, prose(3), random.Random(seed)):
+        assert len(set(search.queries)) == len(search.queries) == len(search.texts) == longtexts.FACTS
+        for number, (query, text) in enumerate(zip(search.queries, search.texts, strict=True)):
+            assert len(text.split()) == round(length * longtexts.WORDS_A_TOKEN)
+            name = next(
+                part for part in (query.split(" of ")[-1].strip("?"), " ".join(query.split()[2:4])) if part in text
+            )
+            assert [name in other for other in search.texts] == [place == number for place in range(len(search.texts))]
+            before = text[: text.index(name)].removesuffix("The passkey of ").strip()
+            assert before == "" or before.endswith(".")
+
+
+def test_the_same_seed_gives_the_same_searches_and_another_others():
+    documents = prose(20)
+    first, again, other = searches_of(documents), searches_of(documents), searches_of(documents, seed=1)
+    assert first == again != other
+    assert [(each.name, each.length) for each in first] == [
+        ("first sentence", None),
+        ("second half", None),
+        ("late sentence", None),
+        *((name, length) for length in (40, 90) for name in ("passkey", "needle")),
+    ]
+
+
+def test_too_few_documents_are_counted():
+    with pytest.raises(ValueError, match="holds 2 documents of 50 to 200 words; 4 are needed"):
+        searches_of([*prose(2), "too short", *prose(3, words=400)])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 8))
+def test_places_are_those_of_a_sorted_list_and_ties_come_first(seed, number):
+    scores = np.random.default_rng(seed).integers(0, 4, (number, number)).astype(float)
+    for query, place in enumerate(places_of(scores)):
+        others = sorted(np.delete(scores[query], query), reverse=True)
+        assert place == 1 + sum(score >= scores[query, query] for score in others)
+
+
+def test_bm25_is_its_formula():
+    texts = ["red red cat", "red dog and a mouse", "blue bird"]
+    found = ByBm25()
+    scores = found.scores(["red cat", "bird"], found.index(texts))
+    lengths = np.array([3, 4, 2])  # "a" is no word to scikit-learn
+    damping = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
+    red, once = np.log(1 + 1.5 / 2.5), np.log(1 + 2.5 / 1.5)
+    assert scores[0, 0] == pytest.approx(red * 2 * 2.2 / (2 + damping[0]) + once * 2.2 / (1 + damping[0]))
+    assert scores[0, 1] == pytest.approx(red * 2.2 / (1 + damping[1]))
+    assert scores[1].tolist() == [0, 0, pytest.approx(once * 2.2 / (1 + damping[2]))]
+
+
+@pytest.mark.parametrize("ranker", [ByBm25, ByTfIdf])
+def test_words_find_what_has_them(ranker):
+    search = by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
+    told = measured(ranker(), search)
+    assert (told["top1"], told["mrr10"], told["texts"]) == (1, 1, 3)
+    assert told["ms"] > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 100))
+def test_neighbours_share_a_grouped_position(positions, more):
+    found = grouped(torch.arange(positions)[:, None], positions + more)[:, 0]
+    assert torch.equal(found, found.sort().values)
+    assert torch.equal(found.unique(), torch.arange(positions))
+    sizes = found.bincount()
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_a_teacher_reads_in_every_way(teacher):
+    ways = rankers_of(str(teacher))
+    ends = (
+        "first 40 tokens",
+        "mean over windows",
+        "interpolated positions",
+        "grouped positions",
+        "recurrent positions",
+    )
+    assert list(ways) == [f"{teacher}, {end}" for end in ends]
+    first, windows, interpolated, grouped_, recurrent = ways.values()
+    (long,) = prose(1)
+    longer = long + " " + long.split()[0]
+    words = load_tokenizer(teacher)
+    assert len(words(long)["input_ids"]) > READS
+    (beginning,) = first.index([long])
+    cut = words.decode(words(long)["input_ids"][1:20])
+    assert not np.allclose(beginning, windows.index([long])[0], atol=1e-3)
+    for ranker in (windows, recurrent):  # which keep the positions of what fits
+        np.testing.assert_allclose(ranker.index([cut])[0], first.index([cut])[0], atol=1e-5)
+    for ranker in (interpolated, grouped_):
+        assert not np.allclose(ranker.index([cut])[0], first.index([cut])[0], atol=1e-3)
+    for ranker in ways.values():  # what lies beyond what is read is not looked at
+        np.testing.assert_allclose(ranker.index([long])[0], ranker.index([longer])[0], atol=1e-6)
+
+
+def test_a_model_with_enough_positions_reads_the_whole(tmp_path):
+    place = saved_teacher(tmp_path / "long", positions=READS)
+    assert list(rankers_of(str(place))) == [str(place)]
+
+
+def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
+    (tmp_path / "articles.txt").write_text("\n\n".join(prose(8)))
+    words = ["bench", "retrieval", teacher, "--data", tmp_path / "articles.txt", "-o", tmp_path / "out"]
+    assert main([str(word) for word in words]) == 0
+    told = capsys.readouterr().out
+    assert "4 articles" in told
+    assert "needle 90" in told
+    (file,) = (tmp_path / "out").glob("*-retrieval.json")
+    result = json.loads(file.read_text())
+    assert set(result) == {"environment", "data", "precision", "scores"}
+    assert list(result["scores"])[:2] == ["BM25", "TF-IDF"]
+    assert len(result["scores"]) == 7
+    for rows in result["scores"].values():
+        assert [row["task"] for row in rows] == [
+            "first sentence",
+            "second half",
+            "late sentence",
+            *["passkey", "needle"] * 2,
+        ]
+        assert all(0 <= row["top1"] <= row["mrr10"] <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["retrieval"], "bench retrieval has no model; name one folder or several"),
+        (["retrieval", "m"], "bench retrieval has no data; name a file or folder of documents"),
+        (["retrieval", "m", "--data", "gone.txt"], "gone.txt: no such file or folder"),
+        (["retrieval", "m", "--data", "x", "--quick"], "quick is for measurements of speed, not for `bench retrieval`"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(capsys, arguments, message):
+    assert main(["bench", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1

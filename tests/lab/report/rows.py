@@ -1,0 +1,48 @@
+"""Made-up rows as `mabert bench models` writes them."""
+
+from pathlib import PurePosixPath
+
+from mabert_lab.report import paper
+from mabert_lab.report.document import as_markdown
+from mabert_lab.report.efficiency.report import efficiency_document
+from mabert_lab.report.efficiency.results import Condition
+
+CPU = Condition("paper", "float32", "cpu")
+GPU = Condition("best", "bfloat16", "cuda")
+SLOW = {"status": "too slow", "reason": "one call took more than 120 s"}
+
+
+def raw(measure, model, length, value=None, condition=CPU, **changes):
+    """One row of a file; ``value`` in ms, or MiB with 100 MiB of weights."""
+    row = {
+        "measure": measure,
+        **condition._asdict(),
+        "model": model,
+        "length": length,
+        "batch": 32 if measure == "training" else 1,
+        "status": "failed" if value is None else "measured",
+        "reason": None,
+        "setting": "sdpa",
+    }
+    if measure == "memory":
+        numbers = {"peak_mib": value, "weights_mib": value and 100.0}
+    else:
+        numbers = {"median_ms": value, "fastest_ms": value and 0.9 * value, "slowest_ms": value and 1.5 * value}
+    return {**row, **numbers, "samples": None if measure == "memory" else 15, **changes}
+
+
+def whole(condition=CPU):
+    """The paper's own numbers as if measured, with ModernBERT beside them."""
+    tables = {"memory": paper.MEMORY, "latency": paper.LATENCY, "training": paper.TRAINING}
+    rows = [
+        raw(measure, model, length, value + (100 if measure == "memory" else 0), condition)
+        for measure, table in tables.items()
+        for model, cells in table.rows.items()
+        for length, value in cells.items()
+    ]
+    return rows + [raw(measure, "modernbert", length, 333.0, condition) for measure in tables for length in (128, 4096)]
+
+
+def efficiency_report(results):
+    """What `mabert bench report` writes, as Markdown."""
+    return "\n".join(as_markdown(part, PurePosixPath()) for part in efficiency_document(results))

@@ -1,0 +1,192 @@
+"""Results are found by what they say they are; what is wrong with a file is said in one line."""
+
+import json
+
+import pytest
+
+from mabert_lab.report.sources import find
+from tests.lab.report.rows import raw
+from tests.lab.report.studies import ENVIRONMENT, row, study
+
+ROWS = [row("MMTMMTMMTMMT", {"cola": [0.1, 0.2]}, "MMTMMTMMTMMT")]
+EFFICIENCY = {
+    "kind": "efficiency",
+    "environment": ENVIRONMENT,
+    "quick": False,
+    "parameters": {},
+    "rows": [raw("latency", "bert", 128, 5.0)],
+}
+
+
+@pytest.fixture
+def put(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
+    put("a/b/study.json", study(ROWS))
+    put("a/models.json", EFFICIENCY)
+    put("a/config.json", {"hidden_size": 3})
+    put("a/list.json", [1])
+    put("a/text.txt", "not JSON")
+    put("a/throughput.json", {"kind": "throughput", "rows": []})
+    found = find([tmp_path])
+    assert [each.name for each in found.studies] == ["pattern"]
+    assert len(found.efficiency.rows) == 1
+    assert [name for name, _ in found.throughputs] == ["throughput.json"]
+
+
+def test_a_file_given_twice_is_read_once(put, tmp_path):
+    path = put("study.json", study(ROWS))
+    found = find([tmp_path, path, path])
+    assert len(found.studies) == 1
+    assert not found.left_out
+
+
+def test_scales_stand_beside_each_other_and_of_one_scale_the_latest_stays(put, tmp_path):
+    put("tiny.json", study(ROWS))
+    put("mini.json", study(ROWS, scale="mini"))
+    later = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
+    put("a-later.json", study(ROWS, title="later", environment=later))
+    found = find([tmp_path])
+    assert [(each.scale, each.title) for each in found.studies] == [("mini", "Study of pattern"), ("tiny", "later")]
+    assert found.left_out == ("`tiny.json`: `a-later.json` is a later state of the same study at the same scale",)
+
+
+def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, tmp_path):
+    complete = study(ROWS, title="complete", environments=[ENVIRONMENT])
+    put("a/s.json", complete)
+    begun = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
+    put("b/s.json", study(ROWS, title="begun", environment=begun, environments=[]))
+    found = find([tmp_path / "a", tmp_path / "b"])
+    assert [each.title for each in found.studies] == ["complete"]
+    assert found.left_out == (
+        f"`{tmp_path / 'b/s.json'}`: `{tmp_path / 'a/s.json'}` is a later state of the same study at the same scale",
+    )
+    earlier = {**ENVIRONMENT, "date": "2025-12-01T00:00:00+00:00"}
+    put("b/s.json", study(ROWS, title="grown", environments=[begun, earlier]))
+    assert [each.title for each in find([tmp_path / "a", tmp_path / "b"]).studies] == ["grown"]
+    assert [each.title for each in find([put("c/s.json", study(ROWS, title="alone", environments=[]))]).studies] == [
+        "alone"
+    ]
+
+
+def test_studies_stand_in_the_papers_order(put, tmp_path):
+    for name in ("pooling", "own", "components", "budget", "pattern", "baselines"):
+        put(f"{name}.json", study([], name))
+    names = [each.name for each in find([tmp_path]).studies]
+    assert names == ["pattern", "baselines", "budget", "components", "pooling", "own"]
+
+
+def test_quick_trial_runs_are_left_out_and_named(put, tmp_path):
+    put("study.json", study(ROWS))
+    put("models.json", {**EFFICIENCY, "quick": True})
+    found = find([tmp_path])
+    assert found.efficiency is None
+    assert found.left_out == ("`models.json`: a quick trial run, whose numbers say nothing; measure without --quick",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; needed is a"),
+        (study([{"arm": "a"}]), "a row lacks budget, pretraining, scores"),
+        ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length"),
+        ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
+        ({**EFFICIENCY, "rows": None}, "not as mabert bench models writes it (TypeError: "),
+        ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
+        ({**study([]), "rows": [3]}, "not as mabert study writes it (TypeError: "),
+    ],
+)
+def test_a_damaged_file_of_a_folder_is_left_out_and_named_and_the_rest_is_shown(put, tmp_path, content, reason):
+    put("study.json", study(ROWS))
+    damaged = put("of-a-run/damaged.json", content)
+    found = find([tmp_path])
+    assert len(found.studies) == 1
+    (told,) = found.left_out
+    assert told.startswith(f"`of-a-run/damaged.json`: {reason}")
+    with pytest.raises(ValueError, match=r"damaged\.json"):
+        find([tmp_path, damaged])
+    (tmp_path / "study.json").unlink()
+    with pytest.raises(ValueError, match=r"nothing to report; needed are .* wrote; `of-a-run/damaged\.json`: "):
+        find([tmp_path])
+
+
+def test_what_two_machines_measured_stands_apart(put, tmp_path):
+    put("study.json", study(ROWS))
+    put("here.json", EFFICIENCY)
+    put("there.json", {**EFFICIENCY, "environment": {**ENVIRONMENT, "processor": "another"}})
+    conditions = find([tmp_path]).efficiency.conditions()
+    assert len({condition.machine for condition in conditions}) == 2
+
+
+def test_nothing_to_report_says_what_is_needed(put, tmp_path):
+    put("config.json", {})
+    with pytest.raises(ValueError, match=r"nothing to report; needed are JSON files that mabert study, mabert bench"):
+        find([tmp_path])
+    with pytest.raises(ValueError, match="no paths: nothing to report"):
+        find([])
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.json: no such file or folder"):
+        find([tmp_path / "nowhere.json"])
+
+
+def test_broken_json_is_named(put, tmp_path):
+    path = put("a.json", "{")
+    with pytest.raises(ValueError, match=r"a\.json: not JSON: .* in line 1; needed is a file of results"):
+        find([path])
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"a\.json: not UTF-8: byte 0xff at offset 0"):
+        find([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
+        (
+            {"kind": "throughput", "rows": [{"model": "bert"}]},
+            "lacks lengths of a row, status of a row, batch of a row",
+        ),
+    ],
+)
+def test_incomplete_measurements_are_refused(put, content, message):
+    with pytest.raises(ValueError, match=message):
+        find([put("a.json", content)])
+
+
+def wrong(**changes):
+    return {**row("arm", {"cola": [0.1]}), **changes}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (study([], version=2), "s.json: version 2 of a study; needed is 1"),
+        ({"kind": "study", "version": 1}, "s.json lacks study, title, reference, scale"),
+        (study([{"arm": "a"}]), "s.json: a row lacks budget, pretraining, scores"),
+        ({**study([]), "columns": [{"key": "cola"}]}, "s.json: a column lacks title, metric"),
+        (study([wrong(scores={"wnli": {}})]), "s.json: arm has scores of wnli; the columns are cola, mnli_sample, rte"),
+        (
+            study([wrong(scores={"cola": {"accuracy": {"0": "high"}}})]),
+            "s.json: arm, cola, accuracy, seed 0: the score is 'high'; it must be a finite number",
+        ),
+        (
+            study([wrong(scores={"cola": {"accuracy": {"0": float("nan")}}})]),
+            "s.json: arm, cola, accuracy, seed 0: the score is nan; it must be a finite number",
+        ),
+        (
+            study([wrong(scores={"cola": {"accuracy": {"first": 0.1}}})]),
+            "s.json: arm, cola, accuracy: the seed is 'first'; it must be a whole number",
+        ),
+    ],
+)
+def test_an_incomplete_study_is_refused_by_name_and_place(put, content, message):
+    with pytest.raises(ValueError) as told:  # noqa: PT011 -- the whole beginning is compared
+        find([put("s.json", content)])
+    assert str(told.value).startswith(message)

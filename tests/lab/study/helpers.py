@@ -1,0 +1,114 @@
+"""A tiny text, vocabulary, task and scale for the tests of studies."""
+
+import json
+
+import numpy as np
+import yaml
+
+from mabert.train.fields import build
+from mabert_lab.study.grid import Scale, Study
+from mabert_lab.study.plan import Planner
+from tests.train.helpers import MODEL, TRAINING, WORDS, corpus, tokenizer
+
+FINETUNE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
+
+
+def cola(folder, train=48, validation=16):
+    """A CoLA in the official layout whose sentences are acceptable where they have a bird; returns GLUE's folder."""
+    draw = np.random.default_rng(0)
+    place = folder / "glue/CoLA"
+    place.mkdir(parents=True)
+    for name, count in (("train", train), ("dev", validation)):
+        lines = []
+        for number in range(count):
+            words = list(draw.choice([word for word in WORDS if word != "bird"], size=draw.integers(3, 9)))
+            if number % 2:
+                words[0] = "bird"
+            lines.append(f"src\t{number % 2}\t\t{' '.join(words)}")
+        (place / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder / "glue"
+
+
+def pairs(folder, train=30, validation=10):
+    """A table of pairs beside GLUE's folders, its two files with columns of their own."""
+    lines = [f"{WORDS[i % 9]}\t{WORDS[i % 7]}\t{'same' if i % 3 else 'other'}" for i in range(train)]
+    (folder / "pairs.tsv").write_text("\n".join(["first\tsecond\tkind", *lines]) + "\n")
+    rows = [{"a": WORDS[i % 9], "b": WORDS[i % 7], "label": "same" if i % 3 else "other"} for i in range(validation)]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return {
+        "title": "Pairs, 30 rows",
+        "sample": "30 rows",
+        "files": {
+            "train": {"path": "pairs.tsv", "text_a": "first", "text_b": "second", "label": "kind"},
+            "validation": {"path": "pairs.jsonl", "text_a": "a", "text_b": "b", "label": "label"},
+        },
+    }
+
+
+def inference(glue):
+    """An MNLI and an RTE of a few rows in the official layout."""
+    kinds = ("neutral", "entailment", "contradiction")
+    for name, rows in (
+        ("MNLI/train", [f"the river\tthe {kind}\t{kind}" for kind in kinds] * 4),
+        ("MNLI/dev_matched", [f"a\tb\t{kind}" for kind in kinds]),
+        ("MNLI/dev_mismatched", [f"a\tb\t{kind}" for kind in kinds]),
+        ("RTE/train", ["a\tb\tentailment", "c\td\tnot_entailment"] * 4),
+        ("RTE/dev", ["a\tb\tentailment", "c\td\tnot_entailment"]),
+    ):
+        file = glue / f"{name}.tsv"
+        file.parent.mkdir(exist_ok=True)
+        label = "gold_label" if "MNLI" in name else "label"
+        file.write_text("\n".join([f"sentence1\tsentence2\t{label}", *rows]) + "\n")
+
+
+def world(folder, documents=60):
+    """A folder with text, vocabulary and tasks, and the fields of a scale on them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer().save_pretrained(folder / "vocabulary")
+    cola(folder)
+    return {
+        "pretrain": {
+            "model": dict(MODEL),
+            "data": {"sources": [str(corpus(folder / "text.txt", documents))], "held_out": 0.1},
+            "stages": [{"length": 12, "share": 0.75}, {"length": 24, "share": 0.25}],
+            "training": TRAINING,
+        },
+        "finetune": FINETUNE,
+        "tasks": {"cola": {}},
+        "seeds": [0, 1],
+        "tokenizers": {"mabert": str(folder / "vocabulary"), "bert": str(folder / "vocabulary")},
+    }
+
+
+def scale(fields, **changes):
+    return build(Scale, {**json.loads(json.dumps(fields)), **changes}, "")
+
+
+def study(arms=None, **fields):
+    arms = {"map": {"paper": "map"}} if arms is None else arms
+    return build(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields}, "")
+
+
+def changed(fields, path, value):
+    """A copy of nested fields in which one has another value."""
+    copy = json.loads(json.dumps(fields))
+    place = copy
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+    place[path[-1]] = value
+    return copy
+
+
+def planned(folder, root, arms=None, fields=None, budgets=("100%",), glue=None, **changes):
+    """A plan in the world of a folder."""
+    given = world(folder) if fields is None else fields
+    planner = Planner(root, scale(given, **changes), str(glue or folder / "glue"))
+    return planner.plan("test", "small", study(arms, budgets=list(budgets)))
+
+
+def written(folder, fields, arms):
+    """Files of a scale and a study, for the command line."""
+    (folder / "small.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(fields))))
+    content = {"title": "A study", "label": "tab:pooling_pred_100pct", "arms": arms, "reference": next(iter(arms))}
+    (folder / "test.yaml").write_text(yaml.safe_dump(content))
+    return ["grid", str(folder / "test.yaml"), "--scale", str(folder / "small.yaml"), "--data", str(folder / "glue")]

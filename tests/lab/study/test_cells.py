@@ -1,0 +1,307 @@
+"""What a cell's name depends on, and which cells are shared."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mabert_lab.study import plan as plans
+from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.plan import cells_of
+from tests.lab.study.helpers import changed, inference, planned, scale, world
+from tests.train.helpers import tokenizer
+
+ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling": "cls"}}}
+
+
+def names(plan, kind):
+    return [name for name, cell in plan.cells.items() if cell.kind == kind]
+
+
+def test_arms_that_differ_afterwards_share_their_pretraining(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", ARMS)
+    assert len(names(plan, "pretraining")) == 1
+    assert len(names(plan, "finetuning")) == 2
+    assert {row.pretraining for row in plan.rows} == set(names(plan, "pretraining"))
+    order = list(plan.cells)
+    assert all(cell.needs is None or order.index(cell.needs) < order.index(cell.name) for cell in plan.cells.values())
+
+
+def test_a_budget_is_a_pretraining_of_its_own_and_studies_share_what_is_the_same(tmp_path):
+    fields = world(tmp_path)
+    both = planned(tmp_path, tmp_path / "root", ARMS, fields, budgets=("50%", "100%"))
+    assert [cell.steps for cell in both.cells.values() if cell.kind == "pretraining"] == [6, 12]
+    other = planned(tmp_path, tmp_path / "root", {"named otherwise": ARMS["cls"]}, fields)
+    assert set(other.cells) <= set(both.cells)
+
+
+TRAINING = ("pretrain", "training")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kinds"),
+    [
+        ((*TRAINING, "steps"), 13, {"pretraining", "finetuning"}),
+        ((*TRAINING, "seed"), 1, {"pretraining", "finetuning"}),
+        ((*TRAINING, "learning_rate"), 2e-2, {"pretraining", "finetuning"}),
+        ((*TRAINING, "precision"), "bf16", {"pretraining", "finetuning"}),
+        (("pretrain", "model", "hidden_size"), 8, {"pretraining", "finetuning"}),
+        (("pretrain", "masking"), {"probability": 0.2}, {"pretraining", "finetuning"}),
+        (("finetune", "learning_rates"), [1e-2], {"finetuning"}),
+        (("finetune", "epochs"), 2, {"finetuning"}),
+        (("tasks",), {"cola": {"finetune": {"dropout": 0.5}}}, {"finetuning"}),
+        ((*TRAINING, "eval_windows"), 3, {"pretraining", "finetuning"}),
+        (("pretrain", "model", "ssm_direction"), "bidirectional", {"pretraining", "finetuning"}),
+        (("pretrain", "model", "ssm_direction"), "forward", set()),
+        (("finetune", "pooling"), "map", set()),
+        (("finetune", "pooling"), "mean", {"finetuning"}),
+        (("finetune", "padding_safe_masking"), "exact", set()),
+        ((*TRAINING, "micro_batch_size"), 8, set()),
+        ((*TRAINING, "save_steps"), 6, set()),
+        (("pretrain", "data", "cache"), "elsewhere", set()),
+        (("seeds",), [0, 1, 2], set()),
+    ],
+)
+def test_a_name_changes_with_what_determines_the_outcome_and_with_nothing_else(tmp_path, path, value, kinds):
+    fields = world(tmp_path)
+    before = planned(tmp_path, tmp_path / "root", fields=fields)
+    after = planned(tmp_path, tmp_path / "root", fields=changed(fields, path, value))
+    for kind in ("pretraining", "finetuning"):
+        assert (names(before, kind) != names(after, kind)) == (kind in kinds), kind
+
+
+def test_the_seed_that_chooses_a_learning_rate_is_part_of_the_name(tmp_path):
+    fields = changed(world(tmp_path), ("finetune", "learning_rates"), [1e-2, 2e-2])
+    one, other = (planned(tmp_path, tmp_path / "root", fields=fields, seeds=seeds) for seeds in ([0, 1], [1, 0]))
+    assert names(one, "pretraining") == names(other, "pretraining")
+    assert names(one, "finetuning") != names(other, "finetuning")
+
+
+def test_a_name_is_the_same_wherever_files_lie_and_another_for_another_content(tmp_path):
+    first = planned(tmp_path / "a", tmp_path / "a/root")
+    second = planned(tmp_path / "b", tmp_path / "b/root")
+    assert list(first.cells) == list(second.cells)
+    sentence = (tmp_path / "b/glue/CoLA/train.tsv").read_text()
+    (tmp_path / "b/glue/CoLA/train.tsv").write_text(sentence.replace("bird", "wind", 1))
+    fields = changed(world(tmp_path / "c"), ("pretrain", "data", "sources"), [str(tmp_path / "b/text.txt")])
+    tasks = planned(tmp_path / "b", tmp_path / "b/root", fields=fields)
+    assert names(tasks, "pretraining") == names(second, "pretraining")
+    assert names(tasks, "finetuning") != names(second, "finetuning")
+    longer = planned(tmp_path / "d", tmp_path / "d/root", fields=world(tmp_path / "d", documents=61))
+    assert names(longer, "pretraining") != names(second, "pretraining")
+
+
+def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path, monkeypatch):
+    fields = world(tmp_path)
+    del fields["tokenizers"]["mabert"]
+    found = []
+
+    def find(family, asked, *others):
+        found.append(asked)
+        return tokenizer(), "trained on data.sources"
+
+    monkeypatch.setattr(plans, "find_tokenizer", find)
+    first = planned(tmp_path, tmp_path / "root", fields=fields)
+    origin = next((tmp_path / "root/tokenizers").glob("mabert-*/origin.json"))
+    assert json.loads(origin.read_text())["tokenizer"] == "trained on data.sources"
+    again = planned(tmp_path, tmp_path / "root", fields=fields)
+    assert list(again.cells) == list(first.cells)
+    assert found == [None], "it is looked for once"
+
+
+def test_another_vocabulary_at_the_same_place_is_another_cell(tmp_path):
+    fields = world(tmp_path)
+    first = planned(tmp_path, tmp_path / "root", fields=fields)
+    file = tmp_path / "vocabulary/tokenizer.json"
+    vocabulary = json.loads(file.read_text())
+    ids = vocabulary["model"]["vocab"]
+    *_, one, other = ids
+    ids[one], ids[other] = ids[other], ids[one]
+    file.write_text(json.dumps(vocabulary))
+    assert not set(planned(tmp_path, tmp_path / "root", fields=fields).cells) & set(first.cells)
+
+
+def test_small_tasks_may_start_from_mnli(tmp_path):
+    fields = world(tmp_path)
+    inference(tmp_path / "glue")
+    tasks = {"rte": None, "cola": None, "mnli": None}
+    plain = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks)
+    marked = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True)
+    (row,) = marked.rows
+    rte, mnli = marked.cells[row.finetunings["rte"]], row.finetunings["mnli"]
+    assert (rte.needs, rte.order["start"]) == (mnli, [mnli, "seed-0"])
+    assert marked.cells[mnli].order["keeps"]
+    assert marked.cells[row.finetunings["cola"]].needs == row.pretraining
+    order = list(marked.cells)
+    assert order.index(mnli) < order.index(rte.name)
+    before = plain.rows[0].finetunings
+    assert before["cola"] == row.finetunings["cola"]
+    assert before["rte"] != rte.name
+    with pytest.raises(ValueError, match="from_mnli is set, and mnli is not among the tasks"):
+        planned(tmp_path, tmp_path / "root", fields=fields, from_mnli=True)
+
+
+def of_bert(fields):
+    """The same world for a model that has no Mamba layers."""
+    copy = json.loads(json.dumps(fields))
+    del copy["pretrain"]["model"]["ssm_state_size"]
+    copy["pretrain"]["architecture"] = "bert"
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("model", "finetune", "message"),
+    [
+        (
+            "bert",
+            {"pooling": "cls"},
+            "the fine-tuning of map on CoLA: pooling is 'cls'; that is MaBERT's, and this is a",
+        ),
+        ("bert", {"padding_safe_masking": "none"}, "padding_safe_masking is 'none'; that is MaBERT's"),
+        ("bert", {"packing": "pack"}, "packing is 'pack', the model bert: only MaBERT takes packed rows here"),
+        ("mabert", {"pooling": "max"}, "the fine-tuning of map on CoLA: .*max"),
+        (
+            "mabert",
+            {"packing": "pack", "padding_safe_masking": "none"},
+            "packing is 'pack', padding_safe_masking 'none'",
+        ),
+        ("mabert", {"packing": "pack", "pooling": "attention"}, "packing is 'pack', pooling 'attention'"),
+        ("mabert", {"max_length": 25}, "max_length is 25, the model has positions for 24 tokens"),
+    ],
+)
+def test_what_the_model_will_not_take_in_fine_tuning_is_told_before_it_is_pretrained(
+    tmp_path, model, finetune, message
+):
+    fields = world(tmp_path)
+    fields = of_bert(fields) if model == "bert" else fields
+    assert planned(tmp_path, tmp_path / "root", fields=fields).cells
+    fields["finetune"] = {**fields["finetune"], **finetune}
+    with pytest.raises(ValueError, match=message) as told:
+        planned(tmp_path, tmp_path / "root", fields=fields)
+    assert "\n" not in str(told.value)
+
+
+def test_budgets_that_differ_by_less_than_a_hundredth_have_titles_of_their_own(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root", budgets=("12%", "12.5%"))
+    titles = [cell.title for cell in plan.cells.values() if cell.kind == "finetuning"]
+    assert titles == ["CoLA, map, 12%", "CoLA, map, 12.5%"]
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
+def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path, monkeypatch, kind):
+    fields, root = world(tmp_path), tmp_path / "root"
+    place = (*TRAINING, "precision") if kind == "pretraining" else ("finetune", "precision")
+
+    def plan(asked, machines="fp32"):
+        monkeypatch.setattr(plans, "resolve_precision", lambda given: machines if given == "auto" else given)
+        return planned(tmp_path, root, fields=changed(fields, place, asked))
+
+    there = plan("auto", "bf16")
+    (root / "cells").mkdir()
+    assert plans.at_another_precision(plan("auto"), root) is None
+    cell = next(cell for cell in there.cells.values() if cell.kind == kind)
+    CellFiles(root, cell.name).order.write_text("{}")
+    told = plans.at_another_precision(plan("auto"), root)
+    assert told.startswith(f"precision auto is fp32 on this machine, and {root} has {cell.title!r} at bf16")
+    field = {"pretraining": "pretrain.training.precision", "finetuning": "finetune.precision"}[kind]
+    assert told.endswith(f"; to go on with it: {field}=bf16"), "the other is set already"
+    assert cell.name in plan("bf16").cells
+    assert plans.at_another_precision(plan("fp32"), root) is None, "that was asked for"
+    assert plans.at_another_precision(there, root) is None
+
+
+class ReadWhole:
+    """A data set that gives its columns at once and its first row; row by row, full GLUE would take minutes."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        yield self.rows[0]
+        raise AssertionError("read row by row")
+
+    def __getitem__(self, name):
+        return OfColumn([row[name] for row in self.rows])
+
+
+class OfColumn:
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, key):
+        assert isinstance(key, slice), "read value by value"
+        return self.values[key]
+
+
+def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
+    fields = world(tmp_path)
+    task = scale(fields).tasks["cola"].load(str(tmp_path / "glue"))
+    whole = replace(task, splits={name: ReadWhole(list(rows)) for name, rows in task.splits.items()})
+    assert whole.digest() == task.digest()
+    assert [whole.tokens(), whole.tokens(padded_to=8)] == [task.tokens(), task.tokens(padded_to=8)]
+    assert whole.constants == task.constants
+
+
+@pytest.mark.parametrize("here", ["float32", "bfloat16"])
+def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(tmp_path, monkeypatch, here):
+    monkeypatch.setattr(plans, "fast_dtype", lambda: here)
+    fields = changed(world(tmp_path), (*TRAINING, "precision"), "bf16")
+    root = tmp_path / "root"
+
+    def complaint(fields):
+        return plans.emulated_precision(planned(tmp_path, root, fields=fields), root)
+
+    told, both = complaint(fields), complaint(changed(fields, ("finetune", "precision"), "bf16"))
+    assert complaint(world(tmp_path / "other")) is None
+    if here == "bfloat16":
+        assert (told, both) == (None, None)
+    else:
+        assert told.startswith("pretrain.training.precision: bf16, for which this machine has no instructions")
+        assert both.startswith("pretrain.training.precision and finetune.precision: bf16, ")
+        plan = planned(tmp_path, root, fields=fields)
+        name = next(name for name, cell in plan.cells.items() if cell.kind == "pretraining")
+        CellFiles(root, name).run.mkdir(parents=True)
+        (CellFiles(root, name).run / "result.json").write_text("{}")
+        assert plans.emulated_precision(plan, root) is None, "what is finished is not computed again"
+
+
+def test_text_must_be_named(tmp_path):
+    fields = changed(world(tmp_path), ("pretrain", "data", "sources"), [])
+    with pytest.raises(ValueError, match="the study names no text; give --text"):
+        planned(tmp_path, tmp_path / "root", fields=fields)
+
+
+def test_cells_begin_with_random_weights(tmp_path):
+    fields = world(tmp_path)
+    fields["pretrain"] = {**fields["pretrain"], "model": {}, "start_from": "runs/mini"}
+    with pytest.raises(ValueError, match=r"pretrain.start_from is 'runs/mini'; cells begin with random weights"):
+        planned(tmp_path, tmp_path / "root", fields=fields)
+
+
+def test_the_cost_counts_every_seed_and_stage(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root")
+    pretraining, finetuning = plan.cells.values()
+    assert (pretraining.steps, pretraining.tokens) == (12, (9 * 12 + 3 * 24) * 8)
+    assert finetuning.steps == 2 * 3, "two seeds, one epoch of 48 examples in batches of 16"
+    assert pretraining.parameters > 1000
+
+
+def test_the_cost_counts_steps_of_so_many_tokens_where_batches_are_of_those(tmp_path):
+    fields = world(tmp_path)
+
+    def cost(**finetune):
+        plan = planned(tmp_path, tmp_path / "root", fields={**fields, "finetune": {**fields["finetune"], **finetune}})
+        return list(plan.cells.values())[1]
+
+    whole = cost()
+    assert cost(batch_tokens=whole.tokens // 2 // 7).steps == 2 * 8, "two seeds, seven steps and what is left over"
+    assert cost(batch_tokens=10**6).steps == 2
+
+
+def test_nothing_is_done_in_an_empty_folder(tmp_path):
+    plan = planned(tmp_path, tmp_path / "root")
+    assert not any(files.done(cell) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
+    assert CellFiles(tmp_path, "x").why_failed() is None

@@ -1,0 +1,127 @@
+"""The drift study: what it calls exact does not move, what it calls a leak does, and its distance is the cosine's."""
+
+import json
+
+import pytest
+import torch
+
+from mabert import MaBertModel, cli
+from mabert_lab.report.drift import MASKINGS as DRAWN
+from mabert_lab.report.drift import STABLE, cures, drift_chart, drift_grids, truth_grids
+from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift
+from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
+from tests.model.helpers import build, config
+
+
+@pytest.fixture(scope="module")
+def result():
+    torch.set_num_threads(1)
+    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    return drift(model, [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]], 0, lengths=(0, 6, 12), progress=False)
+
+
+def of(result, **wanted):
+    rows = [row for row in result["rows"] if all(row[name] == value for name, value in wanted.items())]
+    assert rows
+    return rows
+
+
+@pytest.mark.slow
+def test_every_regime_is_there_once(result):
+    seen = {
+        tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention", "masking"))
+        for row in result["rows"]
+    }
+    assert len(seen) == len(result["rows"]) == 7 * len(SIDES) * len(ATTENTIONS) * len(MASKINGS)
+    assert all(len(row[vector]) == 3 for row in result["rows"] for vector in ("cls", "mean"))
+
+
+def test_unpadded_never_drifts_and_exact_only_where_attention_looks_at_padding(result):
+    for row in of(result, masking="unpadded") + of(result, masking="exact", attention="masked"):
+        assert max(row["cls"] + row["mean"]) < STABLE
+    for row in of(result, masking="exact", attention="unmasked"):
+        assert row["mean"][-1] > STABLE
+
+
+def test_without_padding_nothing_drifts(result):
+    assert max(row[vector][0] for row in result["rows"] for vector in ("cls", "mean")) < STABLE
+
+
+def test_the_papers_masks_leak_where_a_scan_meets_padding_first(result):
+    for masking in ("none", "pre", "post", "pre+post"):
+        left = of(result, direction="forward", conv="causal", side="left", attention="masked", masking=masking)
+        assert all(row["mean"][-1] > STABLE for row in left)
+        right = of(result, direction="forward", conv="causal", side="right", attention="masked", masking=masking)
+        assert all(max(row["mean"]) < STABLE for row in right)
+        backward = of(result, direction="backward", conv="causal", side="right", attention="masked", masking=masking)
+        assert all(row["mean"][-1] > STABLE for row in backward)
+
+
+def test_the_distance_is_one_minus_the_cosine():
+    a, b = torch.randn(2, 5, 7, dtype=torch.float64)
+    torch.testing.assert_close(cosine_distance(a, b), 1 - torch.cosine_similarity(a, b))
+    assert cosine_distance(a, a * 3).max() < 1e-30
+
+
+@pytest.mark.slow
+def test_figure_and_tables_show_every_masking(result):
+    chart = drift_chart(result)
+    assert "[CLS]" in chart
+    shown = [label for label, _, _ in DRAWN.values()]
+    assert list(DRAWN) == list(MASKINGS)
+    assert all(f">{label}<" in chart for label in shown), chart[:200]
+    of_cls, of_mean = drift_grids(result, "drift")
+    assert len(of_cls.rows) == len(of_mean.rows) == 7 * len(SIDES) * len(ATTENTIONS)
+    assert of_cls.head[5:] == of_mean.head[5:] == MASKINGS
+    for vector, table in (("cls", of_cls), ("mean", of_mean)):
+        rows = {tuple(cell.text for cell in row[:5]): row[5:] for row in table.rows}
+        *drifting, exact, unpadded = rows["trained", "forward", "causal", "left", "masked"]
+        assert (exact.text, unpadded.text) == ("0", "0")
+        assert all(cell.value > STABLE for cell in drifting), vector
+        own = [
+            max(row[vector])
+            for row in result["rows"]
+            if tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention"))
+            == ("trained", "forward", "causal", "left", "masked")
+        ]
+        assert [cell.value for cell in (*drifting, exact, unpadded)] == own
+        assert [float(cell.text) for cell in drifting] == pytest.approx([cell.value for cell in drifting], rel=0.06)
+
+
+def reached(direction, conv, side):
+    """What reaches a text from padding beside it where attention does not: nothing, a window, or the scan's state."""
+    scans = {"forward": {"left"}, "backward": {"right"}, "bidirectional": {"left", "right"}}[direction]
+    windows = {"left", "right"} if conv == "centered" else scans
+    return "state" if side in scans else "window" if side in windows else "nothing"
+
+
+@pytest.mark.parametrize("vector", ["cls", "mean"])
+def test_what_a_scan_carries_only_exact_masks_cure_and_what_a_window_sees_a_mask_before_it(result, vector):
+    found = cures(result, vector)
+    assert len(found) == 7 * len(SIDES) * len(ATTENTIONS)
+    expected = {"nothing": "none", "window": "pre", "state": "exact"}
+    for (weights, direction, conv, side, attention), cure in found.items():
+        drifts = "unpadded" if attention == "unmasked" else expected[reached(direction, conv, side)]
+        assert cure == drifts, (weights, direction, conv, side, attention)
+
+
+def test_the_truth_table_says_what_drifts_and_what_cures_it(result):
+    of_cls, _ = truth_grids(result, "drift")
+    rows = {tuple(cell.text for cell in row[:5]): tuple(cell.text for cell in row[5:]) for row in of_cls.rows}
+    assert rows["trained", "forward", "causal", "right", "masked"] == ("no", "")
+    assert rows["trained", "forward", "causal", "left", "masked"] == ("yes", "exact")
+    assert rows["random", "backward", "centered", "right", "unmasked"] == ("yes", "unpadded")
+    leaky = [{**row, "cls": [1.0]} for row in result["rows"]]
+    assert {cell[6].text for cell in truth_grids({**result, "rows": leaky}, "drift")[0].rows} == {"nothing"}
+
+
+@pytest.mark.slow
+def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
+    arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]
+    assert cli.main([str(argument) for argument in arguments]) == 0
+    assert "2 texts, 168 regimes" in capsys.readouterr().out
+    (json_file,) = (tmp_path / "out").glob("*-drift.json")
+    assert json.loads(json_file.read_text())["texts"] == 2
+    assert json_file.with_suffix(".svg").read_text().startswith("<svg")
+    assert json_file.with_suffix(".md").read_text().count("| weights |") == 4

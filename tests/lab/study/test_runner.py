@@ -1,0 +1,744 @@
+"""Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from mabert.environment import processor
+from mabert.processes import ended_as_interrupted
+from mabert.train import classifier, trainer
+from mabert.train.checkpoint import MANIFEST, seal
+from mabert_lab.cli import main
+from mabert_lab.report.study.results import read_study
+from mabert_lab.study import work
+from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.cluster import parameters, send
+from mabert_lab.study.plan import FORMAT
+from mabert_lab.study.results import gathered, pretrained, results_file, write_results
+from mabert_lab.study.runner import Runner
+from mabert_lab.study.work import BUSY, STOPPED, serve
+from tests.lab.study.helpers import FINETUNE, inference, planned, world, written
+
+LOSS = 4.3362
+"""Held-out loss of the pretraining."""
+
+ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
+
+FORKED = pytest.mark.skipif(sys.platform != "linux", reason="processes are begun, limited and killed as Linux does")
+pytestmark = [FORKED, pytest.mark.slow]
+
+
+def run(plan, root):
+    runner = Runner(plan, root)
+    runner.finished = lambda: write_results(plan, root, runner.states)
+    return {plan.cells[name].title: status for name, status in runner.run().items()}
+
+
+def command(arguments, root, **options):
+    line = [sys.executable, "-m", "mabert", "study", *arguments, "-o", str(root)]
+    # One thread each: several runners with all threads each would mostly wait for one another's.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, **options
+    )
+
+
+def begun(cell, root, target=serve):
+    """The process of a cell, begun."""
+    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def waits_for(condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def weights(root, name):
+    return load_file(CellFiles(root, name).run / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """A study that ran through: its world, root, plan and states."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    fields = world(folder)
+    plan = planned(folder, folder / "root", ARMS, fields)
+    return folder, fields, plan, run(plan, folder / "root")
+
+
+def test_a_study_runs_and_says_what_it_found(unbroken):
+    folder, _, plan, states = unbroken
+    assert {status.state for status in states.values()} == {"done"}
+    assert all(status.seconds > 0 for status in states.values())
+    result = json.loads(results_file(plan, folder / "root").read_text())
+    read = read_study(result, "test-small.json")
+    assert read.row("cls", 1.0).scores["cola"].keys() == {"accuracy", "matthews_correlation"}
+    assert len(result["environments"]) == 1
+    assert (result["kind"], result["study"], result["scale"]) == ("study", "test", plan.scale_name)
+    assert result["reference"] == "map"
+    assert result["rows"][0]["rates"] == {"cola": FINETUNE["learning_rates"][0]}
+    assert result["settings"]["arms"]["cls"]["finetune"] == ARMS["cls"]["finetune"]
+    assert result["settings"]["tasks"]["cola"].items() >= FINETUNE.items()
+    assert [row["arm"] for row in result["rows"]] == ["map", "cls"]
+    for row in result["rows"]:
+        scores = row["scores"]["cola"]["matthews_correlation"]
+        assert set(scores) == {"0", "1"}
+        assert all(-1 <= score <= 1 for score in scores.values())
+        assert row["pretraining"]["status"] == "done"
+        assert row["pretraining"]["steps"] == 12
+        assert row["pretraining"]["tokens"] == (9 * 12 + 3 * 24) * 8
+        assert not row["failed"]
+    assert result["rows"][0]["pretraining"] == result["rows"][1]["pretraining"], "they share it"
+    assert not list((folder / "root/cells").glob("*/checkpoint-*")), "nothing is left to resume"
+    assert not list((folder / "root/cells").glob("*/seed-*/model.safetensors")), "nothing starts from these"
+
+
+def test_every_machine_that_ran_a_seed_is_named(unbroken, tmp_path):
+    folder, _, plan, states = unbroken
+    root = tmp_path / "root"
+    shutil.copytree(folder / "root", root)
+    place = next(CellFiles(root, cell.name).run for cell in plan.cells.values() if cell.kind == "finetuning")
+    for seed in (0, 1):
+        assert json.loads((place / f"seed-{seed}/result.json").read_text())["environment"]["processor"]
+    change(place / "seed-1/result.json", lambda result: result["environment"].update(processor="another"))
+    named = [about["processor"] for about in gathered(plan, root, states)["environments"]]
+    assert sorted(named) == sorted({"another", processor()})
+    change(place / "seed-1/result.json", lambda result: result.pop("environment"))
+    change(place / "result.json", lambda result: result["environment"].update(processor="a third"))
+    named = [about["processor"] for about in gathered(plan, root, states)["environments"]]
+    assert "a third" in named, "seeds of before tell no machine: then it is that of the run"
+
+
+def change(file, how):
+    content = json.loads(file.read_text())
+    how(content)
+    file.write_text(json.dumps(content))
+
+
+def test_what_is_finished_is_not_done_again_and_more_seeds_are_added(unbroken):
+    folder, fields, plan, _ = unbroken
+    before = {path: path.stat().st_mtime_ns for path in (folder / "root/cells").rglob("result.json")}
+    assert {status.state for status in run(plan, folder / "root").values()} == {"done"}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    more = planned(folder, folder / "root", ARMS, fields, seeds=[0, 1, 2])
+    assert {status.state for status in run(more, folder / "root").values()} == {"done"}
+    seeds = {path: when for path, when in before.items() if path.parent.name.startswith("seed")}
+    assert len(seeds) == 4
+    assert seeds == {path: path.stat().st_mtime_ns for path in seeds}
+    assert len(list((folder / "root/cells").glob("*/seed-*"))) == 6
+
+
+def mark(files, loss):
+    """Leaves a mark in the checkpoints, which a training that goes on from one carries along."""
+    for state in files.run.glob("checkpoint-*/trainer_state.json"):
+        change(state, lambda content: content["log_history"].insert(0, {"step": 0, "loss": loss}))
+        (state.parent / MANIFEST).unlink()
+        seal(state.parent)
+
+
+def marks(files):
+    """The marks that a finished pretraining carries."""
+    return [entry["loss"] for entry in files.result()["outcome"]["history"] if entry["step"] == 0]
+
+
+def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = tmp_path / "root"
+    broken = planned(folder, root, ARMS, fields)
+    (name,) = (name for name, cell in broken.cells.items() if cell.kind == "pretraining")
+    files = CellFiles(root, name)
+    files.run.parent.mkdir(parents=True)
+    for checkpoint, loss in (("checkpoint-4", 77.0), ("checkpoint-8", 88.0)):
+        process = begun(broken.cells[name], root)
+        waits_for((files.run / checkpoint).is_dir)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not files.done(broken.cells[name])
+        mark(files, loss)
+    states = run(broken, root)
+    assert {status.state for status in states.values()} == {"done"}
+    assert marks(files) == [88.0, 77.0], "each attempt went on where the one before had saved"
+    assert same(weights(root, name), weights(folder / "root", name))
+    ours, theirs = (json.loads(results_file(plan, at).read_text())["rows"] for at in (root, folder / "root"))
+    for mine, other in zip(ours, theirs, strict=True):
+        for seed in ("0", "1"):
+            assert mine["scores"]["cola"]["accuracy"][seed] == other["scores"]["cola"]["accuracy"][seed]
+
+
+def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = tmp_path / "root"
+    broken = planned(folder, root, ARMS, fields)
+    cell = next(iter(broken.cells.values()))
+    files = CellFiles(root, cell.name)
+    files.run.parent.mkdir(parents=True)
+    process = begun(cell, root)
+    waits_for((files.run / "checkpoint-4").is_dir)
+    process.kill()
+    process.join()
+    mark(files, 77.0)
+    moved = tmp_path / "elsewhere"
+    root.rename(moved)
+    (tmp_path / "texts").mkdir()
+    own = json.loads(json.dumps(fields))
+    text = Path(own["pretrain"]["data"]["sources"][0])
+    own["pretrain"]["data"]["sources"] = [str(shutil.copy(text, tmp_path / "texts"))]
+    own["pretrain"]["training"]["micro_batch_size"] = 8
+    own["pretrain"]["model"]["ssm_direction"] = "forward"  # the default, spelt out
+    again = planned(folder, moved, ARMS, own)
+    assert list(again.cells) == list(plan.cells)
+    assert {status.state for status in run(again, moved).values()} == {"done"}
+    order = json.loads(CellFiles(moved, cell.name).order.read_text())
+    assert order["recipe"]["training"]["micro_batch_size"] == 8
+    assert marks(CellFiles(moved, cell.name)) == [77.0], "it began anew"
+
+
+def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_examples_lie(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root, glue = shutil.copytree(folder / "root", tmp_path / "root"), shutil.copytree(folder / "glue", tmp_path / "g")
+    own = json.loads(json.dumps(fields))
+    own["finetune"]["padding_safe_masking"] = "exact"  # the model's own, spelt out
+    more = planned(folder, root, ARMS, own, glue=glue, seeds=[0, 1, 2])
+    assert list(more.cells) == list(plan.cells)
+    assert {status.state for status in run(more, root).values()} == {"done"}
+    row = json.loads(results_file(more, root).read_text())["rows"][0]
+    assert set(row["scores"]["cola"]["accuracy"]) == {"0", "1", "2"}
+    files = CellFiles(root, more.rows[0].finetunings["cola"])
+    assert files.result()["seconds"] == pytest.approx(sum(files.result(seed)["seconds"] for seed in (0, 1, 2)))
+    fewer = planned(folder, root, ARMS, fields, seeds=[1])
+    assert results_file(fewer, root) == results_file(more, root)
+    row = json.loads(write_results(fewer, root, {}).read_text())["rows"][0]
+    assert set(row["scores"]["cola"]["accuracy"]) == {"0", "1", "2"}, "what is there is not lost"
+
+
+def test_each_plan_has_results_of_its_own(unbroken):
+    folder, fields, plan, _ = unbroken
+    root = folder / "root"
+    other = json.loads(json.dumps(fields))
+    other["pretrain"]["data"]["held_out"] = 0.2
+    plans = [plan, planned(folder, root, ARMS, other), planned(folder, root, ARMS, fields, budgets=("50%", "100%"))]
+    assert len({results_file(each, root) for each in plans}) == 3
+
+
+def test_a_cell_whose_record_is_missing_writes_it(unbroken, tmp_path):
+    folder, fields, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].finetunings["cola"]
+    files = CellFiles(root, name)
+    (files.run / "result.json").unlink()
+    finished = sorted(int(file.parent.name.removeprefix("seed-")) for file in files.run.glob("seed-*/result.json"))
+    assert not files.done(plan.cells[name])
+    assert {status.state for status in run(planned(folder, root, ARMS, fields), root).values()} == {"done"}
+    assert files.result()["seeds"] == finished
+    assert {0, 1} <= set(finished), "and those that another plan asked for"
+
+
+def test_a_cell_that_another_has_finished_meanwhile_is_left_alone(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    for cell in (plan.cells[plan.rows[0].pretraining], plan.cells[plan.rows[0].finetunings["cola"]]):
+        files = CellFiles(root, cell.name)
+        files.order.write_text("{}")
+        process = begun(cell, root)
+        process.join()
+        assert process.exitcode == 0
+        assert files.order.read_text() == "{}"
+
+
+def test_the_tokenizer_is_known_where_the_folder_has_another_path(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].pretraining
+    file = CellFiles(root, name).run / "result.json"
+    result = json.loads(file.read_text())
+    used = Path(result["request"]["tokenizer"])
+    result["request"]["tokenizer"] = str(Path("/elsewhere", *used.parts[-2:]))
+    file.write_text(json.dumps(result))
+    expected = json.loads((root / "tokenizers" / used.name / "origin.json").read_text())["tokenizer"]
+    assert expected
+    assert pretrained(plan, root, name, {})["tokenizer"] == expected
+
+
+def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
+    def told():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+
+    for _ in range(2):  # anew each time
+        with ended_as_interrupted():
+            with pytest.raises(KeyboardInterrupt):
+                told()
+            told()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroken, tmp_path, times):
+    folder, fields, _, _ = unbroken
+    own = json.loads(json.dumps(fields))
+    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
+    plan = planned(folder, tmp_path / "root", ARMS, own)
+    cell = next(iter(plan.cells.values()))
+    files = CellFiles(tmp_path / "root", cell.name)
+    files.run.parent.mkdir(parents=True)
+    process = begun(cell, tmp_path / "root")
+    waits_for(files.progress.is_file)
+    for _ in range(times):
+        process.terminate()
+    process.join()
+    assert process.exitcode == STOPPED
+    assert list(files.run.glob("checkpoint-*"))
+    assert files.why_failed() is None
+    assert not files.progress.exists()
+
+
+def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    longer = {**fields, "tasks": {"cola": {"finetune": {"epochs": 120}}}, "seeds": [0]}
+    plan = planned(folder, root, {"map": ARMS["map"]}, longer)
+    cell = plan.cells[plan.rows[0].finetunings["cola"]]
+    files = CellFiles(root, cell.name)
+    process = begun(cell, root)
+    waits_for(files.progress.is_file)
+    process.terminate()
+    process.join()
+    assert process.exitcode == STOPPED
+    (saved,) = files.run.glob("unfinished/*/checkpoint-*")
+    process = begun(cell, root)
+    waits_for(files.progress.is_file)
+    assert json.loads(files.progress.read_text())["step"] > int(saved.name.removeprefix("checkpoint-"))
+    process.join()
+    assert files.done(cell)
+    assert not (files.run / "unfinished").exists()
+
+
+def serve_until(root, name, *arguments):
+    """A cell's process that saves after every step, and is killed when the first checkpoint of a name is there."""
+    classifier.SAVE_SECONDS = 0.0
+    publish, last = trainer.publish, (Path(root) / "last").read_text()
+
+    def killed(written, place):
+        publish(written, place)
+        if str(place).endswith(last):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.publish = killed
+    serve(root, name, *arguments)
+
+
+def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, tmp_path):
+    folder, _, plan, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    name = plan.rows[0].finetunings["cola"]
+    cell, files = plan.cells[name], CellFiles(root, name)
+    shutil.rmtree(files.run)
+    for last in ("seed-0-lr-0.02/checkpoint-2", "seed-1-lr-0.02/checkpoint-1"):
+        (root / "last").write_text(last)
+        process = begun(cell, root, target=serve_until)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert (files.run / "unfinished" / last).is_dir()
+    process = begun(cell, root)
+    process.join()
+    assert files.done(cell)
+    for seed in (0, 1):
+        assert files.result(seed)["metrics"] == CellFiles(folder / "root", name).result(seed)["metrics"]
+    assert not (files.run / "unfinished").exists()
+
+
+def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    own = json.loads(json.dumps(fields))
+    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
+    arguments = written(tmp_path, own, ARMS)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    root = tmp_path / "root"
+    first = command(arguments, root)
+    waits_for(lambda: any(json.loads(note.read_text())["step"] > 9 for note in root.glob("cells/*.progress.json")))
+    first.kill()
+    first.communicate(timeout=120)
+    waits_for(lambda: not list(root.glob("cells/*.progress.json")))
+    saved = max(int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*"))
+    assert saved % 700 != 0, "a checkpoint at the step it was stopped at"
+    assert not list(root.glob("cells/*/result.json"))
+    again = command(arguments, root)
+    waits_for(lambda: list(root.glob("cells/*.progress.json")))
+    waits_for(lambda: json.loads(next(root.glob("cells/*.progress.json")).read_text() or '{"step": 0}')["step"] > saved)
+    again.send_signal(signal.SIGINT)
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 130
+    assert "interrupted; what is finished is kept; the same command goes on" in out
+    (result,) = root.glob("test-*-small-*.json")
+    assert json.loads(result.read_text())["rows"][0]["pretraining"]["status"] == "missing", (
+        "what there is of it is told"
+    )
+
+
+def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arms = {
+        "good": {},
+        "torn": {"pretrain": {"training.learning_rate": 1e9}},
+        "odd": {"finetune": {"max_length": 4}},
+    }
+    plan = planned(folder, tmp_path / "root", arms, fields)
+    states = run(plan, tmp_path / "root")
+    assert states["pretrain torn, 100%"].state == "failed"
+    assert "TrainingDivergedError: the loss is" in states["pretrain torn, 100%"].reason
+    assert states["CoLA, torn"].state == "blocked"
+    assert states["CoLA, odd"].state == "failed"
+    assert "texts are longer than 4 tokens" in states["CoLA, odd"].reason
+    assert states["CoLA, good"].state == "done"
+    good, torn, odd = json.loads(results_file(plan, tmp_path / "root").read_text())["rows"]
+    assert good["scores"]["cola"]["accuracy"]
+    assert torn["pretraining"]["status"] == "failed"
+    assert (torn["scores"], torn["failed"][0]["column"]) == ({}, "cola")
+    assert "longer than 4 tokens" in odd["failed"][0]["reason"]
+    (failed,) = [name for name, cell in plan.cells.items() if cell.title == "CoLA, odd"]
+    files = CellFiles(tmp_path / "root", failed)
+    plan.cells[failed].order["recipe"]["max_length"] = None
+    assert run(plan, tmp_path / "root")["CoLA, odd"].state == "done"
+    assert not files.failure.exists()
+
+
+def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
+    fields, root = world(tmp_path), tmp_path / "root"
+    plan = planned(tmp_path, root, {"map": {}}, fields)
+    dev = tmp_path / "glue/CoLA/dev.tsv"
+    dev.write_text(dev.read_text().replace("bird", "river", 1))
+    states = run(plan, root)
+    assert states["pretrain map, 100%"].state == "done"
+    assert states["CoLA, map"].state == "failed"
+    assert states["CoLA, map"].reason.startswith("ValueError: the data of CoLA changed since this start of the study")
+    other = planned(tmp_path, root, {"map": {"pretrain": {"training.seed": 1}}}, fields)
+    text = Path(fields["pretrain"]["data"]["sources"][0])
+    before = text.read_text()
+    text.write_text(before + "the river\n")
+    (reason,) = (status.reason for title, status in run(other, root).items() if "pretrain" in title)
+    assert reason.startswith("ValueError: the text changed since this start of the study")
+    text.write_text(before)
+    again = planned(tmp_path, root, {"map": {}}, fields)
+    assert {status.state for status in run(again, root).values()} == {"done"}
+
+
+def fails(error):
+    def done(*_):
+        raise error
+
+    return done
+
+
+def test_a_failure_before_the_work_begins_is_recorded(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", {"map": {}}, fields)
+    first = next(iter(plan.cells))
+    CellFiles(tmp_path / "root", first).order.mkdir(parents=True)
+    states = run(plan, tmp_path / "root")
+    assert states["pretrain map, 100%"].state == "failed"
+    assert "IsADirectoryError" in states["pretrain map, 100%"].reason
+    assert states["CoLA, map"].state == "blocked"
+
+
+def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arms = {f"arm {seed}": {"pretrain": {"training.seed": seed}} for seed in range(3)}
+    arguments = written(tmp_path, fields, arms)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    root = tmp_path / "root"
+    both = [command(arguments, root) for _ in range(2)]
+    told = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
+    assert len(finished) == len(set(finished)) == 6
+    assert all("6 of 6 cells" in out for out in told), "each waits for the other's last cell"
+    assert not any("leaked" in out for out in told)
+
+
+def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", ARMS, fields)
+    runner = Runner(plan, tmp_path / "root")
+    name = next(iter(plan.cells))
+    files = CellFiles(tmp_path / "root", name)
+    files.run.parent.mkdir(parents=True)
+    with files.claim():
+        process = begun(plan.cells[name], tmp_path / "root")
+        process.join()
+        assert process.exitcode == BUSY
+        assert not files.run.exists()
+        runner.look()
+        assert runner.states[name].state == "elsewhere"
+        assert gathered(plan, tmp_path / "root", runner.states)["rows"][0]["pretraining"]["status"] == "running"
+
+
+def test_what_failed_here_is_taken_up_again_where_another_runner_mended_it(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    plan = planned(folder, root, ARMS, {**fields, "seeds": [5]})
+    start = next(iter(plan.cells))
+    hidden, result = root / "result.json", CellFiles(root, start).run / "result.json"
+    result.rename(hidden)
+    runner = Runner(plan, root)
+    work.record_failure(CellFiles(root, start), "out of memory")
+
+    def states():
+        runner.look()
+        return [(runner.states[name].state, runner.states[name].reason) for name in plan.cells]
+
+    blocked = ("blocked", f"pretrain map, 100% ({start}), which it starts from, failed")
+    assert states() == [("failed", "out of memory"), blocked, blocked]
+    with CellFiles(root, start).claim():
+        assert states() == [("elsewhere", "out of memory"), ("waiting", None), ("waiting", None)]
+    CellFiles(root, start).failure.unlink()
+    assert states() == [("failed", "out of memory"), blocked, blocked], "not tried again, though nothing was recorded"
+    hidden.rename(result)
+    assert states() == [("done", None), ("waiting", None), ("waiting", None)]
+
+
+def test_a_failure_is_told_from_one_before_this_runner_whatever_the_clocks_say(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    plan = planned(folder, tmp_path / "root", ARMS, fields)
+    name = next(iter(plan.cells))
+    files = CellFiles(tmp_path / "root", name)
+    files.run.parent.mkdir(parents=True)
+    work.record_failure(files, "before")
+    os.utime(files.failure, (2**32, 2**32))
+    runner = Runner(plan, tmp_path / "root", failed_before={name: files.failure_mark()})
+    runner.look()
+    assert runner.states[name].state == "waiting"
+    work.record_failure(files, "now")
+    os.utime(files.failure, (1, 1))
+    runner.look()
+    assert (runner.states[name].state, runner.states[name].reason) == ("failed", "now")
+
+
+def test_a_view_that_cannot_be_shown_ends_no_run(unbroken):
+    folder, _, plan, _ = unbroken
+    shown = []
+
+    def watch(states, running):
+        shown.append(running)
+        raise OSError(28, "No space left on device")
+
+    states = Runner(plan, folder / "root", watch=watch).run()
+    assert shown
+    assert {status.state for status in states.values()} == {"done"}
+
+
+class Endless:
+    """A process that ends when it is told to."""
+
+    def __init__(self, **options):
+        self.alive, self.told = False, []
+        begun_so_far.append(self)
+
+    def start(self):
+        self.alive = True
+
+    def is_alive(self):
+        return self.alive
+
+    def join(self, timeout=None):
+        self.told.append("join")
+
+    def terminate(self):
+        self.alive = False
+        self.told.append("terminate")
+
+
+begun_so_far = []
+
+
+@pytest.mark.parametrize("ends", [RuntimeError("the view broke"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_ends_a_runner_ends_its_cells_process_first(tmp_path, monkeypatch, ends):
+    def watch(states, running):
+        raise ends
+
+    runner = Runner(planned(tmp_path, tmp_path / "root"), tmp_path / "root", watch=watch)
+    monkeypatch.setattr("mabert_lab.study.runner.context", lambda *_: argparse.Namespace(Process=Endless))
+    with pytest.raises(type(ends)):
+        runner.run()
+    assert begun_so_far[-1].told == ["join", "terminate", "join"]
+    assert runner.states[next(iter(runner.plan.cells))].state == "waiting"
+
+
+def test_what_a_cell_gives_is_what_its_format_stands_for(unbroken):
+    folder, _, plan, _ = unbroken
+    losses = [CellFiles(folder / "root", row.pretraining).result()["outcome"]["held_out_loss"] for row in plan.rows]
+    # Where this fails, finished cells would be taken for what the code no longer gives: raise FORMAT with the number.
+    assert (FORMAT, losses) == (2, [pytest.approx(LOSS, abs=1e-3)] * 2)
+
+
+def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    root = shutil.copytree(folder / "root", tmp_path / "root")
+    plan = planned(folder, root, ARMS, fields)
+    run_of = CellFiles(root, next(iter(plan.cells))).run
+    (run_of / "checkpoint-5").mkdir()
+    assert {status.state for status in run(plan, root).values()} == {"done"}
+    assert (run_of / "model.safetensors").is_file()
+    assert not (run_of / "checkpoint-5").exists()
+
+
+def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
+    folder, fields, _, _ = unbroken
+    arguments = written(tmp_path, fields, {"map": {}})
+    (tmp_path / "glue").symlink_to(folder / "glue")
+
+    def small_disk():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+
+    first = command(arguments, tmp_path / "root", preexec_fn=small_disk)
+    out, _ = first.communicate(timeout=120)
+    assert first.returncode == 2, out
+    assert "cannot save" in out
+    assert "2 cells gave no result; the same command tries them again" in out
+    again = command(arguments, tmp_path / "root")
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, out
+    assert "2 of 2 cells" in out
+
+
+def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_path):
+    fields = world(tmp_path)
+    inference(tmp_path / "glue")
+    tasks = {"rte": None, "mnli": None}
+    plan = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True, seeds=[0])
+    states = run(plan, tmp_path / "root")
+    assert {status.state for status in states.values()} == {"done"}, states
+    result = json.loads(results_file(plan, tmp_path / "root").read_text())
+    assert result["settings"]["from_mnli"]
+    starts = {column["key"]: column["start"] for column in result["columns"]}
+    assert starts == {"rte": "mnli", "mnli_m": None, "mnli_mm": None}
+    assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
+    start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
+    assert start.endswith("seed-0")
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [({}, 600), ({"timeout_min": 60}, 600), ({"timeout_min": 10}, 300), ({"slurm_signal_delay_s": 5}, 5)],
+)
+def test_slurm_leaves_a_job_time_to_save_and_time_to_work(options, delay):
+    asked = parameters(options)
+    assert asked["slurm_signal_delay_s"] == delay
+    assert asked.items() >= options.items()
+
+
+def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
+    pytest.importorskip("submitit")
+    folder, fields, _, _ = unbroken
+    arguments = written(tmp_path, fields, ARMS)
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    sent = command(
+        [*arguments, "--cluster", "local", "--jobs", "2", "--job-options", "timeout_min=5"], tmp_path / "root"
+    )
+    out, _ = sent.communicate(timeout=240)
+    assert sent.returncode == 0, out
+    assert "sent 2 runners" in out
+    (result,) = (tmp_path / "root").glob("test-*-small-*.json")
+    assert all(row["scores"]["cola"]["accuracy"] for row in json.loads(result.read_text())["rows"])
+    refused = command([*arguments, "--cluster", "local", "--job-options", "gpus=3"], tmp_path / "root")
+    out, _ = refused.communicate(timeout=120)
+    assert refused.returncode == 2
+    assert "submitit: " in out
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("slurm_partition", "'slurm_partition' is not of the form"),
+        ("timeout_min=2h", "timeout_min is '2h'; it must be a whole number of minutes above 0"),
+        ("timeout_min=[", "is not YAML"),
+    ],
+)
+def test_wrong_options_of_a_cluster_are_told_before_anything_is_sent(unbroken, tmp_path, capsys, option, told):
+    pytest.importorskip("submitit")
+    folder, fields, _, _ = unbroken
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    arguments = [*written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root")]
+    assert main(["study", *arguments, "--cluster", "local", "--job-options", option]) == 2
+    assert told in capsys.readouterr().err
+    assert not list((tmp_path / "root").glob("cluster/*"))
+
+
+def test_runners_that_were_sent_before_one_was_refused_are_named(tmp_path, monkeypatch):
+    submitit = pytest.importorskip("submitit")
+    sent = []
+
+    def submit(self, function):
+        if len(sent) == 2:
+            raise submitit.core.utils.FailedJobError("sbatch: error: no such partition")
+        sent.append(argparse.Namespace(job_id=f"job-{len(sent)}"))
+        return sent[-1]
+
+    monkeypatch.setattr(submitit.AutoExecutor, "submit", submit)
+    with pytest.raises(ValueError, match="submitit: sbatch: error: no such partition; sent before: job-0, job-1"):
+        send(["true"], tmp_path, "local", 3, {})
+
+
+def test_a_study_that_cannot_be_planned_sends_no_runner(unbroken, tmp_path, capsys):
+    pytest.importorskip("submitit")
+    _, fields, _, _ = unbroken
+    arguments = [*written(tmp_path, fields, ARMS), "--data", "nowhere", "-o", str(tmp_path / "root")]
+    assert main(["study", *arguments, "--cluster", "local"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "root/cluster").exists()
+
+
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+
+place = Path(sys.argv[1])
+if (place / "saved").exists():
+    (place / "gone-on").touch()
+    sys.exit()
+
+def save(*_):
+    (place / "saved").touch()
+    sys.exit(130)
+
+signal.signal(signal.SIGTERM, save)
+(place / "begun").write_text(f"{os.getppid()}\\n")
+time.sleep(120)
+"""
+
+
+def test_a_runner_whose_job_must_make_room_saves_and_is_sent_again(tmp_path):
+    pytest.importorskip("submitit")
+    (tmp_path / "saves.py").write_text(SAVES)
+    (job,) = send([sys.executable, str(tmp_path / "saves.py"), str(tmp_path)], tmp_path, "local", 1, {"timeout_min": 5})
+    note = tmp_path / "begun"
+    waits_for(lambda: note.is_file() and note.read_text().endswith("\n"))
+    os.kill(int(note.read_text()), signal.SIGUSR2)  # as Slurm does some time before a job must end
+    assert job.result() is None
+    assert (tmp_path / "gone-on").is_file()
+
+
+def test_epochs_and_recipes_reach_the_run(unbroken):
+    folder, _, plan, _ = unbroken
+    (row, _) = plan.rows
+    request = CellFiles(folder / "root", row.finetunings["cola"]).result()["request"]
+    assert {name: request[name] for name in FINETUNE} == FINETUNE
+    assert request["pooling"] is None, "the arm says it by the study's own word"
