@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mabert_lab.report import conversion
-from mabert_lab.report.conversion import curves, lines, render
+from mabert_lab.report.conversion import curves, render
 
 
 def told(cosine, **more):
@@ -115,7 +115,6 @@ def test_without_a_band_the_page_says_so():
     bare["outcome"]["agreement"]["bands"] = {}
     page = render(bare)
     assert "Too little text was held out to compare the two." in page
-    assert list(lines(bare)) == []
 
 
 def test_every_word_of_a_table_is_explained():
@@ -124,13 +123,6 @@ def test_every_word_of_a_table_is_explained():
     heads = set(cells(page, "th")) - {"tokens", "texts", "", "layer", "kind", "word", "meaning"}
     assert heads - words == {"unexplained by its core", "unexplained behind it"}
     assert "unexplained" in words
-
-
-def test_a_terminal_gets_a_line_a_band():
-    assert list(lines(result())) == [
-        "texts of 3-32 tokens: cosine to the teacher 0.900 (floor 0.500), nearest neighbour found 70% (floor 30%)",
-        "texts of 33-60 tokens: cosine to the teacher 0.800 (floor 0.600), nearest neighbour found 60% (floor 40%)",
-    ]
 
 
 def test_the_page_fetches_nothing():
