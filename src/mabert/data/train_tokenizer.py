@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +21,13 @@ from transformers import (
 )
 
 from mabert.data.tokenizer import SPECIAL_TOKENS, checked
-from mabert.data.unigram import WORD_START, learn_pieces
 
 CHARACTERS = 64 << 20
 """Characters of text a tokenizer is trained on unless more are asked for."""
 _MINIMUM_FREQUENCY = 2
 _ALPHABET = 1000
 _NEVER = -1000.0
+_WORD_START = "▁"
 
 Pieces = list[tuple[str, float]]
 
@@ -159,9 +161,50 @@ def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTok
     normalizer = recipe.build(first + last).backend_tokenizer.normalizer
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(normalizer.normalize_str(text).replace(WORD_START, " ").split())
+        words.update(normalizer.normalize_str(text).replace(_WORD_START, " ").split())
     alphabet = _alphabet(words.items(), min(_ALPHABET, room // 4), recipe.symbols)
-    return recipe.build(first + learn_pieces(words, alphabet, room) + last)
+    return recipe.build(first + _learn_pieces(words, alphabet, recipe.symbols, room) + last)
+
+
+def _learn_pieces(words: Mapping[str, int], alphabet: list[str], symbols: tuple[str, ...], size: int) -> Pieces:
+    """Learns the pieces of a unigram model by SentencePiece (Kudo 2018), which with one thread is deterministic.
+
+    Args:
+        words: how often each word occurs.
+        alphabet: the characters that pieces may have; a word is cut at others.
+        symbols: characters that are no part of a piece.
+        size: pieces at most.
+    """
+    import sentencepiece
+
+    others = re.compile(f"[^{re.escape(''.join([*alphabet, *symbols]))}]+")
+    counts: Counter[str] = Counter()
+    for word in sorted(words):
+        for part in filter(None, others.split(word)):
+            counts[part] += words[word]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(f"{word}\t{count}" for word, count in counts.items()),
+        input_format="tsv",
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=size + len(symbols) + 1,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        user_defined_symbols=list(symbols),
+        max_sentence_length=1 << 30,
+        num_threads=1,
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        minloglevel=2,
+    )
+    learnt = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    # Rounded, for the tokenizers library does not read every digit of a score back as it wrote it.
+    pieces = [(learnt.id_to_piece(index), round(learnt.get_score(index), 5)) for index in range(1, len(learnt))]
+    return [piece for piece in pieces if piece[0] not in symbols]
 
 
 def _own_pieces(recipe: Recipe) -> tuple[Pieces, Pieces]:

@@ -19,7 +19,7 @@ from mabert.writing import locked, whole_folder
 logger = logging.getLogger(__name__)
 
 # Raise this whenever the same sources would give another tokenizer.
-FORMAT = 1
+FORMAT = 2
 
 
 def trained_tokenizer(
