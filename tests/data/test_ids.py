@@ -1,4 +1,4 @@
-"""The ids of a small corpus in every kind of file, as `ids.json` has held them since before `mabert.data` was rewritten.
+"""The ids of a small corpus in every kind of file, which `ids.json` holds: they never change.
 
 The file also holds the vocabularies, so that it speaks of reading and encoding, not of how pieces are learnt.
 """

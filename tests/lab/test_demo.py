@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mabert
-from mabert.data.sentences import sentences
 from mabert.model.packing import Unpadding
 from mabert.train.recipe import Stage, load_recipe
 from mabert_lab import cli
 from mabert_lab.demo import converted, padding, pretrained, tour
 from mabert_lab.demo.pretrained import make_examples
+from mabert_lab.demo.sentences import sentences
 from mabert_lab.demo.tour import Steps, demo, free_folder, hold_out, read_documents, waiting
 from tests.conversion.conftest import make_small
 from tests.conversion.helpers import is_installed, saved_teacher
@@ -320,5 +320,5 @@ def test_waiting_shows_a_clock_on_a_terminal_only():
 def test_data_sets_are_made_in_data_only():
     tree = ast.parse(Path(pretrained.__file__).read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert "mabert.data.sentences" in imported
+    assert "mabert_lab.demo.sentences" in imported
     assert "datasets" not in imported

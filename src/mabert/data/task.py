@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 class Rows(Protocol):
@@ -20,6 +23,13 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
     def __getitem__(self, name: Any) -> Any: ...
+
+
+def rows_of(columns: Mapping[str, Any]) -> Dataset:
+    """Makes examples of columns, as the loaders do."""
+    from datasets import Dataset
+
+    return Dataset.from_dict(dict(columns))
 
 
 def column(rows: Rows, name: str) -> list[Any]:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mabert.data.prose import split_sentences
+from mabert_lab.english import split_sentences
 
 ARTICLES = 300
 """Articles that are searched."""

@@ -10,13 +10,13 @@ import numpy as np
 
 from mabert.bounds import TO_LEARN
 from mabert.conversion.run import convert
-from mabert.data.documentation import installed_documentation
-from mabert.data.sentences import sentences
 from mabert.data.tokenizer import load_tokenizer
 from mabert.infer.model import TextModel
 from mabert.places import place_of
 from mabert.rounds import interleave
 from mabert.writing import write_text
+from mabert_lab.demo.documentation import installed_documentation
+from mabert_lab.demo.sentences import sentences
 from mabert_lab.report.conversion import render
 
 TEACHER = "sentence-transformers/all-MiniLM-L6-v2"

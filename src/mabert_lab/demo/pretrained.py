@@ -6,13 +6,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.sentences import LONGEST, SHORTEST, WORD_ORDER, sentences, word_order_examples
 from mabert.infer.fill import fill_mask
 from mabert.reading import read_json
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe
 from mabert.train.run import RESULT
+from mabert_lab.demo.sentences import LONGEST, SHORTEST, WORD_ORDER, sentences, word_order_examples
 
 EXAMPLES = {"train": 4000, "validation": 1000}
 LEAST_SENTENCES = 50

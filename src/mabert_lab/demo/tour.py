@@ -14,13 +14,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import mabert
 from mabert.data import corpus
-from mabert.data.documentation import installed_documentation
-from mabert.data.prose import split_sentences, unwrap
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.writing import filling, write_text
 from mabert_lab.demo import converted
+from mabert_lab.demo.documentation import installed_documentation
 from mabert_lab.demo.padding import padding_drift
 from mabert_lab.demo.pretrained import demo_recipe, fill, judged, make_examples, run_finetuning, run_pretraining
+from mabert_lab.english import split_sentences, unwrap
 from mabert_lab.report.demo import largest, render, written
 
 VOCABULARY = 6000

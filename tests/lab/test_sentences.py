@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data.prose import unwrap
-from mabert.data.sentences import FUNCTION_WORDS, WORD_ORDER, corrupt_word_order, sentences, word_order_examples
+from mabert_lab.demo.sentences import FUNCTION_WORDS, WORD_ORDER, corrupt_word_order, sentences, word_order_examples
+from mabert_lab.english import unwrap
 
 GRAMMAR = st.tuples(
     st.sampled_from(["The", "A", "This", "Every"]),

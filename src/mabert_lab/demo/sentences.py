@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from mabert.data.prose import is_prose, split_sentences
 from mabert.data.table import table_task
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from mabert.data.task import Rows, rows_of
+from mabert_lab.english import is_prose, split_sentences
 
 SHORTEST, LONGEST = 6, 40
 WORD_ORDER = table_task("word-order", ("scrambled", "real"))
@@ -82,7 +79,7 @@ def corrupt_word_order(sentence: str, rng: random.Random) -> str:
     return "".join([*pieces, sentence[end:]])
 
 
-def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = None) -> Dataset:
+def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = None) -> Rows:
     """Examples of `WORD_ORDER`: half of the sentences, chosen at random, are scrambled; none is there in both forms.
 
     Args:
@@ -96,8 +93,6 @@ def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = 
     Raises:
         ValueError: there are fewer than two sentences.
     """
-    from datasets import Dataset
-
     rng = random.Random(seed)
     chosen = list(real)
     rng.shuffle(chosen)
@@ -106,7 +101,7 @@ def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = 
         raise ValueError(f"{len(chosen)} sentences are too few for two classes")
     labels = [place % 2 for place in range(len(chosen))]
     texts = [text if label else corrupt_word_order(text, rng) for text, label in zip(chosen, labels, strict=True)]
-    return Dataset.from_dict({"text_a": texts, "label": labels, "index": list(range(len(chosen)))})
+    return rows_of({"text_a": texts, "label": labels, "index": list(range(len(chosen)))})
 
 
 def _movable(sentence: str, words: list[re.Match[str]]) -> tuple[list[int], list[int]]:
