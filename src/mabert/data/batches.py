@@ -4,12 +4,12 @@ import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mabert.data import TOKENS_A_BATCH
-from mabert.data.permutation import Permutation
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:
@@ -193,7 +193,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def _epoch(self, epoch: int) -> list[list[int]]:
         order = list(range(len(self.lengths)))
         if self.seed is not None:
-            order = Permutation(len(order), self.seed, epoch).order().tolist()
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(order)).tolist()
         if not self.grouped:
             return self._cut(order)
         batches: list[list[int]] = []
@@ -203,7 +203,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))
         if self.seed is None:
             return batches
-        return [batches[place] for place in Permutation(len(batches), self.seed, epoch, 1).order().tolist()]
+        return [batches[place] for place in np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))]
 
     def _cut(self, order: Sequence[int]) -> list[list[int]]:
         batches: list[list[int]] = []

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mabert.data.permutation import mix64
 from mabert.reading import read_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
@@ -77,9 +76,8 @@ class TokenCache:
     def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
         """Splits the documents into training and held-out ones.
 
-        Documents are taken in the order of a hash of `(seed, document index)` until `fraction` of all tokens is held
-        out; the last one taken is cut to make it exact, and its beginning stays in training. So a corpus of one
-        document has a held-out part too.
+        Documents are taken in random order until `fraction` of all tokens is held out; the last one taken is cut to
+        make it exact, and its beginning stays in training. So a corpus of one document has a held-out part too.
 
         Args:
             fraction: share of the tokens held out, above 0 and below 1.
@@ -98,7 +96,7 @@ class TokenCache:
         if wanted >= total:
             raise ValueError(f"cannot hold out {fraction} of a corpus of {total} tokens")
         starts, stops = self.offsets[:-1], self.offsets[1:]
-        order = np.argsort(mix64(np.arange(len(starts), dtype=np.uint64), seed), kind="stable")
+        order = np.random.default_rng(seed).permutation(len(starts))
         held = np.cumsum((stops - starts)[order])
         last = int(np.searchsorted(held, wanted))
         cut = order[last]

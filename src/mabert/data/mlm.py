@@ -17,7 +17,6 @@ from tokenizers.models import WordPiece
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.permutation import Permutation
 from mabert.data.windows import Windows
 
 IGNORE = -100
@@ -86,17 +85,17 @@ class MlmMasking:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
             elsewhere.
         """
-        draw = _Draw(seed, epoch, example)
+        draws = _generator(seed, epoch, example)
         free = np.flatnonzero(~self._special[ids])
         labels = np.full(len(ids), IGNORE, dtype=np.int64)
         inputs = ids.copy()
         if not len(free):
             return inputs, labels
         count = max(1, round(self.probability * len(free)))
-        chosen = self._words(ids, free, count, draw) if self.whole_word else free[draw.order(len(free))[:count]]
+        chosen = self._words(ids, free, count, draws) if self.whole_word else free[_order(draws, len(free))[:count]]
         labels[chosen] = ids[chosen]
-        fate = draw.uniform(len(chosen))
-        substitutes = self._ordinary[(draw.uniform(len(chosen)) * len(self._ordinary)).astype(np.int64)]
+        fate = draws.random(len(chosen))
+        substitutes = self._ordinary[(draws.random(len(chosen)) * len(self._ordinary)).astype(np.int64)]
         inputs[chosen] = np.where(
             fate < self.mask_share,
             self.mask_id,
@@ -104,11 +103,11 @@ class MlmMasking:
         )
         return inputs, labels
 
-    def _words(self, ids: np.ndarray, free: np.ndarray, count: int, draw: _Draw) -> np.ndarray:
+    def _words(self, ids: np.ndarray, free: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
         """Positions of whole words, `count` at most unless the first word alone is longer."""
         follows = self._continues[ids[free]] & (np.diff(free, prepend=-2) == 1)
         words = np.split(free, np.flatnonzero(~follows)[1:])
-        order = draw.order(len(words))
+        order = _order(draws, len(words))
         chosen, room = [words[order[0]]], count - len(words[order[0]])
         for index in order[1:]:
             if room <= 0:
@@ -117,24 +116,6 @@ class MlmMasking:
                 chosen.append(words[index])
                 room -= len(words[index])
         return np.concatenate(chosen)
-
-
-class _Draw:
-    """Random numbers that are a function of (seed, epoch, example): Philox4x64 (Salmon et al. 2011), keyed on them.
-
-    Only the generator's raw words are used: unlike numpy's distributions, they are the same in every version.
-    """
-
-    def __init__(self, seed: int, epoch: int, example: int) -> None:
-        self._words = np.random.Philox(key=(seed & _WORD) | (epoch & _WORD) << 64, counter=(example & _WORD) << 192)
-
-    def uniform(self, count: int) -> np.ndarray:
-        """Numbers in [0, 1), float64 `(count,)`."""
-        return (self._words.random_raw(count) >> np.uint64(11)) * 2.0**-53
-
-    def order(self, count: int) -> np.ndarray:
-        """A random order of `0 .. count - 1`."""
-        return np.argsort(self._words.random_raw(count), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -170,7 +151,7 @@ class PretrainingStream(Dataset):
             raise ValueError(f"the seed is {seed}; it must not be negative")
         self.stages, self.masking, self.seed = list(stages), masking, seed
         self._ends = list(itertools.accumulate(samples for _, samples in stages))
-        self._order: tuple[int, int, Permutation] | None = None
+        self._order: tuple[int, int, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -183,8 +164,9 @@ class PretrainingStream(Dataset):
         windows, samples = self.stages[stage]
         epoch, position = divmod(index - (self._ends[stage] - samples), len(windows))
         if self._order is None or self._order[:2] != (stage, epoch):
-            self._order = (stage, epoch, Permutation(len(windows), self.seed, stage, epoch))
-        return Place(stage, epoch, self._order[2][position])
+            order = np.random.default_rng([self.seed, stage, epoch]).permutation(len(windows))
+            self._order = (stage, epoch, order)
+        return Place(stage, epoch, int(self._order[2][position]))
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         """Input ids and labels of one sample, int64 `(time,)` each."""
@@ -209,8 +191,7 @@ class ValidationSet(Dataset):
         self.windows, self.masking, self.seed = windows, masking, seed
         self._examples: Sequence[int] = range(len(windows))
         if limit is not None and limit < len(windows):
-            order = Permutation(len(windows), seed)
-            self._examples = sorted(order[i] for i in range(limit))
+            self._examples = sorted(np.random.default_rng(seed).permutation(len(windows))[:limit].tolist())
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -219,6 +200,16 @@ class ValidationSet(Dataset):
         """Input ids and labels of one window, int64 `(time,)` each."""
         example = self._examples[index]
         return _item(*self.masking(self.windows[example], self.seed, 0, example))
+
+
+def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
+    """A generator keyed on its arguments (Philox4x64; Salmon et al. 2011), ready sooner than one by `SeedSequence`."""
+    key = (seed & _WORD) | (epoch & _WORD) << 64
+    return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
+
+
+def _order(draws: np.random.Generator, count: int) -> np.ndarray:
+    return draws.random(count).argsort(kind="stable")
 
 
 def _item(inputs: np.ndarray, labels: np.ndarray) -> dict[str, torch.Tensor]:

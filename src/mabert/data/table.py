@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mabert.data import rows
-from mabert.data.permutation import mix64
 from mabert.data.task import Task, label_text, row_label
 
 if TYPE_CHECKING:
@@ -147,5 +146,5 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Datas
     count = round(share * len(dataset))
     if not 0 < count < len(dataset):
         raise ValueError(f"cannot hold {share} of {len(dataset)} training rows out; give a validation table")
-    order = np.argsort(mix64(np.arange(len(dataset), dtype=np.uint64), seed), kind="stable")
+    order = np.random.default_rng(seed).permutation(len(dataset))
     return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))

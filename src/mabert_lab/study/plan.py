@@ -31,7 +31,7 @@ from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import FROM_MNLI, MNLI, LoadedTask
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the same cell would give another result."""
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
