@@ -95,7 +95,7 @@ def bad(path, content):
         ("a.txt", " \n\n", r"a\.txt: holds no text"),
         ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
-        ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no key 'text'; there is \['title'\]"),
+        ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no 'text'; there is title"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not an object but '\[1\]'"),
         ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),
         ("a.parquet", "no parquet at all", r"a\.parquet: not a readable Parquet file"),
@@ -112,9 +112,9 @@ def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
 def test_bad_parquet_columns(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"title": ["a"], "text": [1]}), path)
-    with pytest.raises(ValueError, match=r"no column 'body'; there is \['title', 'text'\]"):
+    with pytest.raises(ValueError, match=r"no column 'body'; the columns are title, text"):
         list(read_documents(path, "body"))
-    with pytest.raises(ValueError, match="column 'text' holds int64, not text"):
+    with pytest.raises(ValueError, match="'text' is 1, not text"):
         list(read_documents(path))
 
 

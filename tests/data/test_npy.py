@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data.npy import NpyRows, NpyWriter
+from mabert.data.npy import NpyRows
 
 
 @settings(deadline=None, max_examples=30)
@@ -29,10 +29,3 @@ def test_a_row_of_another_width_is_refused():
     rows = NpyRows(io.BytesIO(), np.dtype(np.float32), (3,))
     with pytest.raises(ValueError, match=r"rows of shape \(2,\) among those of shape \(3,\)"):
         rows.write(np.zeros((1, 2)))
-
-
-def test_a_file_of_one_dimension_is_complete_when_its_context_ends(tmp_path):
-    with NpyWriter(tmp_path / "a.npy", np.dtype(np.uint16)) as file:
-        file.write(np.arange(3))
-        file.write(np.arange(2))
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.array([0, 1, 2, 0, 1], np.uint16))

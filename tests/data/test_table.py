@@ -109,9 +109,9 @@ def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, 
                 expected = [(reader.line_num, fields) for fields in reader if fields]
             except csv.Error:
                 with pytest.raises(ValueError, match=f"line {reader.line_num}: not CSV"):
-                    list(rows._csv_lines(path))
+                    list(rows.csv_lines(path))
             else:
-                assert list(rows._csv_lines(path)) == expected
+                assert list(rows.csv_lines(path)) == expected
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".csv.gz"])

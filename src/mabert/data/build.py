@@ -1,20 +1,19 @@
-"""Building the token cache: read ahead, encode in parallel, write once, rename when complete."""
+"""Building the token cache: read ahead, encode in parallel, write once, rename when complete.
+
+`datasets.map` gives the same ids, takes longer, and copies the text to the disk first (docs/decisions.md, 2026-11-25).
+"""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import itertools
 import json
 import logging
-import os
 import time
-from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -23,10 +22,10 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache
 from mabert.data.corpus import Source, Sources, parse_sources
-from mabert.data.npy import NpyWriter
+from mabert.data.npy import NpyRows
 from mabert.data.progress import Progress
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.writing import locked, whole_folder
+from mabert.writing import locked, whole_file, whole_folder, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,11 @@ logger = logging.getLogger(__name__)
 FORMAT = 2
 _BATCH_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 20_000
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Limits(NamedTuple):
+    max_tokens: int | None
+    max_documents: int | None
 
 
 def build_cache(
@@ -51,12 +54,8 @@ def build_cache(
 
     The cache lies in a subfolder of `folder` named after all that decides its content: each source (for files path,
     size, modification time and content), the tokenizer, the limits, the version of the format and of the tokenizers
-    library. If that subfolder is there, it is reused; otherwise it is built beside its place and renamed when complete,
-    so that a killed build leaves nothing that looks finished. Several processes may call this at once: one builds, the
-    others wait and reuse.
-
-    Encoding runs on all cores, in the tokenizers library's own threads, while the next documents are read and
-    decompressed. Strings such as `[MASK]` in the text are encoded as text.
+    library. A killed build leaves nothing that looks finished. Several processes may call this at once: one builds, the
+    others wait and reuse. Strings such as `[MASK]` in the text are encoded as text.
 
     Args:
         sources: see `mabert.data.corpus`.
@@ -70,9 +69,10 @@ def build_cache(
     Raises:
         FileNotFoundError: a source does not exist.
         ValueError: a source cannot be read, holds no text, or a limit is below 1.
-        OSError: the disk is full (`ENOSPC`); nothing half-built is left.
+        CannotSaveError: the disk is full; nothing half-built is left.
     """
-    for name, limit in (("max_tokens", max_tokens), ("max_documents", max_documents)):
+    limits = _Limits(max_tokens, max_documents)
+    for name, limit in limits._asdict().items():
         if limit is not None and limit < 1:
             raise ValueError(f"{name} is {limit}; it must be at least 1")
     parsed = parse_sources(sources, text_column)
@@ -80,8 +80,7 @@ def build_cache(
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
         "tokenizer": fingerprint(tokenizer),
-        "max_tokens": max_tokens,
-        "max_documents": max_documents,
+        **limits._asdict(),
         "sources": [source.identity() for source in parsed],
     }
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
@@ -90,32 +89,9 @@ def build_cache(
     with locked(place.with_name(f".{key}.lock")):
         if place.exists():
             logger.info("reusing the token cache %s", place)
-            return TokenCache(place)
-        _build(place, parsed, tokenizer, recipe, _Limits(max_tokens, max_documents), progress)
+        else:
+            _build(place, parsed, tokenizer, recipe, limits, progress)
     return TokenCache(place)
-
-
-@dataclass
-class _Limits:
-    tokens: int | None
-    documents: int | None
-
-
-@dataclass
-class _Batch:
-    """Pieces of text to encode, and how many pieces each document has."""
-
-    pieces: list[str] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    characters: int = 0
-    position: int = 0
-
-    def add(self, document: str, position: int) -> None:
-        pieces = _pieces(document)
-        self.pieces += pieces
-        self.counts.append(len(pieces))
-        self.characters += len(document)
-        self.position = position
 
 
 def _build(
@@ -127,44 +103,42 @@ def _build(
     progress: bool,
 ) -> None:
     started = time.monotonic()
-    try:
-        with whole_folder(place) as building:
-            counts = _write_arrays(building, sources, tokenizer, limits, progress)
-            manifest = recipe | counts | {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
-            manifest["seconds"] = round(time.monotonic() - started, 3)
-            with (building / MANIFEST).open("w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-    except OSError as error:
-        if error.errno not in _DISK_FULL:
-            raise
-        told = f"no space left while writing the token cache in {place.parent}; nothing half-built was left there"
-        raise OSError(error.errno, told) from error
+    with whole_folder(place) as building:
+        lengths = _write_ids(building / IDS, sources, tokenizer, limits, progress)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        if not lengths:
+            raise ValueError("the sources hold no text that gives a token")
+        with whole_file(building / OFFSETS) as file:
+            np.save(file, offsets)
+        manifest = recipe | {"documents": len(lengths), "tokens": int(offsets[-1])}
+        manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
+        manifest["seconds"] = round(time.monotonic() - started, 3)
+        write_text(building / MANIFEST, json.dumps(manifest, indent=1))
 
 
-def _write_arrays(
-    building: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, limits: _Limits, progress: bool
-) -> dict[str, Any]:
+def _write_ids(
+    path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, limits: _Limits, progress: bool
+) -> list[int]:
+    """Writes the ids; returns the number of each document's tokens."""
     encoder = _encoder(tokenizer)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
-    offsets = array("q", [0])
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    with NpyWriter(building / IDS, dtype) as ids, Progress("tokenising", total, progress) as bar:
-        for batch in _read_ahead(_batches(sources)):
-            encoded, lengths = _encode(encoder, batch, dtype)
-            lengths, stop = _within(limits, lengths, offsets)
-            ids.write(encoded[: sum(lengths)])
-            offsets.extend(list(itertools.accumulate(lengths, initial=offsets[-1]))[1:])
-            bar.update(batch.position, f"{offsets[-1] / 1e6:.1f} M tokens")
-            if stop:
+    lengths: list[int] = []
+    written = 0
+    with whole_file(path) as file, Progress("tokenising", total, progress) as bar:
+        rows = NpyRows(file, dtype)
+        for documents, position in _read_ahead(_batches(sources)):
+            ids, found = _encode(encoder, documents, dtype)
+            found = _within(limits, found, written, len(lengths))
+            rows.write(ids[: sum(found)])
+            written += sum(found)
+            lengths += found
+            bar.update(position, f"{written / 1e6:.1f} M tokens")
+            if written == limits.max_tokens or len(lengths) == limits.max_documents:
                 break
-    if len(offsets) == 1:
-        raise ValueError("the sources hold no text that gives a token")
-    with NpyWriter(building / OFFSETS, np.dtype(np.int64)) as file:
-        file.write(np.frombuffer(offsets, dtype=np.int64))
-    return {"documents": len(offsets) - 1, "tokens": offsets[-1]}
+        rows.finish()
+    return lengths
 
 
 def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
@@ -176,35 +150,29 @@ def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return encoder
 
 
-def _encode(encoder: Tokenizer, batch: _Batch, dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
-    """All ids of a batch in one array, and the number of tokens of each of its documents that has any."""
-    pieces = [encoding.ids for encoding in encoder.encode_batch_fast(batch.pieces, add_special_tokens=False)]
-    sizes = iter([len(piece) for piece in pieces])
-    lengths = [sum(itertools.islice(sizes, count)) for count in batch.counts]
-    total = sum(lengths)
-    ids = np.fromiter(itertools.chain.from_iterable(pieces), dtype, total)
-    return ids, [length for length in lengths if length]
+def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
+    """All ids in one array, and the number of tokens of each document that has any."""
+    cut = [_pieces(document) for document in documents]
+    encodings = encoder.encode_batch_fast(list(itertools.chain.from_iterable(cut)), add_special_tokens=False)
+    ids = [encoding.ids for encoding in encodings]
+    sizes = iter([len(piece) for piece in ids])
+    lengths = [sum(itertools.islice(sizes, len(pieces))) for pieces in cut]
+    return np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(lengths)), list(filter(None, lengths))
 
 
-def _within(limits: _Limits, lengths: list[int], offsets: array[int]) -> tuple[list[int], bool]:
-    """The lengths that still fit the limits, the last one cut, and whether a limit is reached."""
-    stop = False
-    if limits.documents is not None:
-        room = limits.documents - (len(offsets) - 1)
-        lengths, stop = lengths[:room], room <= len(lengths)
-    if limits.tokens is not None:
-        room = limits.tokens - offsets[-1]
-        for index, length in enumerate(lengths):
-            if room <= length:
-                return [*lengths[:index], room], True
-            room -= length
-    return lengths, stop
+def _within(limits: _Limits, lengths: list[int], tokens: int, documents: int) -> list[int]:
+    """The lengths that still fit the limits beside so many tokens and documents; the last one cut."""
+    if limits.max_documents is not None:
+        lengths = lengths[: limits.max_documents - documents]
+    if limits.max_tokens is not None:
+        room = limits.max_tokens - tokens
+        before = itertools.accumulate(lengths, initial=0)
+        lengths = [min(length, room - sum_before) for length, sum_before in zip(lengths, before, strict=False)]
+    return [length for length in lengths if length > 0]
 
 
 def _pieces(document: str) -> list[str]:
     """A long document cut at line ends, so that one book does not keep one core busy while the others wait."""
-    if len(document) <= _PIECE_CHARACTERS:
-        return [document]
     pieces, start = [], 0
     while len(document) - start > _PIECE_CHARACTERS:
         stop = document.find("\n", start + _PIECE_CHARACTERS) + 1
@@ -212,24 +180,26 @@ def _pieces(document: str) -> list[str]:
             break
         pieces.append(document[start:stop])
         start = stop
-    pieces.append(document[start:])
-    return pieces
+    return [*pieces, document[start:]]
 
 
-def _batches(sources: list[Source]) -> Iterator[_Batch]:
-    batch, before = _Batch(), 0
+def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
+    """Documents by two million characters, and how many bytes of all sources were read by then."""
+    documents: list[str] = []
+    characters = before = at = 0
     for source in sources:
         for document, position in source.read():
-            batch.add(document, before + position)
-            if batch.characters >= _BATCH_CHARACTERS:
-                yield batch
-                batch = _Batch()
+            documents.append(document)
+            characters, at = characters + len(document), before + position
+            if characters >= _BATCH_CHARACTERS:
+                yield documents, at
+                documents, characters = [], 0
         before += source.size() or 0
-    if batch.counts:
-        yield batch
+    if documents:
+        yield documents, at
 
 
-def _read_ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:
+def _read_ahead(batches: Iterator[tuple[list[str], int]]) -> Iterator[tuple[list[str], int]]:
     """The same batches, the next one read in a thread while this one is in use."""
     with ThreadPoolExecutor(max_workers=1) as reader:
         pending = reader.submit(next, batches, None)

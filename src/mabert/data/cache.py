@@ -1,13 +1,11 @@
 """The token cache: a corpus as one memory-mapped array of ids, with the offsets of its documents.
 
-A cache is a folder with three files:
+A cache is a folder with three files, which `mabert.data.build` makes:
 
 - `ids.npy`: the ids of all documents, one after the other, without special tokens; uint16, or uint32 for vocabularies
   beyond 65,536;
 - `offsets.npy`: int64, `(documents + 1,)`; document i is `ids[offsets[i] : offsets[i + 1]]` and never empty;
 - `manifest.json`: what it was made from, and its counts.
-
-`mabert.data.build` makes them.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class TokenCache:
         if not (self.folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{self.folder}: not a token cache (it has no {MANIFEST})")
         self.manifest = read_json(self.folder / MANIFEST)
-        self._open()
+        self.ids, self.offsets = self._array(IDS, mmap_mode="r"), self._array(OFFSETS)
         counts = (self.manifest.get("tokens"), self.manifest.get("documents"))
         if counts != (len(self.ids), len(self.offsets) - 1) or self.offsets[-1] != len(self.ids):
             raise ValueError(
@@ -53,16 +51,16 @@ class TokenCache:
                 f"manifest says {counts[0]} and {counts[1]}; delete this folder and build it again"
             )
 
-    def _open(self) -> None:
-        self.ids = self._array(IDS, mmap_mode="r")
-        self.offsets = self._array(OFFSETS)
-
     def _array(self, name: str, **options: Any) -> np.ndarray:
         try:
             return np.load(self.folder / name, allow_pickle=False, **options)
         except (ValueError, EOFError, FileNotFoundError) as error:
             told = f"{self.folder / name}: damaged token cache: no whole array of numbers; delete the folder"
             raise ValueError(told) from error
+
+    def __reduce__(self) -> tuple[type[TokenCache], tuple[Path]]:
+        # A memory map would be copied whole; a worker process opens the files itself.
+        return TokenCache, (self.folder,)
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -97,28 +95,17 @@ class TokenCache:
             raise ValueError(f"cannot hold out {fraction} of a corpus of {total} tokens")
         starts, stops = self.offsets[:-1], self.offsets[1:]
         order = np.random.default_rng(seed).permutation(len(starts))
-        held = np.cumsum((stops - starts)[order])
-        last = int(np.searchsorted(held, wanted))
-        cut = order[last]
-        middle = stops[cut] - (wanted - (held[last - 1] if last else 0))
-        chosen = np.zeros(len(starts), dtype=bool)
-        chosen[order[: last + 1]] = True
-        held_starts, train_stops = starts.copy(), stops.copy()
-        held_starts[cut] = train_stops[cut] = middle
-        training = ~chosen
-        training[cut] = middle > starts[cut]
+        left = wanted - np.cumsum((stops - starts)[order])
+        last = int(np.argmax(left <= 0))
+        # Where the training part of each document ends, and the held-out part begins.
+        borders = stops.copy()
+        borders[order[: last + 1]] = starts[order[: last + 1]]
+        borders[order[last]] -= left[last]
+        training, held_out = borders > starts, borders < stops
         return (
-            Documents(self, starts[training], train_stops[training]),
-            Documents(self, held_starts[chosen], stops[chosen]),
+            Documents(self, starts[training], borders[training]),
+            Documents(self, borders[held_out], stops[held_out]),
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A memory map would be copied whole into the state; a worker process opens the files itself.
-        return {"folder": self.folder, "manifest": self.manifest}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
 
 
 @dataclass(frozen=True)

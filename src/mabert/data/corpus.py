@@ -17,17 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
-from mabert.data import files
+from mabert.data import files, rows
 from mabert.data.hub import HubSource
 from mabert.reading import digest, files_below
 
-TEXT_KINDS = (".txt", ".text", ".md", ".rst", "")
 JSON_KINDS = (".jsonl", ".ndjson")
-PARQUET_KINDS = (".parquet",)
-KINDS = TEXT_KINDS + JSON_KINDS + PARQUET_KINDS
-_ROWS = 256
+KINDS = (".txt", ".text", ".md", ".rst", "", *JSON_KINDS, ".parquet")
 LONGEST = 4_000_000
 """Characters of a text file's document, more than most books have: a file without blank lines must not be held, and
 tokenised, as one."""
@@ -72,20 +69,26 @@ class FileSource:
             FileNotFoundError: there is no such file.
             ValueError: the file is empty, truncated, damaged, not UTF-8, or lacks the text column.
         """
-        kind, found = files.kind(self.path), False
+        found = False
         with files.open_bytes(self.path) as (stream, raw):
-            if kind in PARQUET_KINDS:
-                documents = _parquet_documents(self.path, stream, self.text_column)
-            elif kind in JSON_KINDS:
-                documents = _json_documents(self.path, files.lines(self.path, stream), self.text_column)
-            else:
-                documents = _text_documents(files.lines(self.path, stream))
-            for document in documents:
+            for document in self._documents(stream):
                 if document := document.strip():
                     found = True
                     yield document, raw.tell()
         if not found:
             raise ValueError(f"{self.path}: holds no text")
+
+    def _documents(self, stream: BinaryIO) -> Iterator[str]:
+        kind, column = files.kind(self.path), self.text_column
+        if kind == ".parquet":
+            table = rows.parquet_rows(self.path, stream, [], [column])
+        elif kind in JSON_KINDS:
+            table = rows.json_rows(self.path, files.lines(self.path, stream), [column])
+        else:
+            return paragraphs(files.lines(self.path, stream))
+        return (
+            rows.text_in(row, column, f"{self.path}, line {number}") for number, row in table if row[column] is not None
+        )
 
     def size(self) -> int:
         """Bytes on disk."""
@@ -138,11 +141,24 @@ def read_documents(sources: Sources, text_column: str = "text") -> Iterator[str]
 
 def identities(sources: Sources) -> list[dict[str, Any]]:
     """What the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
-    local = ("path", "mtime_ns")
-    return [
-        {name: value for name, value in source.identity().items() if name not in local}
-        for source in parse_sources(sources)
-    ]
+    known = (source.identity() for source in parse_sources(sources))
+    return [{name: each[name] for name in each if name not in ("path", "mtime_ns")} for each in known]
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Documents of plain text: runs of lines that are not blank, cut at a line's end beyond `LONGEST` characters."""
+    document: list[str] = []
+    characters = 0
+    for line in lines:
+        line = line.rstrip("\r\n")
+        blank = not line or line.isspace()
+        if document and (blank or characters + len(line) > LONGEST):
+            yield "\n".join(document)
+            document, characters = [], 0
+        if not blank:
+            document.append(line)
+            characters += len(line)
+    yield "\n".join(document)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -156,52 +172,3 @@ def _files_of(path: Path) -> list[Path]:
     if files.kind(path) not in KINDS:
         raise ValueError(f"{path}: unknown kind of file {files.kind(path)!r}; known are .txt, .jsonl and .parquet")
     return [path]
-
-
-def _text_documents(lines: Iterable[str]) -> Iterator[str]:
-    paragraphs: list[str] = []
-    characters = 0
-    for line in lines:
-        blank = not line or line.isspace()
-        if paragraphs and (blank or characters + len(line) > LONGEST):
-            yield "\n".join(paragraphs)
-            paragraphs, characters = [], 0
-        if not blank:
-            paragraphs.append(line)
-            characters += len(line)
-    yield "\n".join(paragraphs)
-
-
-def _json_documents(path: Path, lines: Iterable[str], column: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        row = files.json_object(line, f"{path}, line {number}")
-        if column not in row:
-            raise ValueError(f"{path}, line {number}: no key {column!r}; there is {sorted(row)}")
-        if not isinstance(row[column], str):
-            raise ValueError(f"{path}, line {number}: {column!r} is {row[column]!r}, not text")
-        yield row[column]
-
-
-def _parquet_documents(path: Path, stream: Any, column: str) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        seekable = stream if path.suffix.lower() not in files.COMPRESSIONS else pa.BufferReader(stream.read())
-        table = pq.ParquetFile(seekable)
-        if column not in table.schema_arrow.names:
-            raise ValueError(f"{path}: no column {column!r}; there is {table.schema_arrow.names}")
-        if not _is_text(table.schema_arrow.field(column).type):
-            raise ValueError(f"{path}: column {column!r} holds {table.schema_arrow.field(column).type}, not text")
-        for batch in table.iter_batches(_ROWS, columns=[column]):
-            yield from (text for text in batch.column(0).to_pylist() if text is not None)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

@@ -1,4 +1,8 @@
-"""Reading files as they lie on disk: plain, `.xz`, `.gz` or `.zst`, and UTF-8 or a clear error."""
+"""Files as they lie on disk: plain, `.xz`, `.gz` or `.zst`, and UTF-8 or a clear error.
+
+`datasets` reads the same formats, but its errors name neither offset nor line, it opens no pipes, and it takes half
+of a `.zst` file for an empty one.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import zstandard
-
 from mabert.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
 _BLOCK = 1 << 20
-_BOM = b"\xef\xbb\xbf"
 
 
 def kind(path: Path) -> str:
@@ -32,9 +33,6 @@ def kind(path: Path) -> str:
 def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Opens a file for reading, decompressed.
 
-    Args:
-        path: any file; `.xz`, `.gz` and `.zst` are decompressed.
-
     Yields:
         The decompressed stream, and the raw file beneath it, whose `tell()` counts the bytes taken from disk.
 
@@ -44,13 +42,17 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """
     check_is_file(path)
     suffix = path.suffix.lower()
-    try:
-        with path.open("rb") as raw:
+    with path.open("rb") as raw:
+        try:
             yield _decompressed(suffix, raw), raw
-    except EOFError as error:
-        raise ValueError(f"{path}: truncated: the compressed data ends before its end mark; fetch it again") from error
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(f"{path}: damaged, or not {suffix} data: {error}") from error
+        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
+                raise
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                told = "truncated: the compressed data ends before its end mark; fetch it again"
+            else:
+                told = f"damaged, or not {suffix} data: {error}"
+            raise ValueError(f"{path}: {told}") from error
 
 
 def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
@@ -59,7 +61,10 @@ def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
     if suffix == ".gz":
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
     if suffix == ".zst":
-        return io.BufferedReader(_ZstdReader(raw), _BLOCK)
+        import pyarrow as pa
+
+        # Unlike zstandard's own reader, Arrow's tells a truncated file.
+        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
     return raw
 
 
@@ -80,27 +85,12 @@ def check_can_read_twice(path: Path) -> None:
         raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
-def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
-    """The lines of an open stream, decoded as UTF-8, without line ends and without a byte order mark.
-
-    Raises:
-        ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
-    """
-    for line in whole_lines(path, stream):
-        yield line.rstrip("\r\n")
-
-
-def whole_lines(path: Path, stream: BinaryIO) -> Iterator[str]:
-    """The same lines with their ends, which are part of what quotes hold in CSV."""
-    return decoded(stream, lambda number, offset, byte: _not_utf8(path, offset, byte))
-
-
-def decoded(stream: Iterable[bytes], told: Callable[[int, int, int], str]) -> Iterator[str]:
-    """Lines of bytes as text with their ends, without a byte order mark.
+def decoded(stream: Iterable[bytes], error_message: Callable[[int, int, int], str]) -> Iterator[str]:
+    """Decodes lines of bytes as UTF-8, with their ends, without a byte order mark.
 
     Args:
         stream: the lines.
-        told: from the line's number, the offset of a byte that is not UTF-8 and the byte to what the error says.
+        error_message: what is said of a line's number, the offset of a byte that is not UTF-8, and the byte.
 
     Raises:
         ValueError: a line is not UTF-8.
@@ -110,92 +100,48 @@ def decoded(stream: Iterable[bytes], told: Callable[[int, int, int], str]) -> It
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(told(number, before + error.start, line[error.start])) from error
+            raise ValueError(error_message(number, before + error.start, line[error.start])) from error
         before += len(line)
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def lines_of_text(path: Path) -> Iterator[str]:
-    """The lines of a (decompressed) file with their ends, one at a time: `read_text` for what memory need not hold.
+def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
+    """The lines of an open file with their ends, which are part of what quotes hold in CSV.
 
     Raises:
-        FileNotFoundError: as `read_text`.
-        ValueError: as `read_text`, when the lines before the damage have been given.
+        ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
     """
-    blank: list[str] | None = []
-    with open_bytes(path) as (stream, _):
-        for line in whole_lines(path, stream):
-            if blank is not None:
-                blank.append(line)
-                if not line.strip():
-                    continue
-                yield from blank
-                blank = None
-            else:
-                yield line
-    if blank is not None:
-        raise ValueError(_nothing_in(path))
+    text = " of the decompressed text" if path.suffix.lower() in COMPRESSIONS else ""
+    return decoded(
+        stream,
+        lambda number, offset, byte: (
+            f"{path}: not UTF-8: byte 0x{byte:02x} at offset {offset}{text}; convert the file to UTF-8"
+        ),
+    )
 
 
-def read_text(path: Path) -> str:
-    """A whole (decompressed) file as text, UTF-8, without a byte order mark, line ends as they are.
+def lines_of_text(path: Path) -> Iterator[str]:
+    """The lines of a (decompressed) file with their ends, one at a time.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, truncated or damaged, or not UTF-8 (names byte and offset).
+        ValueError: the file is empty, truncated or damaged, or not UTF-8.
     """
+    blank: list[str] = []
     with open_bytes(path) as (stream, _):
-        data = stream.read()
-    if not data.strip():
-        raise ValueError(_nothing_in(path))
-    try:
-        return data.removeprefix(_BOM).decode("utf-8")
-    except UnicodeDecodeError as error:
-        start = error.start + (len(_BOM) if data.startswith(_BOM) else 0)
-        raise ValueError(_not_utf8(path, start, data[start])) from error
+        text = lines(path, stream)
+        for line in text:
+            blank.append(line)
+            if line.strip():
+                yield from blank
+                yield from text
+                return
+    raise ValueError(f"{path}: empty (nothing but white space)")
 
 
-def _nothing_in(path: Path) -> str:
-    return f"{path}: empty (nothing but white space)"
-
-
-def _not_utf8(path: Path, offset: int, byte: int) -> str:
-    where = f"offset {offset} of the decompressed text" if path.suffix.lower() in COMPRESSIONS else f"offset {offset}"
-    return f"{path}: not UTF-8: byte 0x{byte:02x} at {where}; convert the file to UTF-8"
-
-
-class _ZstdReader(io.RawIOBase):
-    """Decompresses every frame of a Zstandard file; a truncated last frame is an EOFError.
-
-    The library's own stream reader takes the end of the input for the end of the data.
-    """
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._fed = False
-        self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._ready:
-            compressed = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-                self._fed = False
-            compressed = compressed or self._raw.read(_BLOCK)
-            if not compressed:
-                if self._fed:
-                    raise EOFError
-                return 0
-            self._fed = True
-            self._ready = self._frame.decompress(compressed)
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
+def read_text(path: Path) -> str:
+    """A whole (decompressed) file as text, line ends as they are; raises as `lines_of_text` does."""
+    return "".join(lines_of_text(path))
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
@@ -204,19 +150,20 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
 
     Args:
-        line: One line.
-        where: It stands, for errors.
+        line: one line.
+        where: it stands, for errors.
 
     Raises:
-        ValueError: If it is no JSON, or something else than an object.
+        ValueError: it is no JSON, or something else than an object.
     """
     row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):
         raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
-    if "\\ud" in line.lower():
-        return {name: _whole(value) if isinstance(value, str) else value for name, value in row.items()}
-    return row
-
-
-def _whole(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if "\\ud" not in line.lower():
+        return row
+    return {
+        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        if isinstance(value, str)
+        else value
+        for name, value in row.items()
+    }

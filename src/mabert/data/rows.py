@@ -7,21 +7,72 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mabert.data import files
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+Numbered = Iterator[tuple[int, Row]]
 
 _AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
 _DOUBLED_QUOTES = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_BATCH = 1000
+_BATCH = 256
 """Rows of Parquet that are held at once."""
 _LONGEST_FIELD = 2**31 - 1
 """Characters; more than a C long holds where that has 32 bits, as on Windows, is refused."""
+
+
+def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Numbered:
+    """Rows of a table with at least the given columns.
+
+    Args:
+        path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
+            (`.xz`, `.gz`, `.zst`).
+        columns: names that must be there, with a value in every row.
+        beside: names that must be there; a row may have null in them.
+
+    Yields:
+        Line number (row number from 1 for Parquet) and row.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
+    """
+    kind = files.kind(path)
+    if kind == ".tsv":
+        yield from _warning_of_quotes(path, _with_header(path, tsv_lines(path), [*columns, *beside]))
+    elif kind == ".csv":
+        yield from _with_header(path, csv_lines(path), [*columns, *beside])
+    elif kind in (".jsonl", ".ndjson"):
+        yield from json_rows(path, files.lines_of_text(path), columns, beside)
+    elif kind == ".parquet":
+        files.check_can_read_twice(path)  # its end is read before its rows
+        with files.open_bytes(path) as (stream, _):
+            yield from parquet_rows(path, stream, columns, beside)
+    else:
+        files.check_is_file(path)
+        raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
+
+
+def count(path: Path) -> int | None:
+    """How many rows a table has, where that is known without reading it: of a readable Parquet file."""
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):  # which reading it will tell of
+        return None
+
+
+def tsv_line(fields: Iterable[Any]) -> str:
+    """Fields as a line of a TSV, without its end; tabs, line ends and backslashes in them are escaped, as `\\t`."""
+    return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
 def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -35,64 +86,59 @@ def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t")
 
 
-def tsv_line(fields: Iterable[Any]) -> str:
-    """Fields as a line of a TSV, without its end; tabs, line ends and backslashes in them are escaped, as `\\t`."""
-    return "\t".join(str(field).translate(_ESCAPES) for field in fields)
+def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of the non-empty rows of a CSV."""
+    reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
+    while True:
+        # The module's limit of 128 KiB a field is too low for documents; it is global, so it is put back at once.
+        limit = csv.field_size_limit(_LONGEST_FIELD)
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        finally:
+            csv.field_size_limit(limit)
+        if fields is None:
+            return
+        if fields:
+            yield reader.line_num, fields
 
 
-def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
-    """Lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
-    for line in lines:
-        if "\r" in line:
-            yield from filter(None, _AFTER_LONE_CR.split(line))
-        else:
-            yield line
+def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
+    """Rows of JSON Lines, without blank lines; see `read_rows`."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            row = files.json_object(line, f"{where}, line {number}")
+            _check_values(f"{where}, line {number}", row, columns, beside)
+            yield number, row
 
 
-def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Iterator[tuple[int, Row]]:
-    """Rows of a table with at least the given columns.
-
-    Args:
-        path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`; the text formats
-            may be compressed (`.xz`, `.gz`, `.zst`).
-        columns: names that must be there, with a value in every row.
-        beside: names that must be there; a row may have null in them.
-
-    Yields:
-        Line number (row number from 1 for Parquet) and row.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
-    """
-    kind = files.kind(path)
-    if kind == ".tsv":
-        yield from _told_of_quotes(path, _with_header(path, tsv_lines(path), [*columns, *beside]))
-    elif kind == ".csv":
-        yield from _with_header(path, _csv_lines(path), [*columns, *beside])
-    elif kind in (".jsonl", ".ndjson"):
-        yield from _json_rows(path, columns, beside)
-    elif kind == ".parquet":
-        yield from _parquet_rows(path, columns, beside)
-    else:
-        files.check_is_file(path)
-        raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
-
-
-def count(path: Path) -> int | None:
-    """How many rows a table has, where that is known without reading it: of a readable Parquet file."""
-    if files.kind(path) != ".parquet" or not path.is_file():
-        return None
+def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
+    """Rows of an open Parquet file, of which only these columns are read; see `read_rows`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    wanted = list(dict.fromkeys((*columns, *beside)))
     try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):  # which reading it will tell of
-        return None
+        seekable = pa.BufferReader(stream.read()) if path.suffix.lower() in files.COMPRESSIONS else stream
+        table = pq.ParquetFile(seekable)
+        check_columns(path, table.schema_arrow.names, wanted)
+        batches = table.iter_batches(_BATCH, columns=wanted)
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            _check_values(f"{path}, row {number}", row, columns, beside)
+            yield number, row
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
 
 
-def check_columns(path: Path, header: list[str], columns: list[str]) -> None:
+def text_in(row: Row, column: str, where: str) -> str:
+    """The text in a column; raises ValueError where there is something else."""
+    if not isinstance(row[column], str):
+        raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
+    return row[column]
+
+
+def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> None:
     """Raises ValueError unless each column stands in the header exactly once."""
     for column in columns:
         if header.count(column) != 1:
@@ -100,8 +146,7 @@ def check_columns(path: Path, header: list[str], columns: list[str]) -> None:
             raise ValueError(f"{path}: {problem} {column!r}; the columns are {', '.join(header)}")
 
 
-def check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[str] = ()) -> None:
-    """Raises ValueError unless the row has all columns, and a value in each but those `beside`."""
+def _check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[str]) -> None:
     for column in (*columns, *beside):
         if column not in row:
             raise ValueError(f"{where}: no {column!r}; there is {', '.join(row)}")
@@ -109,73 +154,29 @@ def check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[
             raise ValueError(f"{where}: {column!r} is null; give the row a value, or leave it out")
 
 
-def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: list[str]) -> Iterator[tuple[int, Row]]:
+def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
+    """Lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
+    for line in lines:
+        yield from filter(None, _AFTER_LONE_CR.split(line)) if "\r" in line else (line,)
+
+
+def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: list[str]) -> Numbered:
     _, header = next(lines)
     check_columns(path, header, columns)
     for number, fields in lines:
         if len(fields) != len(header):
             quoted = files.kind(path) == ".tsv" and any(field.startswith('"') for field in fields)
-            raise ValueError(
-                f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}"
-                + ("; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if quoted else "")
-            )
+            hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if quoted else ""
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}{hint}")
         yield number, dict(zip(header, fields, strict=True))
 
 
-def _told_of_quotes(path: Path, table: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+def _warning_of_quotes(path: Path, table: Numbered) -> Numbered:
     """The same rows; warns once where a field looks as CSV writers, pandas' among them, quote one that holds quotes."""
-    told = False
+    warned = False
     for number, row in table:
-        if not told and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:
-            told = True
-            logger.warning(
-                "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has", path, number, field[:40]
-            )
+        if not warned and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:
+            warned = True
+            told = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
+            logger.warning(told, path, number, field[:40])
         yield number, row
-
-
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
-    try:
-        while (fields := _next_of(reader)) is not None:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
-
-
-def _next_of(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next fields; None at the end. The module's limit of 128 KiB a field is too low for documents; it is a global
-    setting, so it is put back before anybody else reads."""
-    limit = csv.field_size_limit(_LONGEST_FIELD)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _json_rows(path: Path, columns: list[str], beside: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(files.lines_of_text(path), 1):
-        if not line.strip():
-            continue
-        row = files.json_object(line, f"{path}, line {number}")
-        check_values(f"{path}, line {number}", row, columns, beside)
-        yield number, row
-
-
-def _parquet_rows(path: Path, columns: list[str], beside: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files.check_can_read_twice(path)  # its end is read before its rows
-    try:
-        with pq.ParquetFile(path) as table:
-            check_columns(path, table.schema_arrow.names, [*columns, *beside])
-            number = 0
-            for batch in table.iter_batches(_BATCH, columns=list(dict.fromkeys((*columns, *beside)))):
-                for row in batch.to_pylist():
-                    number += 1
-                    check_values(f"{path}, row {number}", row, columns, beside)
-                    yield number, row
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error

@@ -110,9 +110,7 @@ def _read(path: Path, columns: Columns, labelled: bool) -> dict[str, list[Any]]:
     for number, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
         where = f"{path}, line {number}"
         for name, column in texts.items():
-            if not isinstance(row[column], str):
-                raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
-            data[name].append(row[column])
+            data[name].append(rows.text_in(row, column, where))
         if label:
             data["label"].append((label_text(row[label], f"{where}: {label!r}"), where))
         data["index"].append(len(data["index"]))

@@ -87,7 +87,7 @@ class TableRows:
 def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file."""
     with files.open_bytes(path) as (stream, _):
-        yield from files.lines(path, stream)
+        yield from (line.rstrip("\r\n") for line in files.lines(path, stream))
 
 
 def standard_input() -> Iterator[str]:
@@ -137,24 +137,17 @@ def json_rows(where: str, lines: Iterable[str], columns: Sequence[str], keep: Se
     Raises:
         ValueError: If a line is no JSON object, or lacks a text.
     """
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{where}, line {number}"
-        yield text_row(place, files.json_object(line, place), columns, keep)
+    for number, row in rows.json_rows(where, lines, columns, keep):
+        yield text_row(f"{where}, line {number}", row, columns, keep)
 
 
 def text_row(where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = ()) -> Row:
     """The texts of one row, and what is to be kept of it.
 
     Raises:
-        ValueError: If there is no such column, or something else than text where it is needed.
+        ValueError: If there is something else than text where it is needed.
     """
-    rows.check_values(where, row, columns, keep)
-    for column in columns:
-        if not isinstance(row[column], str):
-            raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
-    texts = tuple(row[column] for column in columns)
+    texts = tuple(rows.text_in(row, column, where) for column in columns)
     if not keep:
         return texts
     found = RowOfTable(texts)
