@@ -79,7 +79,9 @@ def test_columns_are_uniform(glue, task):
     assert list(loaded) == list(known.splits)
     for split, data in loaded.items():
         test = split.startswith("test")
-        expected = {"text_a", "index"} | ({"text_b"} if known.text_b else set()) | (set() if test else {"label"})
+        expected = (
+            {"text_a", "index"} | ({"text_b"} if len(known.texts) == 2 else set()) | (set() if test else {"label"})
+        )
         assert set(data.column_names) == expected
         for row in data:
             assert isinstance(row["text_a"], str)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mabert.data import rows
 from mabert.data.hub import HubSource
-from mabert.data.task import Task, row_label
+from mabert.data.task import Task, row_label, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HUB = "nyu-mll/glue"
-_SPLITS = MappingProxyType({"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"})
-_MNLI_SPLITS = MappingProxyType(
-    {
-        "train": "train.tsv",
-        "validation_matched": "dev_matched.tsv",
-        "validation_mismatched": "dev_mismatched.tsv",
-        "test_matched": "test_matched.tsv",
-        "test_mismatched": "test_mismatched.tsv",
-    }
-)
-_ZERO_ONE = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
+_SPLITS = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+_MNLI_SPLITS = {
+    "train": "train.tsv",
+    "validation_matched": "dev_matched.tsv",
+    "validation_mismatched": "dev_mismatched.tsv",
+    "test_matched": "test_matched.tsv",
+    "test_mismatched": "test_mismatched.tsv",
+}
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,10 @@ class GlueTask(Task):
 
     Attributes:
         folder: the official folder's name.
-        text_a: column of the first text in the files.
-        text_b: column of the second one; None for single sentences.
+        texts: columns of the text, or of the two texts, in the files.
         label: column of the label.
         spelled: the classes as the files spell them, in the order of their ids.
-        hub_text_a: column of the first text on the hub.
-        hub_text_b: column of the second one.
+        hub_texts: columns of the texts on the hub.
         splits: file of each split, by the split's name on the hub.
         submissions: file of each test split on the leaderboard.
         header: columns of train and dev files that have no header line; None where they have one.
@@ -52,12 +46,10 @@ class GlueTask(Task):
     """
 
     folder: str = ""
-    text_a: str = "sentence"
-    text_b: str | None = None
+    texts: tuple[str, ...] = ("sentence",)
     label: str = "label"
-    spelled: tuple[str, ...] = _ZERO_ONE
-    hub_text_a: str = "sentence"
-    hub_text_b: str | None = None
+    spelled: tuple[str, ...] = ("0", "1")
+    hub_texts: tuple[str, ...] = ("sentence",)
     splits: Mapping[str, str] = field(default_factory=lambda: _SPLITS)
     submissions: Mapping[str, str] = field(default_factory=dict)
     header: tuple[str, ...] | None = None
@@ -69,99 +61,62 @@ class GlueTask(Task):
         return self.spelled
 
 
-def _pair(text_a: str, text_b: str) -> dict[str, Any]:
-    return {"text_a": text_a, "text_b": text_b, "hub_text_a": text_a, "hub_text_b": text_b}
+def _task(
+    folder: str,
+    label_names: tuple[str, ...],
+    metrics: tuple[str, ...],
+    texts: tuple[str, ...] = ("sentence",),
+    **more: Any,
+) -> GlueTask:
+    name = folder.lower().replace("-", "")
+    more = {"hub_texts": texts, "submissions": {"test": f"{folder}.tsv"}} | more
+    main = "correlation" if not label_names else metrics[0]
+    return GlueTask(name, label_names, metrics, main, folder=folder, texts=texts, **more)
 
 
-_ACCURACY, _F1 = ("accuracy",), ("f1", "accuracy")
-TASKS: Mapping[str, GlueTask] = MappingProxyType(
-    {
-        task.name: task
-        for task in (
-            GlueTask(
-                "cola",
-                ("unacceptable", "acceptable"),
-                ("matthews_correlation", "accuracy"),
-                "matthews_correlation",
-                folder="CoLA",
-                submissions={"test": "CoLA.tsv"},
-                header=("source", "label", "mark", "sentence"),
-            ),
-            GlueTask(
-                "sst2",
-                ("negative", "positive"),
-                _ACCURACY,
-                "accuracy",
-                folder="SST-2",
-                submissions={"test": "SST-2.tsv"},
-            ),
-            GlueTask(
-                "mrpc",
-                ("not_equivalent", "equivalent"),
-                _F1,
-                "f1",
-                folder="MRPC",
-                **(_pair("#1 String", "#2 String") | {"hub_text_a": "sentence1", "hub_text_b": "sentence2"}),
-                label="Quality",
-                submissions={"test": "MRPC.tsv"},
-            ),
-            GlueTask(
-                "qqp",
-                ("not_duplicate", "duplicate"),
-                _F1,
-                "f1",
-                folder="QQP",
-                **_pair("question1", "question2"),
-                label="is_duplicate",
-                submissions={"test": "QQP.tsv"},
-                skip_short=True,
-            ),
-            GlueTask(
-                "mnli",
-                ("entailment", "neutral", "contradiction"),
-                _ACCURACY,
-                "accuracy",
-                folder="MNLI",
-                **(_pair("sentence1", "sentence2") | {"hub_text_a": "premise", "hub_text_b": "hypothesis"}),
-                label="gold_label",
-                spelled=("entailment", "neutral", "contradiction"),
-                splits=_MNLI_SPLITS,
-                submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
-            ),
-            GlueTask(
-                "qnli",
-                _ENTAILMENT,
-                _ACCURACY,
-                "accuracy",
-                folder="QNLI",
-                **_pair("question", "sentence"),
-                spelled=_ENTAILMENT,
-                submissions={"test": "QNLI.tsv"},
-            ),
-            GlueTask(
-                "rte",
-                _ENTAILMENT,
-                _ACCURACY,
-                "accuracy",
-                folder="RTE",
-                **_pair("sentence1", "sentence2"),
-                spelled=_ENTAILMENT,
-                submissions={"test": "RTE.tsv"},
-            ),
-            GlueTask(
-                "stsb",
-                (),
-                ("pearson", "spearman", "correlation"),
-                "correlation",
-                folder="STS-B",
-                **_pair("sentence1", "sentence2"),
-                label="score",
-                spelled=(),
-                submissions={"test": "STS-B.tsv"},
-            ),
-        )
-    }
+_ENTAILMENT = ("entailment", "not_entailment")
+_INFERENCE = ("entailment", "neutral", "contradiction")
+_F1, _PAIR = ("f1", "accuracy"), ("sentence1", "sentence2")
+_ALL = (
+    _task(
+        "CoLA",
+        ("unacceptable", "acceptable"),
+        ("matthews_correlation", "accuracy"),
+        header=("source", "label", "mark", "sentence"),
+    ),
+    _task("SST-2", ("negative", "positive"), ("accuracy",)),
+    _task(
+        "MRPC",
+        ("not_equivalent", "equivalent"),
+        _F1,
+        ("#1 String", "#2 String"),
+        hub_texts=_PAIR,
+        label="Quality",
+    ),
+    _task(
+        "QQP",
+        ("not_duplicate", "duplicate"),
+        _F1,
+        ("question1", "question2"),
+        label="is_duplicate",
+        skip_short=True,
+    ),
+    _task(
+        "MNLI",
+        _INFERENCE,
+        ("accuracy",),
+        _PAIR,
+        hub_texts=("premise", "hypothesis"),
+        label="gold_label",
+        spelled=_INFERENCE,
+        splits=_MNLI_SPLITS,
+        submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+    ),
+    _task("QNLI", _ENTAILMENT, ("accuracy",), ("question", "sentence"), spelled=_ENTAILMENT),
+    _task("RTE", _ENTAILMENT, ("accuracy",), _PAIR, spelled=_ENTAILMENT),
+    _task("STS-B", (), ("pearson", "spearman", "correlation"), _PAIR, label="score", spelled=()),
 )
+TASKS: Mapping[str, GlueTask] = MappingProxyType({task.name: task for task in _ALL})
 
 
 def glue_task(name: str) -> GlueTask:
@@ -204,7 +159,7 @@ def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str
     folder = _task_folder(known, Path(source).expanduser())
     if splits is None:
         wanted = [name for name in wanted if not name.startswith("test") or (folder / known.splits[name]).exists()]
-    return {split: _from_file(known, folder / known.splits[split], split) for split in wanted}
+    return {split: _from_file(known, folder / known.splits[split], split.startswith("test")) for split in wanted}
 
 
 def _task_folder(task: GlueTask, source: Path) -> Path:
@@ -217,16 +172,15 @@ def _task_folder(task: GlueTask, source: Path) -> Path:
     raise FileNotFoundError(f"{source}: no folder {task.folder}, nor any of {', '.join(task.splits.values())}")
 
 
-def _from_file(task: GlueTask, path: Path, split: str) -> Dataset:
-    from datasets import Dataset
-
-    test = split.startswith("test")
-    columns = [task.text_a, *([task.text_b] if task.text_b else []), *([] if test else [task.label])]
+def _from_file(task: GlueTask, path: Path, test: bool) -> Dataset:
+    columns = dict(zip(("text_a", "text_b"), task.texts, strict=False)) | ({} if test else {"label": task.label})
     lines = rows.tsv_lines(path)
     header = list(task.header) if task.header and not test else next(lines)[1]
-    rows.check_columns(path, header, columns)
-    at = {name: header.index(name) for name in [*columns, *(n for n in ("index", "id") if test and n in header)]}
-    data: dict[str, list[Any]] = {name: [] for name in _column_names(task, test)}
+    rows.check_columns(path, header, columns.values())
+    own_index = next((name for name in ("index", "id") if test and name in header), None)
+    at = {name: header.index(column) for name, column in columns.items()}
+    at |= {} if own_index is None else {"index": header.index(own_index)}
+    data: dict[str, list[Any]] = {name: [] for name in (*columns, "index")}
     short = 0
     for number, fields in lines:
         where = f"{path}, line {number}"
@@ -235,40 +189,30 @@ def _from_file(task: GlueTask, path: Path, split: str) -> Dataset:
             if task.skip_short:
                 continue
             raise ValueError(f"{where}: {len(fields)} columns where {len(header)} are expected")
-        data["index"].append(_test_index(fields, at, where) if test and len(at) > len(columns) else len(data["index"]))
-        data["text_a"].append(fields[at[task.text_a]])
-        if task.text_b:
-            data["text_b"].append(fields[at[task.text_b]])
+        row: dict[str, Any] = {"index": str(len(data["index"]))} | {name: fields[place] for name, place in at.items()}
+        if not row["index"].isdecimal():
+            raise ValueError(f"{where}: the index {row['index']!r} is not a number")
+        row["index"] = int(row["index"])
         if not test:
-            data["label"].append(row_label(task, task.spelled, fields[at[task.label]], where))
+            row["label"] = row_label(task, task.spelled, row["label"], where)
+        for name, value in row.items():
+            data[name].append(value)
     if short:
         logger.warning("%s: left out %d rows with missing columns, as the official loader does", path, short)
     if not data["index"]:
         raise ValueError(f"{path}: a header line but no rows")
-    return Dataset.from_dict(data)
-
-
-def _column_names(task: GlueTask, test: bool) -> list[str]:
-    return ["text_a", *(["text_b"] if task.text_b else []), *([] if test else ["label"]), "index"]
-
-
-def _test_index(fields: list[str], at: Mapping[str, int], where: str) -> int:
-    value = fields[at["index" if "index" in at else "id"]]
-    if not value.isdecimal():
-        raise ValueError(f"{where}: the index {value!r} is not a number")
-    return int(value)
+    return rows_of(data)
 
 
 def _from_hub(task: GlueTask, name: str, split: str) -> Dataset:
     loaded = HubSource(name, task.name, split).dataset()
-    old = [task.hub_text_a, *([task.hub_text_b] if task.hub_text_b else []), "label", "idx"]
-    if split.startswith("test"):
-        old.remove("label")
-    for column in old:
+    new = dict(zip(task.hub_texts, ("text_a", "text_b"), strict=False))
+    new |= ({} if split.startswith("test") else {"label": "label"}) | {"idx": "index"}
+    for column in new:
         if column not in loaded.column_names:
             raise ValueError(f"hub:{name}:{task.name}: no column {column!r}; there is {', '.join(loaded.column_names)}")
     names = getattr(loaded.features.get("label"), "names", None)
     if names is not None and tuple(names) != task.label_names:
         raise ValueError(f"hub:{name}:{task.name}: the classes are {names}, not {list(task.label_names)}")
-    new = dict(zip(old, _column_names(task, split.startswith("test")), strict=True))
-    return loaded.select_columns(old).rename_columns({name: new[name] for name in old if new[name] != name})
+    renamed = {old: name for old, name in new.items() if old != name}
+    return loaded.select_columns(list(new)).rename_columns(renamed)

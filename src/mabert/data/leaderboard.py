@@ -12,8 +12,6 @@ from mabert.data.glue import GlueTask, glue_task
 from mabert.data.task import Task
 from mabert.writing import write_text
 
-_SCORES = (0.0, 5.0)
-
 
 def write_leaderboard(
     task: str | Task,
@@ -47,35 +45,27 @@ def write_leaderboard(
     index = range(len(predictions)) if index is None else index
     if len(index) != len(predictions):
         raise ValueError(f"{task.name}: {len(predictions)} predictions for {len(index)} examples")
-    written = _scores(task, predictions) if task.is_regression else _classes(task, predictions)
+    written = _written(task, predictions)
     path = Path(path)
     if path.suffix != ".tsv":
-        path = path / _file_name(task, split)
+        files = task.submissions if isinstance(task, GlueTask) else {"test": f"{task.name}.tsv"}
+        split = next(iter(files)) if split is None and len(files) == 1 else split
+        if split not in files:
+            raise ValueError(f"{task.name}: name the test split: {', '.join(files)}")
+        path = path / files[split]
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = map(rows.tsv_line, [("index", "prediction"), *zip(index, written, strict=True)])
     write_text(path, "\n".join(lines) + "\n")
     return path
 
 
-def _file_name(task: Task, split: str | None) -> str:
-    names = task.submissions if isinstance(task, GlueTask) else {"test": f"{task.name}.tsv"}
-    if split is None and len(names) == 1:
-        return next(iter(names.values()))
-    if split is None or split not in names:
-        raise ValueError(f"{task.name}: name the test split: {', '.join(names)}")
-    return names[split]
-
-
-def _scores(task: Task, predictions: np.ndarray) -> list[str]:
-    if not np.isfinite(predictions).all():
-        raise ValueError(f"{task.name}: a predicted score is not finite")
-    clipped = predictions.clip(*_SCORES) if isinstance(task, GlueTask) else predictions
-    return [f"{score:.3f}" for score in clipped]
-
-
-def _classes(task: Task, predictions: np.ndarray) -> list[str]:
+def _written(task: Task, predictions: np.ndarray) -> list[str]:
+    if task.is_regression:
+        if not np.isfinite(predictions).all():
+            raise ValueError(f"{task.name}: a predicted score is not finite")
+        return [f"{score:.3f}" for score in (predictions.clip(0, 5) if isinstance(task, GlueTask) else predictions)]
     names = task.submission_labels
-    wrong = [int(value) for value in predictions if not 0 <= value < len(names)]
-    if wrong:
-        raise ValueError(f"{task.name}: predicted class {wrong[0]}; classes run from 0 to {len(names) - 1}")
+    for value in predictions:
+        if not 0 <= value < len(names):
+            raise ValueError(f"{task.name}: predicted class {int(value)}; classes run from 0 to {len(names) - 1}")
     return [names[int(value)] for value in predictions]

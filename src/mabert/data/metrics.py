@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,6 @@ from sklearn import metrics as sklearn_metrics
 
 from mabert.data.glue import glue_task
 from mabert.data.task import Task
-
-Metric = Callable[[np.ndarray, np.ndarray], float | None]
 
 
 def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
@@ -42,58 +42,30 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
     for what, numbers in (("predictions", predictions), ("labels", labels)):
         if not np.isfinite(numbers).all():
             raise ValueError(f"{task.name}: {int((~np.isfinite(numbers)).sum())} {what} are not finite")
-    found = {name: METRICS[name](predictions, labels) for name in task.metrics}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constant input, which counts as 0
+        found = {name: METRICS[name](labels, predictions) for name in task.metrics}
     return {name: None if value is None else float(value) for name, value in found.items()}
 
 
-def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Of the last of two classes, `Task.positive`."""
-    return sklearn_metrics.f1_score(labels, predictions, zero_division=0.0)
+def _correlation(*measures: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], float | None]:
+    """The mean of some correlations, as a function of labels and predictions."""
+
+    def measured(labels: np.ndarray, predictions: np.ndarray) -> float | None:
+        if np.ptp(labels) == 0:
+            return None
+        return float(np.mean([np.nan_to_num(measure(labels, predictions).statistic) for measure in measures]))
+
+    return measured
 
 
-def _f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over all classes."""
-    return sklearn_metrics.f1_score(labels, predictions, average="macro", zero_division=0.0)
-
-
-def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return sklearn_metrics.accuracy_score(labels, predictions)
-
-
-def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return sklearn_metrics.matthews_corrcoef(labels, predictions) if _varies(predictions, labels) else 0.0
-
-
-def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float | None:
-    return _correlated(stats.pearsonr, predictions, labels)
-
-
-def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float | None:
-    return _correlated(stats.spearmanr, predictions, labels)
-
-
-def _correlation(predictions: np.ndarray, labels: np.ndarray) -> float | None:
-    """The mean of Pearson's and Spearman's, GLUE's single number for STS-B."""
-    both = _pearson(predictions, labels), _spearman(predictions, labels)
-    return None if None in both else sum(both) / 2
-
-
-def _correlated(measure: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float | None:
-    if np.ptp(labels) == 0:
-        return None
-    return measure(predictions, labels).statistic if _varies(predictions, labels) else 0.0
-
-
-def _varies(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    return len(labels) > 1 and np.ptp(predictions) > 0 and np.ptp(labels) > 0
-
-
-METRICS: Mapping[str, Metric] = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "f1_macro": _f1_macro,
-    "matthews_correlation": _matthews,
-    "pearson": _pearson,
-    "spearman": _spearman,
-    "correlation": _correlation,
+METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
+    "accuracy": sklearn_metrics.accuracy_score,
+    "f1": partial(sklearn_metrics.f1_score, zero_division=0.0),  # of the last of two classes, `Task.positive`
+    "f1_macro": partial(sklearn_metrics.f1_score, average="macro", zero_division=0.0),
+    "matthews_correlation": sklearn_metrics.matthews_corrcoef,
+    "pearson": _correlation(stats.pearsonr),
+    "spearman": _correlation(stats.spearmanr),
+    "correlation": _correlation(stats.pearsonr, stats.spearmanr),  # GLUE's single number for STS-B
 }
+"""Functions of labels and predictions."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mabert.data import rows
-from mabert.data.task import Task, label_text, row_label
+from mabert.data.task import Task, label_text, row_label, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -106,27 +106,21 @@ def _read(path: Path, columns: Columns, labelled: bool) -> dict[str, list[Any]]:
     """The columns of a table, which is read once, since it may be a pipe; each label is (text, where it stands)."""
     label = columns.label if labelled else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
-    data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []), "index")}
+    data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []))}
     for number, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
         where = f"{path}, line {number}"
         for name, column in texts.items():
             data[name].append(rows.text_in(row, column, where))
         if label:
             data["label"].append((label_text(row[label], f"{where}: {label!r}"), where))
-        data["index"].append(len(data["index"]))
-    if not data["index"]:
+    if not data["text_a"]:
         raise ValueError(f"{path}: no rows")
-    return data
+    return data | {"index": list(range(len(data["text_a"])))}
 
 
 def _dataset(task: Task, columns: dict[str, list[Any]]) -> Dataset:
-    from datasets import Dataset
-
-    known = {
-        name: [row_label(task, task.label_names, *label) for label in values] if name == "label" else values
-        for name, values in columns.items()
-    }
-    return Dataset.from_dict(known)
+    labels = [row_label(task, task.label_names, *label) for label in columns.get("label", ())]
+    return rows_of(columns | ({"label": labels} if labels else {}))
 
 
 def _classes(path: Path, column: str, labels: Sequence[tuple[str, str]]) -> tuple[str, ...]:

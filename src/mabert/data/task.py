@@ -77,41 +77,31 @@ class Task:
 def label_text(value: Any, where: str) -> str:
     """A label as text: JSON and Parquet have numbers and truth values where CSV has text.
 
-    Args:
-        value: what stands in the label column.
-        where: file, line and column, for the message.
-
     Raises:
-        ValueError: there is no label, or something that is not one value, such as a list.
+        ValueError: there is no label, or something that is not one value, such as a list; names `where`, the file, line
+            and column.
     """
-    if isinstance(value, str | bool | int | float | Decimal):
-        spelled = str(value)
-        if spelled.strip() and (isinstance(value, str) or value == value):  # NaN is how tables write that there is none
-            return spelled
+    if not isinstance(value, str | bool | int | float | Decimal):
+        raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
+    if not str(value).strip() or value != value:  # NaN is how tables write that there is none
         raise ValueError(f"{where} is {value!r}, which is no label; give the row one, or leave it out")
-    raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
+    return str(value)
 
 
 def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> int | float:
-    """The label of one row.
-
-    Args:
-        task: the task.
-        spelled: how the file spells each class, in the order of their ids; not used for regression.
-        value: what stands in the label column.
-        where: file and line, for the message.
+    """The label of one row: a score, or the place of `value` in `spelled`.
 
     Raises:
-        ValueError: the value is no finite number (regression) or none of the classes.
+        ValueError: the value is no finite number (regression) or none of the classes; names `where`.
     """
-    if task.is_regression:
-        try:
-            score = float(value)
-        except ValueError:
-            raise ValueError(f"{where}: the score {value!r} is not a number") from None
-        if not math.isfinite(score):
-            raise ValueError(f"{where}: the score {value!r} is not a finite number")
-        return score
-    if value not in spelled:
-        raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}")
-    return spelled.index(value)
+    if not task.is_regression:
+        if value not in spelled:
+            raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}")
+        return spelled.index(value)
+    try:
+        score = float(value)
+    except ValueError:
+        raise ValueError(f"{where}: the score {value!r} is not a number") from None
+    if not math.isfinite(score):
+        raise ValueError(f"{where}: the score {value!r} is not a finite number")
+    return score
