@@ -27,14 +27,22 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
     """
     if tokens < 1:
         raise ValueError(f"a batch of {tokens} tokens holds nothing; at least 1 is needed")
+    order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
+    return _cut(order, lengths, tokens, padded=True)
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool) -> list[list[int]]:
+    """Cuts an order into batches of so many tokens, padded or not."""
     batches: list[list[int]] = []
-    room = 0
-    for index in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
-        if room == 0:
+    total = longest = 0
+    for index in order:
+        length = lengths[index]
+        longest, total = max(longest, length), total + length
+        cost = longest * (len(batches[-1]) + 1) if batches and padded else total
+        if not batches or cost > tokens:
             batches.append([])
-            room = max(1, tokens // max(1, lengths[index]))
+            longest = total = length
         batches[-1].append(index)
-        room -= 1
     return batches
 
 
@@ -45,8 +53,8 @@ class Divided(Sampler[list[int]]):
     A process for which a batch has no example left is given its first, to be counted as nothing (see `part`).
 
     Args:
-        batches: Of all processes together.
-        processes: How many.
+        batches: of all processes together.
+        processes: how many.
     """
 
     def __init__(self, batches: Sampler[list[int]], processes: int) -> None:
@@ -86,11 +94,9 @@ class ExampleSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         draws = torch.Generator().manual_seed(self.seed)
-        order: Sampler[int] = (
-            LengthGroupedSampler(self.size, lengths=self.lengths, generator=draws)
-            if self.grouped
-            else RandomSampler(self.lengths, generator=draws)
-        )
+        order: Sampler[int] = RandomSampler(self.lengths, generator=draws)
+        if self.grouped:
+            order = LengthGroupedSampler(self.size, lengths=self.lengths, generator=draws)
         for _ in range(self.epochs):
             yield from BatchSampler(order, self.size, drop_last=False)
 
@@ -105,15 +111,10 @@ class ExampleSampler(Sampler[list[int]]):
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
 
-    One pass over the sampler is the whole run, epoch after epoch, each in a new order that is a function of (seed,
-    epoch) alone, so skipping the batches that are done resumes exactly. Epochs differ in their
-    number of batches, which Trainer takes to be the same: give it `num_train_epochs=1`. With more it counts all as long
-    as the first, drops batches of those that are longer and resumes at another batch, and `set_epoch` warns. A loop of
-    one's own may call `set_epoch` in one process; each epoch has an order of its own.
-
-    accelerate, and with it Trainer, gives each of several processes its share of the batches. Told to even nothing out
-    (`even_batches=False`), it lets processes evaluate unlike numbers of batches, which Trainer waits for.
-    `mabert.train.packing.PackingTrainer` sees to all of this.
+    One pass over the sampler is the whole run, epoch after epoch, each in an order that is a function of (seed, epoch)
+    alone, so skipping the batches that are done resumes exactly. Epochs differ in their number of batches, which
+    Trainer takes to be the same: give it `num_train_epochs=1`, and `even_batches=False` where several processes share
+    the batches. `mabert.train.packing.PackingTrainer` sees to this.
 
     Args:
         lengths: tokens of each example.
@@ -171,7 +172,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             self.first, self._ends = epoch * self.epochs, None
 
     def __iter__(self) -> Iterator[list[int]]:
-        return itertools.islice(self._run(), len(self))
+        return itertools.islice(itertools.chain.from_iterable(self._epochs()), len(self))
 
     def __len__(self) -> int:
         return self.epoch_ends()[-1]
@@ -187,33 +188,20 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def _epochs(self) -> Iterator[list[list[int]]]:
         return map(self._epoch, range(self.first, self.first + self.epochs))
 
-    def _run(self) -> Iterator[list[int]]:
-        return itertools.chain.from_iterable(self._epochs())
-
     def _epoch(self, epoch: int) -> list[list[int]]:
-        order = list(range(len(self.lengths)))
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(len(order)).tolist()
-        if not self.grouped:
-            return self._cut(order)
+        order = self._shuffled(range(len(self.lengths)), epoch)
+        at_once = len(order)
+        if self.grouped:
+            at_once = max(1, int(self.window * self.tokens / max(1.0, sum(self.lengths) / len(order))))
         batches: list[list[int]] = []
-        mean = max(1.0, sum(self.lengths) / len(self.lengths))
-        at_once = max(1, int(self.window * self.tokens / mean))
         for first in range(0, len(order), at_once):
-            batches += self._cut(sorted(order[first : first + at_once], key=lambda index: -self.lengths[index]))
-        if self.seed is None:
-            return batches
-        return [batches[place] for place in np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))]
+            some = order[first : first + at_once]
+            if self.grouped:
+                some.sort(key=lambda index: -self.lengths[index])
+            batches += _cut(some, self.lengths, self.tokens, self.padded)
+        return [batches[place] for place in self._shuffled(range(len(batches)), epoch, 1)] if self.grouped else batches
 
-    def _cut(self, order: Sequence[int]) -> list[list[int]]:
-        batches: list[list[int]] = []
-        total = longest = 0
-        for index in order:
-            length = self.lengths[index]
-            longest, total = max(longest, length), total + length
-            cost = longest * (len(batches[-1]) + 1) if batches and self.padded else total
-            if not batches or cost > self.tokens:
-                batches.append([])
-                longest = total = length
-            batches[-1].append(index)
-        return batches
+    def _shuffled(self, places: Sequence[int], *keys: int) -> list[int]:
+        if self.seed is None:
+            return list(places)
+        return np.random.default_rng([self.seed, *keys]).permutation(len(places)).tolist()
