@@ -12,7 +12,7 @@ from mabert.data.collate import Collator
 from mabert.data.mlm import IGNORE, MlmMasking, Place, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import SPECIAL_TOKENS
 from mabert.data.train_tokenizer import train_wordpiece
-from mabert.data.windows import make_windows
+from mabert.data.windows import Windows
 
 SEEDS = st.integers(0, 2**63)
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=60).map(np.array)
@@ -30,7 +30,7 @@ def masking(request, tokenizer):
 
 def stream(cache, tokenizer, seed=0, **options):
     training, _ = cache.split(0.1)
-    stages = [(make_windows(training, 16), 150), (make_windows(training, 40, "document"), 70)]
+    stages = [(Windows(training, 16), 150), (Windows(training, 40, "document"), 70)]
     return PretrainingStream(stages, MlmMasking(tokenizer, **options), seed)
 
 
@@ -153,7 +153,7 @@ def _first(rows):
 
 
 def test_every_epoch_sees_every_window_once_in_a_new_order(cache, tokenizer):
-    windows = make_windows(cache.split(0.1)[0], 40)
+    windows = Windows(cache.split(0.1)[0], 40)
     size = len(windows)
     samples = 2 * size + 3
 
@@ -188,7 +188,7 @@ def test_stream_limits(cache, tokenizer):
 
 def test_validation_is_fixed_and_a_limit_takes_a_part(cache, tokenizer):
     _, held_out = cache.split(0.3)
-    windows = make_windows(held_out, 16)
+    windows = Windows(held_out, 16)
     masking = MlmMasking(tokenizer)
     full, again = ValidationSet(windows, masking, 5), ValidationSet(windows, masking, 5)
     assert len(full) == len(windows) > 8

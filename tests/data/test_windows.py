@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.cache import Documents
-from mabert.data.windows import make_windows
+from mabert.data.windows import Windows
 
 CLS, SEP = 2, 3
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
@@ -37,7 +37,7 @@ def bodies(windows):
 @given(lengths=LENGTHS, length=st.integers(4, 50), mode=st.sampled_from(["packed", "document"]), gap=st.integers(0, 2))
 def test_windows_cover_the_documents_exactly_once(lengths, length, mode, gap):
     documents = documents_of(lengths, gap)
-    covered = np.concatenate(list(bodies(make_windows(documents, length, mode))))
+    covered = np.concatenate(list(bodies(Windows(documents, length, mode))))
     expected = np.concatenate([documents[i] for i in range(len(documents))])
     assert covered[covered != SEP].tolist() == expected.tolist()
 
@@ -50,7 +50,7 @@ def test_packed_windows_are_the_joined_stream_cut_evenly(lengths, length):
     for i in range(1, len(documents)):
         stream += [SEP, *documents[i]]
     pieces = [stream[i : i + length - 2] for i in range(0, len(stream), length - 2)]
-    assert [body.tolist() for body in bodies(make_windows(documents, length))] == pieces
+    assert [body.tolist() for body in bodies(Windows(documents, length))] == pieces
 
 
 @settings(deadline=None)
@@ -62,28 +62,28 @@ def test_document_windows_never_cross_a_document(lengths, length):
         for i in range(len(documents))
         for start in range(0, lengths[i], length - 2)
     ]
-    assert [body.tolist() for body in bodies(make_windows(documents, length, "document"))] == pieces
+    assert [body.tolist() for body in bodies(Windows(documents, length, "document"))] == pieces
 
 
 @settings(deadline=None)
 @given(total=st.integers(1, 80), length=st.integers(4, 50))
 def test_of_one_document_both_modes_are_the_same(total, length):
-    packed, bounded = (make_windows(documents_of([total]), length, mode) for mode in ("packed", "document"))
+    packed, bounded = (Windows(documents_of([total]), length, mode) for mode in ("packed", "document"))
     assert [window.tolist() for window in bodies(packed)] == [window.tolist() for window in bodies(bounded)]
 
 
 @pytest.mark.parametrize("mode", ["packed", "document"])
 def test_limits(mode):
-    windows = make_windows(documents_of([5, 5]), 8, mode)
+    windows = Windows(documents_of([5, 5]), 8, mode)
     for index in (-1, 2):
         with pytest.raises(IndexError, match=f"window {index} of 2"):
             windows[index]
     with pytest.raises(ValueError, match="a window of 3 tokens is too short"):
-        make_windows(documents_of([5]), 3, mode)
+        Windows(documents_of([5]), 3, mode)
     with pytest.raises(ValueError, match="there are no documents to cut"):
-        make_windows(Documents(None, np.array([]), np.array([])), 8, mode)
+        Windows(Documents(None, np.array([]), np.array([])), 8, mode)
 
 
 def test_an_unknown_mode_is_named():
     with pytest.raises(ValueError, match="windows are packed or document, not 'sliding'"):
-        make_windows(documents_of([5]), 8, "sliding")
+        Windows(documents_of([5]), 8, "sliding")

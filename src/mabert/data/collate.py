@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from mabert.data.mlm import MlmMasking
+
+Examples = Sequence[Mapping[str, Any]]
+"""Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may run along it;
+`labels` (or `label`, or `label_ids`) may also be one number an example, or several."""
 
 # What runs along an example, and what fills the end of a shorter one; `input_ids` get the tokenizer's padding token.
 _FILL = {"input_ids": 0, "labels": -100, "token_type_ids": 0}
@@ -33,12 +39,8 @@ class Collator:
     multiple_of: int = 1
     length: int | None = None
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Examples) -> dict[str, torch.Tensor]:
         """Makes one batch.
-
-        Args:
-            examples: mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may
-                run along it; `labels` (or `label`) may also be one number an example, or several.
 
         Returns:
             `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding
@@ -50,19 +52,18 @@ class Collator:
                 others', labels come twice, or what runs along it is longer or shorter.
         """
         columns = _columns(examples)
-        sizes = [len(example["input_ids"]) for example in examples]
-        width = max(sizes) if self.length is None else self.length
-        width = -(-width // self.multiple_of) * self.multiple_of
-        if max(sizes) > width:
-            raise ValueError(f"an example of {max(sizes)} tokens does not fit the padded length {width}")
-        batch = {"attention_mask": torch.zeros(len(examples), width, dtype=torch.int64)}
-        for row, size in enumerate(sizes):
-            batch["attention_mask"][row, :size] = 1
+        longest = max(len(example["input_ids"]) for example in examples)
+        width = -(-(longest if self.length is None else self.length) // self.multiple_of) * self.multiple_of
+        if longest > width:
+            raise ValueError(f"an example of {longest} tokens does not fit the padded length {width}")
+
+        def padded(values: list[torch.Tensor], fill: int) -> torch.Tensor:
+            return pad(pad_sequence(values, batch_first=True, padding_value=fill), (0, width - longest), value=fill)
+
+        batch = {"attention_mask": padded([torch.ones(len(e["input_ids"]), dtype=torch.int64) for e in examples], 0)}
+        fills = _FILL | {"input_ids": self.pad_id}
         for key, values in columns.items():
-            if isinstance(values, torch.Tensor):
-                batch[key] = values
-            else:
-                batch[key] = _pad(values, width, self.pad_id if key == "input_ids" else _FILL[key])
+            batch[key] = values if isinstance(values, torch.Tensor) else padded(values, fills[key])
         return batch
 
 
@@ -82,12 +83,8 @@ class FlatteningCollator:
     masking: MlmMasking | None = None
     seed: int = 0
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor | int]:
+    def __call__(self, examples: Examples) -> dict[str, torch.Tensor | int]:
         """Makes one row.
-
-        Args:
-            examples: mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may
-                run along it; `labels` (or `label`) may also be one number an example, or several.
 
         Returns:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
@@ -105,50 +102,37 @@ class FlatteningCollator:
             for name in ("labels", *_LABELS):
                 if any(name in example for example in examples):
                     raise ValueError(f"the examples bring {name}, and the collator was to make labels: leave one out")
-            examples = self._masked(examples)
+            examples = self._masked(examples, self.masking)
         columns = _columns(examples)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-        ends = lengths.cumsum(0)
-        starts = (ends - lengths).repeat_interleave(lengths)
-        bounds = torch.cat((ends.new_zeros(1), ends)).int()
-        longest = int(lengths.max())
+        bounds = pad(lengths.cumsum(0), (1, 0))
         row: dict[str, torch.Tensor | int] = {
-            "position_ids": (torch.arange(len(starts)) - starts).unsqueeze(0),
-            "cu_seq_lens_q": bounds,
-            "cu_seq_lens_k": bounds,
-            "max_length_q": longest,
-            "max_length_k": longest,
+            "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
+            "cu_seq_lens_q": bounds.int(),
+            "cu_seq_lens_k": bounds.int(),
+            "max_length_q": int(lengths.max()),
+            "max_length_k": int(lengths.max()),
         }
         for key, values in columns.items():
             row[key] = values if isinstance(values, torch.Tensor) else torch.cat(values).unsqueeze(0)
         return row
 
-    def _masked(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        assert self.masking is not None
+    def _masked(self, examples: Examples, masking: MlmMasking) -> list[dict[str, Any]]:
         texts = [np.asarray(example["input_ids"], dtype=np.int64) for example in examples]
         draw = int.from_bytes(hashlib.sha256(np.concatenate(texts).tobytes()).digest()[:8])
-        pairs = [self.masking(ids, self.seed, draw, place) for place, ids in enumerate(texts)]
-        return [
-            {**example, "input_ids": inputs, "labels": labels}
-            for example, (inputs, labels) in zip(examples, pairs, strict=True)
-        ]
+        masked = []
+        for place, (example, ids) in enumerate(zip(examples, texts, strict=True)):
+            inputs, labels = masking(ids, self.seed, draw, place)
+            masked.append({**example, "input_ids": inputs, "labels": labels})
+        return masked
 
 
-def _columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor | list[torch.Tensor]]:
+def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:
     """Reads what examples have for a model: a list of int64 `(time,)` where it runs along them, else one tensor
     `(examples, ...)`, int64 or float32."""
-    for place, example in enumerate(examples):
-        if not torch.as_tensor(example.get("attention_mask", 1)).all():
-            raise ValueError(f"example {place} is padded; tokenize with padding=False")
-        here, there = (sorted(set(each) - set(_LEFT_OUT)) for each in (example, examples[0]))
-        if here != there:
-            raise ValueError(
-                f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
-            )
+    names = _checked_names(examples)
     columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
-    for name in examples[0]:
-        if name in _LEFT_OUT:
-            continue
+    for name in names:
         key = _LABELS.get(name, name)
         if key in columns:
             raise ValueError(f"the examples have {name!r} and another column of labels: leave one out")
@@ -170,16 +154,21 @@ def _columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor | 
     return columns
 
 
-def _run_along(labels: list[torch.Tensor], examples: Sequence[Mapping[str, Any]]) -> bool:
+def _checked_names(examples: Examples) -> list[str]:
+    """The names of the columns, which must be every example's; raises ValueError where one is padded, too."""
+    for place, example in enumerate(examples):
+        if not torch.as_tensor(example.get("attention_mask", 1)).all():
+            raise ValueError(f"example {place} is padded; tokenize with padding=False")
+        here, there = (sorted(set(each) - set(_LEFT_OUT)) for each in (example, examples[0]))
+        if here != there:
+            told = f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
+            raise ValueError(told)
+    return [name for name in examples[0] if name not in _LEFT_OUT]
+
+
+def _run_along(labels: list[torch.Tensor], examples: Examples) -> bool:
     """Whether there is a label a token; else one or several a text, as many for each."""
     if any(label.dim() != 1 or label.is_floating_point() for label in labels):
         return False
     along = all(len(label) == len(example["input_ids"]) for label, example in zip(labels, examples, strict=True))
     return along or len({len(label) for label in labels}) > 1
-
-
-def _pad(values: list[torch.Tensor], width: int, fill: int) -> torch.Tensor:
-    padded = torch.full((len(values), width), fill, dtype=torch.int64)
-    for row, value in enumerate(values):
-        padded[row, : len(value)] = value
-    return padded

@@ -30,7 +30,7 @@ from mabert.data.cache import IDS
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
-from mabert.data.windows import make_windows
+from mabert.data.windows import Windows
 from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
@@ -257,10 +257,10 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
     )
     training, held_out = cache.split(recipe.data.held_out, seed=0)
     stages = [
-        (make_windows(training, stage.length, recipe.data.windows), steps * recipe.training.batch_size)
+        (Windows(training, stage.length, recipe.data.windows), steps * recipe.training.batch_size)
         for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
     ]
-    windows = make_windows(held_out, recipe.stages[0].length, recipe.data.windows)
+    windows = Windows(held_out, recipe.stages[0].length, recipe.data.windows)
     validation = ValidationSet(windows, masking, seed=0, limit=recipe.training.eval_windows)
     if not any((validation[index]["labels"] != IGNORED).any() for index in range(len(validation))):
         raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
