@@ -1,13 +1,13 @@
 """Which tokenizer a run gets, and what the record says of it."""
 
+from pathlib import Path
+
 import pytest
 
 from mabert.baselines.registry import FAMILIES
-from mabert.data import vocabulary as kept
-from mabert.data.tokenizer import fingerprint
-from mabert.data.vocabulary import beginnings, trained_tokenizer
+from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.train import vocabulary
-from mabert.train.vocabulary import find_tokenizer
+from mabert.train.vocabulary import beginnings, find_tokenizer, trained_tokenizer
 from tests.train.helpers import corpus, tokenizer
 
 
@@ -17,6 +17,8 @@ def without_hub(monkeypatch):
     asked = []
 
     def refuse(name):
+        if Path(name).is_dir():
+            return load_tokenizer(name)
         asked.append(name)
         raise FileNotFoundError(f"{name}: no such tokenizer, here or on the hub")
 
@@ -48,7 +50,7 @@ def test_without_the_hub_one_of_its_kind_is_trained_once(name, without_hub, tmp_
     assert origin.startswith("trained on data.sources: ")
     assert f"{len(found):,}" in origin
     assert "training one of its kind" in caplog.text
-    monkeypatch.setattr(kept, "train_tokenizer", None)
+    monkeypatch.setattr(vocabulary, "train_tokenizer", None)
     again, same = find_tokenizer(FAMILIES[name], None, text, tmp_path / "cache", before=origin)
     assert (fingerprint(again), same) == (fingerprint(found), origin)
     assert len(without_hub) == 1, "a resumed run does not ask the hub for what it did not have"

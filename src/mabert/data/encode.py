@@ -106,11 +106,11 @@ def encode_texts(
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
     items: list[dict[str, list[int]]] = []
-    for start, end in _chunks(texts_a, texts_b):
-        pairs = None if texts_b is None else list(texts_b[start:end])
+    for chunk in _chunks(texts_a, texts_b):
+        texts = [list(some[chunk]) for some in (texts_a, texts_b) if some is not None]
         with _ONE_AT_A_TIME:
-            chunk = tokenizer(list(texts_a[start:end]), pairs, return_attention_mask=False, verbose=False, **options)
-        items += [dict(zip(chunk, values, strict=True)) for values in zip(*chunk.values(), strict=True)]
+            found = tokenizer(*texts, return_attention_mask=False, verbose=False, **options)
+        items += [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
     if max_length is not None:
         _check_lengths([len(item["input_ids"]) for item in items], max_length, name, before)
     return items
@@ -119,43 +119,37 @@ def encode_texts(
 def check_texts(
     texts_a: Sequence[str], texts_b: Sequence[str] | None = None, name: str = "the input", before: int = 0
 ) -> None:
-    """Refuses what the tokenizer would fail at without saying where.
-
-    Args:
-        texts_a: the texts, or the first of each pair.
-        texts_b: the second of each pair.
-        name: what the texts are, for the message.
-        before: how many texts came before these, which the message counts from.
+    """Refuses what the tokenizer would fail at without saying where; the arguments are those of `encode_texts`.
 
     Raises:
         ValueError: they are one string, a pair lacks a text, or something else is among them, as where a table has no
             value.
     """
-    for texts in (texts_a, texts_b):
+    named = {"text": texts_a}
+    if texts_b is not None:
+        named = {"the first text of pair": texts_a, "the second text of pair": texts_b}
+    for texts in named.values():
         if isinstance(texts, str):
             raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
     if texts_b is not None and len(texts_a) != len(texts_b):
         raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
-    named = {"text": texts_a}
-    if texts_b is not None:
-        named = {"the first text of pair": texts_a, "the second text of pair": texts_b}
     for what, texts in named.items():
         for number, text in enumerate(texts, before + 1):
             if not isinstance(text, str):
                 raise ValueError(f"{name}: {what} {number} is {text!r:.40}, not text")
 
 
-def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[tuple[int, int]]:
-    """Where each chunk starts and ends; a text that is longer than one is a chunk of its own."""
+def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[slice]:
+    """Where each chunk lies; a text that is longer than one is a chunk of its own."""
     start = characters = 0
     for row, text in enumerate(texts_a):
         size = len(text) + (0 if texts_b is None else len(texts_b[row]))
         if row > start and (row - start == _CHUNK_TEXTS or characters + size > _CHUNK_CHARACTERS):
-            yield start, row
+            yield slice(start, row)
             start, characters = row, 0
         characters += size
     if len(texts_a):
-        yield start, len(texts_a)
+        yield slice(start, len(texts_a))
 
 
 def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) -> None:
@@ -170,7 +164,7 @@ def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) 
 
 
 class EncodedDataset(Dataset):
-    """Examples ready for a classifier, for `Collator`.
+    """Examples ready for a classifier, for `Collator`; arguments and errors are those of `encode_texts`.
 
     Args:
         examples: rows with `text_a`, and `text_b` and `label` where there are any, as from `load_glue` and
@@ -183,9 +177,6 @@ class EncodedDataset(Dataset):
     Attributes:
         lengths: tokens of each example, to batch by length.
         pairs: whether the examples are pairs of texts.
-
-    Raises:
-        ValueError: as `encode_texts`, `TextsTooLongError` included.
     """
 
     def __init__(
@@ -197,15 +188,9 @@ class EncodedDataset(Dataset):
         name: str = "the data",
     ) -> None:
         columns: dict[str, list[Any]] = examples[:]
+        how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name}
         self._items: list[dict[str, Any]] = list(
-            encode_texts(
-                tokenizer,
-                columns["text_a"],
-                columns.get("text_b"),
-                max_length=max_length,
-                truncate=truncate,
-                name=name,
-            )
+            encode_texts(tokenizer, columns["text_a"], columns.get("text_b"), **how)
         )
         for item, label in zip(self._items, columns.get("label", ()), strict=False):
             item["labels"] = label

@@ -73,8 +73,9 @@ class HubSource:
             ValueError: there is no such configuration, split or column, or a row's text is not a string.
             ConnectionError: the hub cannot be reached.
         """
-        size, length = self.size(), self._length()
-        texts = self._texts()
+        splits = self._named(self._builder.info.splits or {})
+        length = sum(split.num_examples for split in splits)
+        size, texts = self.size(), self._texts()
         for count in itertools.count(self.rows, self.rows):
             rows = list(itertools.islice(texts, self.rows))
             if not rows:
@@ -88,60 +89,16 @@ class HubSource:
 
     def identity(self) -> dict[str, Any]:
         """Options, and name and commit of a data set of the hub, or the content of a folder's files."""
-        options = {
-            "config": self._builder.config.name,
-            "split": self.split,
-            "text_column": self.text,
-            "rows": self.rows,
-        }
+        options = {"config": self._builder.config.name, "split": self.split}
+        options |= {"text_column": self.text, "rows": self.rows}
         folder = Path(self.name)
         if not folder.is_dir():
             # The commit that was found on the hub, or, without network, that of what was fetched before.
             return {"hub": self.name, "commit": self._builder.hash, **options}
         there = self._builder.config.data_files or {}
         files = [Path(file) for found in self._named(there) or there.values() for file in found]
-        return {
-            "path": str(folder.resolve()),
-            "mtime_ns": [file.stat().st_mtime_ns for file in files],
-            **options,
-            "sha256": [digest(file) for file in files],
-        }
-
-    def _named(self, there: Mapping[str, Any]) -> list[Any]:
-        """What stands in a mapping by split for each that the expression names; nothing where one is missing."""
-        names = dict.fromkeys(part.partition("[")[0] for part in self.split.split("+"))
-        wanted = list(there) if self.split == "all" else list(names)
-        return [there[name] for name in wanted] if set(wanted) <= set(there) else []
-
-    def _length(self) -> int | None:
-        return sum(split.num_examples for split in self._named(self._builder.info.splits or {})) or None
-
-    @cached_property
-    def _builder(self) -> Any:
-        from datasets import load_dataset_builder
-
-        try:
-            try:
-                return load_dataset_builder(self.name, self.config, revision=self.revision)
-            except RuntimeError as error:
-                if "scripts are no longer supported" not in str(error) or self.revision:
-                    raise
-                logger.info("%s is published as a script; reading the hub's Parquet conversion of it", self.name)
-                # There each configuration is a folder.
-                return load_dataset_builder(self.name, data_dir=self.config, revision=_PARQUET_BRANCH)
-        except (FileNotFoundError, ValueError, ConnectionError, RuntimeError) as error:
-            raise _one_line(error, f"hub:{self.name}") from error
-
-    def _texts(self) -> Iterator[str]:
-        for batch in self.dataset().iter(_BATCH):
-            if self.text not in batch:
-                raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
-            for text in batch[self.text]:
-                if text is None:
-                    continue
-                if not isinstance(text, str):
-                    raise ValueError(f"hub:{self.name}: column {self.text!r} holds {text!r}, not text")
-                yield text
+        place = {"path": str(folder.resolve()), "mtime_ns": [file.stat().st_mtime_ns for file in files]}
+        return {**place, **options, "sha256": [digest(file) for file in files]}
 
     def dataset(self) -> Any:
         """The split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming.
@@ -162,7 +119,45 @@ class HubSource:
         except (ValueError, KeyError, OSError, DatasetsError) as error:
             # This one says no more than that a set could not be made; what hindered it is the cause.
             told = error.__cause__ if isinstance(error, DatasetGenerationError) else None
-            raise _one_line(told or error, f"hub:{self.name}") from error
+            raise self._one_line(told or error) from error
+
+    def _named(self, there: Mapping[str, Any]) -> list[Any]:
+        """What stands in a mapping by split for each that the expression names; nothing where one is missing."""
+        names = dict.fromkeys(part.partition("[")[0] for part in self.split.split("+"))
+        wanted = list(there) if self.split == "all" else list(names)
+        return [there[name] for name in wanted] if set(wanted) <= set(there) else []
+
+    @cached_property
+    def _builder(self) -> Any:
+        from datasets import load_dataset_builder
+
+        try:
+            try:
+                return load_dataset_builder(self.name, self.config, revision=self.revision)
+            except RuntimeError as error:
+                if "scripts are no longer supported" not in str(error) or self.revision:
+                    raise
+                logger.info("%s is published as a script; reading the hub's Parquet conversion of it", self.name)
+                # There each configuration is a folder.
+                return load_dataset_builder(self.name, data_dir=self.config, revision=_PARQUET_BRANCH)
+        except (FileNotFoundError, ValueError, ConnectionError, RuntimeError) as error:
+            raise self._one_line(error) from error
+
+    def _texts(self) -> Iterator[str]:
+        for batch in self.dataset().iter(_BATCH):
+            if self.text not in batch:
+                raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
+            for text in batch[self.text]:
+                if not isinstance(text, str | None):
+                    raise ValueError(f"hub:{self.name}: column {self.text!r} holds {text!r}, not text")
+                if text is not None:
+                    yield text
+
+    def _one_line(self, error: BaseException) -> Exception:
+        """The same kind of error, saying which source, in one line."""
+        kinds = (FileNotFoundError, ConnectionError, OSError)
+        kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
+        return kind(f"hub:{self.name}: {' '.join(str(error).split())}")
 
 
 def _option(source: str, key: str, value: str) -> str | bool | int:
@@ -175,12 +170,3 @@ def _option(source: str, key: str, value: str) -> str | bool | int:
             raise ValueError(f"{source!r}: rows is a number of rows from 1 up, not {value!r}")
         return int(value)
     return value
-
-
-def _one_line(error: BaseException, source: str) -> Exception:
-    """The same kind of error, saying which source, in one line."""
-    message = " ".join(str(error).split())
-    for kind in (FileNotFoundError, ConnectionError, OSError):
-        if isinstance(error, kind):
-            return kind(f"{source}: {message}")
-    return ValueError(f"{source}: {message}")

@@ -103,6 +103,11 @@ class MlmMasking:
         )
         return inputs, labels
 
+    def item(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> dict[str, torch.Tensor]:
+        """The same as an example for a collator: `input_ids` and `labels`."""
+        inputs, labels = self(ids, seed, epoch, example)
+        return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+
     def _words(self, ids: np.ndarray, free: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
         """Positions of whole words, `count` at most unless the first word alone is longer."""
         follows = self._continues[ids[free]] & (np.diff(free, prepend=-2) == 1)
@@ -116,6 +121,16 @@ class MlmMasking:
                 chosen.append(words[index])
                 room -= len(words[index])
         return np.concatenate(chosen)
+
+
+def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
+    """A generator keyed on its arguments (Philox4x64; Salmon et al. 2011), ready sooner than one by `SeedSequence`."""
+    key = (seed & _WORD) | (epoch & _WORD) << 64
+    return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
+
+
+def _order(draws: np.random.Generator, count: int) -> np.ndarray:
+    return draws.random(count).argsort(kind="stable")
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,7 @@ class PretrainingStream(Dataset):
             raise ValueError(f"the seed is {seed}; it must not be negative")
         self.stages, self.masking, self.seed = list(stages), masking, seed
         self._ends = list(itertools.accumulate(samples for _, samples in stages))
-        self._order: tuple[int, int, np.ndarray] | None = None
+        self._order: tuple[tuple[int, int], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -163,16 +178,16 @@ class PretrainingStream(Dataset):
         stage = bisect.bisect_right(self._ends, index)
         windows, samples = self.stages[stage]
         epoch, position = divmod(index - (self._ends[stage] - samples), len(windows))
-        if self._order is None or self._order[:2] != (stage, epoch):
+        if self._order is None or self._order[0] != (stage, epoch):
             order = np.random.default_rng([self.seed, stage, epoch]).permutation(len(windows))
-            self._order = (stage, epoch, order)
-        return Place(stage, epoch, int(self._order[2][position]))
+            self._order = ((stage, epoch), order)
+        return Place(stage, epoch, int(self._order[1][position]))
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         """Input ids and labels of one sample, int64 `(time,)` each."""
         place = self.place(index)
         windows, _ = self.stages[place.stage]
-        return _item(*self.masking(windows[place.example], self.seed, place.epoch, place.example))
+        return self.masking.item(windows[place.example], self.seed, place.epoch, place.example)
 
 
 class ValidationSet(Dataset):
@@ -199,18 +214,4 @@ class ValidationSet(Dataset):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         """Input ids and labels of one window, int64 `(time,)` each."""
         example = self._examples[index]
-        return _item(*self.masking(self.windows[example], self.seed, 0, example))
-
-
-def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
-    """A generator keyed on its arguments (Philox4x64; Salmon et al. 2011), ready sooner than one by `SeedSequence`."""
-    key = (seed & _WORD) | (epoch & _WORD) << 64
-    return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
-
-
-def _order(draws: np.random.Generator, count: int) -> np.ndarray:
-    return draws.random(count).argsort(kind="stable")
-
-
-def _item(inputs: np.ndarray, labels: np.ndarray) -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+        return self.masking.item(self.windows[example], self.seed, 0, example)

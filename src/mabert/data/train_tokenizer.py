@@ -40,8 +40,8 @@ class Recipe:
         algorithm: `WordPiece`, `Unigram` (as SentencePiece trains it) or `BPE` (of bytes, as GPT-2's).
         size: tokens of the published tokenizer, special ones included.
         first: special tokens that have the first ids, in this order.
-        build: makes the tokenizer of a vocabulary: ids by token for `WordPiece`, these and the merges for `BPE`, pieces
-            with their scores in the order of their ids for `Unigram`.
+        build: makes the tokenizer of `vocab`: ids by token (with `merges` for `BPE`), or pieces with their scores in
+            the order of their ids for `Unigram`.
         last: special tokens that have the last ids, in this order.
         symbols: ordinary tokens behind `first` that are part of no other (`Unigram`).
     """
@@ -89,7 +89,7 @@ def train_tokenizer(
         raise ValueError(f"vocab_size is {size}; special tokens and an alphabet of {family} need {recipe.least}")
     if characters < 1:
         raise ValueError(f"characters is {characters}; at least one must be read")
-    read = list(_beginning(texts, characters))
+    read = list(beginning(texts, characters))
     if not any(text and not text.isspace() for text in read):
         raise ValueError(f"cannot train a tokenizer for {family}: the texts hold no words")
     return checked(_ALGORITHMS[recipe.algorithm](recipe, read, size), family)
@@ -139,7 +139,8 @@ def _train_wordpiece(recipe: Recipe, texts: list[str], size: int) -> PreTrainedT
 
 def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
     special = [*recipe.first, *recipe.last]
-    backend = recipe.build({token: index for index, token in enumerate(special)}, []).backend_tokenizer
+    untrained = recipe.build(vocab={token: index for index, token in enumerate(special)}, merges=[])
+    backend = untrained.backend_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=_MINIMUM_FREQUENCY,
@@ -152,18 +153,22 @@ def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokeniz
     model = json.loads(backend.to_str())["model"]
     learnt = sorted(set(model["vocab"]) - set(special), key=model["vocab"].__getitem__)
     vocabulary = {token: index for index, token in enumerate([*recipe.first, *learnt, *recipe.last])}
-    return recipe.build(vocabulary, [tuple(merge) for merge in model["merges"]])
+    return recipe.build(vocab=vocabulary, merges=[tuple(merge) for merge in model["merges"]])
 
 
 def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
-    first, last = _own_pieces(recipe)
+    # The names of special tokens have a score with which no text of known characters is cut into them: they are put in
+    # by id. The unknown token has 0, by which transformers finds it.
+    first = [(token, 0.0 if token.lower() in ("<unk>", "[unk]") else _NEVER) for token in recipe.first]
+    first += [(symbol, 0.0) for symbol in recipe.symbols]
+    last = [(token, _NEVER) for token in recipe.last]
     room = size - len(first) - len(last)
-    normalizer = recipe.build(first + last).backend_tokenizer.normalizer
+    normalizer = recipe.build(vocab=first + last).backend_tokenizer.normalizer
     words: Counter[str] = Counter()
     for text in texts:
         words.update(normalizer.normalize_str(text).replace(_WORD_START, " ").split())
     alphabet = _alphabet(words.items(), min(_ALPHABET, room // 4), recipe.symbols)
-    return recipe.build(first + _learn_pieces(words, alphabet, recipe.symbols, room) + last)
+    return recipe.build(vocab=first + _learn_pieces(words, alphabet, recipe.symbols, room) + last)
 
 
 def _learn_pieces(words: Mapping[str, int], alphabet: list[str], symbols: tuple[str, ...], size: int) -> Pieces:
@@ -232,51 +237,35 @@ def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str
     for text, times in texts:
         for letter, count in Counter(text).items():
             counts[letter] += count * times
-    for letter in without:
-        del counts[letter]
-    letters = sorted(
-        (letter for letter in counts if not letter.isspace()), key=lambda letter: (-counts[letter], letter)
-    )
-    if not letters:
+    left = [letter for letter in counts if not letter.isspace() and letter not in without]
+    if not left:
         raise ValueError("cannot train a tokenizer: the texts hold no words")
-    return sorted(letters[:size])
+    return sorted(sorted(left, key=lambda letter: (-counts[letter], letter))[:size])
 
 
-def _beginning(texts: Iterable[str], characters: int) -> Iterator[str]:
-    left = characters
+def beginning(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """The texts up to so many characters, the last one cut."""
     for text in texts:
-        yield text[:left]
-        left -= len(text)
-        if left <= 0:
+        yield text[:characters]
+        characters -= len(text)
+        if characters <= 0:
             return
 
 
-def _albert(pieces: Pieces) -> PreTrainedTokenizerFast:
-    return AlbertTokenizer(vocab=pieces)
+def _longformer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    return RobertaTokenizer(vocab=vocab, merges=merges, mask_token=AddedToken("<mask>", lstrip=True, special=True))
 
 
-def _bigbird(pieces: Pieces) -> PreTrainedTokenizerFast:
-    return BigBirdTokenizer(vocab=pieces)
-
-
-def _deberta(pieces: Pieces) -> PreTrainedTokenizerFast:
-    return DebertaV2Tokenizer(vocab=pieces)
-
-
-def _longformer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    return RobertaTokenizer(vocab=vocabulary, merges=merges, mask_token=AddedToken("<mask>", lstrip=True, special=True))
-
-
-def _modernbert(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+def _modernbert(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
     """ModernBERT's, for which transformers has no class of its own."""
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
-        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, vocab[token]) for token in ("[CLS]", "[SEP]")],
     )
     roles: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad")}
     roles["mask_token"] = AddedToken("[MASK]", lstrip=True, special=True)
@@ -284,20 +273,18 @@ def _modernbert(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Pr
 
 
 _ALGORITHMS = {"WordPiece": _train_wordpiece, "Unigram": _train_unigram, "BPE": _train_bpe}
+_SYMBOLS = ("(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€")  # user-defined in ALBERT's call of spm_train
+_BIGBIRD = ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 
 RECIPES = {
     "wordpiece": Recipe("WordPiece", 30_522, SPECIAL_TOKENS, BertTokenizer),
     "albert": Recipe(
-        "Unigram",
-        30_000,
-        ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-        _albert,
-        # The user-defined symbols of ALBERT's call of spm_train.
-        symbols=("(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€"),
+        "Unigram", 30_000, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), AlbertTokenizer, symbols=_SYMBOLS
     ),
     "longformer": Recipe("BPE", 50_265, ("<s>", "<pad>", "</s>", "<unk>"), _longformer, ("<mask>",)),
-    "bigbird": Recipe("Unigram", 50_358, ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), _bigbird),
-    "deberta": Recipe("Unigram", 128_001, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), _deberta, ("[MASK]",)),
-    "modernbert": Recipe("BPE", 50_285, (), _modernbert, ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")),
+    "bigbird": Recipe("Unigram", 50_358, _BIGBIRD, BigBirdTokenizer),
+    "deberta": Recipe("Unigram", 128_001, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), DebertaV2Tokenizer, ("[MASK]",)),
+    "modernbert": Recipe("BPE", 50_285, (), _modernbert, _MODERNBERT),
 }
 """The families by name: BERT's (and MaBERT's) WordPiece, and those of the encoders MaBERT is compared with."""
