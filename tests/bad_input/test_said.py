@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from mabert.data.glue import glue_task
 from mabert.data.metrics import compute
 from mabert.data.table import table_task
 from mabert_lab.cli import main
@@ -58,7 +59,7 @@ def test_a_correlation_is_undefined_where_the_labels_are_constant():
     task, constant, moving = table_task("t", []), np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0])
     assert set(compute(task, moving, constant).values()) == {None}
     assert set(compute(task, constant, moving).values()) == {0.0}
-    assert set(compute("stsb", moving, constant).values()) == {None}
+    assert set(compute(glue_task("stsb"), moving, constant).values()) == {None}
 
 
 HOSTILE = "<script>alert(1)</script>\n# a | *b*\n<img src=x>"

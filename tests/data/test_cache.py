@@ -100,7 +100,7 @@ def test_any_change_builds_another_cache(make, documents, tmp_path, monkeypatch,
     elif change == "tokenizer":
         options["tokenizer"] = train_wordpiece(documents, 100)
     elif change == "limit":
-        options["max_documents"] = 1000
+        options["max_tokens"] = 100_000
     elif change == "format":
         monkeypatch.setattr(build, "FORMAT", build.FORMAT + 1)
     else:
@@ -118,16 +118,12 @@ def test_a_limit_of_tokens_is_exact(tokenizer, cache, text_file, tmp_path_factor
     assert part.offsets[:-1].tolist() == [offset for offset in cache.offsets[:-1] if offset < limit]
 
 
-def test_limits_across_batches_and_of_documents(make, cache, text_file, monkeypatch):
+def test_batches_change_nothing(make, cache, text_file, monkeypatch):
     monkeypatch.setattr(build, "_BATCH_CHARACTERS", 500)
     assert make(text_file).ids.tolist() == cache.ids.tolist()
-    part = make(text_file, max_documents=17)
-    assert part.offsets.tolist() == cache.offsets[:18].tolist()
-    part = make(text_file, max_documents=17, max_tokens=100)
-    assert len(part.ids) == 100
-    for name in ("max_tokens", "max_documents"):
-        with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
-            make(text_file, **{name: 0})
+    assert make(text_file, max_tokens=400).ids.tolist() == cache.ids[:400].tolist()
+    with pytest.raises(ValueError, match="max_tokens is 0; it must be at least 1"):
+        make(text_file, max_tokens=0)
 
 
 @settings(deadline=None)

@@ -36,7 +36,7 @@ def test_binary_metrics_are_their_definitions(pairs):
 @pytest.mark.parametrize("task", TASKS)
 def test_perfect_predictions_score_one(task):
     labels = np.array([0, 1, 1, 0])
-    scores = compute(task, labels, labels)
+    scores = compute(TASKS[task], labels, labels)
     assert scores == pytest.approx(dict.fromkeys(TASKS[task].metrics, 1.0))
     assert TASKS[task].main_metric in scores
 
@@ -51,20 +51,22 @@ def test_the_metrics_are_the_papers():
 def test_all_of_one_class_on_mrpc_scores_the_known_baseline():
     # 279 of the 408 pairs of MRPC's development set are equivalent.
     labels = np.array([1] * 279 + [0] * 129)
-    scores = compute("mrpc", np.ones(408, dtype=int), labels)
+    scores = compute(TASKS["mrpc"], np.ones(408, dtype=int), labels)
     assert scores == pytest.approx({"f1": 0.812227, "accuracy": 0.683824}, abs=1e-6)
 
 
 def test_logits_are_taken_by_their_largest():
     logits = np.array([[0.1, 2.0, 0.3], [5.0, 1.0, 1.0]])
-    assert compute("mnli", logits, np.array([1, 2])) == {"accuracy": 0.5}
-    assert compute("stsb", np.array([[1.0], [2.0], [4.0]]), np.array([0.0, 1.0, 3.0]))["pearson"] == pytest.approx(1)
+    assert compute(TASKS["mnli"], logits, np.array([1, 2])) == {"accuracy": 0.5}
+    assert compute(TASKS["stsb"], np.array([[1.0], [2.0], [4.0]]), np.array([0.0, 1.0, 3.0]))[
+        "pearson"
+    ] == pytest.approx(1)
 
 
 def test_correlations():
-    scores = compute("stsb", np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0]))
+    scores = compute(TASKS["stsb"], np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0]))
     assert scores == pytest.approx({"pearson": 0.8, "spearman": 0.8, "correlation": 0.8})
-    constant = compute("stsb", np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0]))
+    constant = compute(TASKS["stsb"], np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0]))
     assert constant == {"pearson": 0.0, "spearman": 0.0, "correlation": 0.0}
 
 
@@ -106,40 +108,36 @@ def test_the_positive_class_is_that_of_f1():
 )
 def test_bad_predictions_are_named(predictions, labels, message):
     with pytest.raises(ValueError, match=message):
-        compute("cola", predictions, labels)
+        compute(TASKS["cola"], predictions, labels)
 
 
 @pytest.mark.parametrize(
     ("task", "split", "name", "rows"),
     [
-        ("cola", None, "CoLA.tsv", ["0\t1", "1\t0"]),
-        ("sst2", None, "SST-2.tsv", ["0\t1", "1\t0"]),
-        ("mrpc", None, "MRPC.tsv", ["0\t1", "1\t0"]),
-        ("qqp", "test", "QQP.tsv", ["0\t1", "1\t0"]),
+        *((task, "test", f"{TASKS[task].folder}.tsv", ["0\t1", "1\t0"]) for task in ("cola", "sst2", "mrpc", "qqp")),
         ("mnli", "test_matched", "MNLI-m.tsv", ["0\tneutral", "1\tentailment"]),
         ("mnli", "test_mismatched", "MNLI-mm.tsv", ["0\tneutral", "1\tentailment"]),
-        ("qnli", None, "QNLI.tsv", ["0\tnot_entailment", "1\tentailment"]),
-        ("rte", None, "RTE.tsv", ["0\tnot_entailment", "1\tentailment"]),
-        ("stsb", None, "STS-B.tsv", ["0\t1.000", "1\t0.000"]),
+        *((task, "test", f"{task.upper()}.tsv", ["0\tnot_entailment", "1\tentailment"]) for task in ("qnli", "rte")),
+        ("stsb", "test", "STS-B.tsv", ["0\t1.000", "1\t0.000"]),
     ],
 )
 def test_submissions_have_the_leaderboards_form(tmp_path, task, split, name, rows):
-    path = write_leaderboard(task, np.array([1, 0]), tmp_path / "submission", split=split)
+    path = write_leaderboard(TASKS[task], np.array([1, 0]), tmp_path / "submission", split=split, index=[0, 1])
     assert path == tmp_path / "submission" / name
     assert path.read_text() == "\n".join(["index\tprediction", *rows]) + "\n"
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
 def test_submission_details(tmp_path):
-    path = write_leaderboard("stsb", np.array([5.7, -0.1, 3.14159]), tmp_path / "a.tsv", index=[7, 8, 9])
+    path = write_leaderboard(TASKS["stsb"], np.array([5.7, -0.1, 3.14159]), tmp_path, index=[7, 8, 9])
     assert path.read_text().split("\n")[1:4] == ["7\t5.000", "8\t0.000", "9\t3.142"]
-    path = write_leaderboard(table_task("news", ["arts", "sport"]), np.array([1]), tmp_path)
+    path = write_leaderboard(table_task("news", ["arts", "sport"]), np.array([1]), tmp_path, index=[0])
     assert (path.name, path.read_text()) == ("news.tsv", "index\tprediction\n0\tsport\n")
-    with pytest.raises(ValueError, match="mnli: name the test split: test_matched, test_mismatched"):
-        write_leaderboard("mnli", np.array([1]), tmp_path)
-    with pytest.raises(ValueError, match="cola: 1 predictions for 2 examples"):
-        write_leaderboard("cola", np.array([1]), tmp_path, index=[0, 1])
-    with pytest.raises(ValueError, match="cola: predicted class 2; classes run from 0 to 1"):
-        write_leaderboard("cola", np.array([2]), tmp_path)
-    with pytest.raises(ValueError, match="stsb: a predicted score is not finite"):
-        write_leaderboard("stsb", np.array([np.nan]), tmp_path)
+    for task, value, index, message in (
+        ("mnli", 1, [0], "mnli: name the test split: test_matched, test_mismatched"),
+        ("cola", 1, [0, 1], "cola: 1 predictions for 2 examples"),
+        ("cola", 2, [0], "cola: predicted class 2; classes run from 0 to 1"),
+        ("stsb", np.nan, [0], "stsb: a predicted score is not finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_leaderboard(TASKS[task], np.array([value]), tmp_path, index=index)

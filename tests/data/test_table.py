@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import rows
-from mabert.data.table import Columns, _classes, load_table, load_tables, table_task
+from mabert.data.table import Columns, _classes, load_tables
 
 KINDS = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
 COLUMNS = Columns("text", label="topic")
@@ -44,13 +44,17 @@ def write(path, rows):
     return path
 
 
+def load(path):
+    return load_tables({"train": path, "validation": path}, COLUMNS, label_names=["a", "b"])[1]["validation"]
+
+
 @settings(deadline=None, max_examples=25)
 @given(texts=st.lists(CLEAN, min_size=1, max_size=5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
     rows = [{"topic": "b" if i % 2 else "a", "text": text} for i, text in enumerate(texts)]
     path = write(tmp_path_factory.mktemp("table") / f"t{kind}", rows)
-    loaded = load_table(path, COLUMNS, table_task("t", ["a", "b"]))
+    loaded = load(path)
     assert loaded[:] == {
         "text_a": texts,
         "label": [i % 2 for i in range(len(texts))],
@@ -86,7 +90,7 @@ def test_numbers_are_classes_in_numeric_order_or_scores(tmp_path, kind):
 
 def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
     (tmp_path / "t.csv").write_text('text,topic\n"one\ntwo, ""three""",a\n' + "x" * 200_000 + ",b\n")
-    loaded = load_table(tmp_path / "t.csv", COLUMNS, table_task("t", ["a", "b"]))
+    loaded = load(tmp_path / "t.csv")
     assert loaded["text_a"][0] == 'one\ntwo, "three"'
     assert len(loaded["text_a"][1]) == 200_000
     assert csv.field_size_limit() == 131072
@@ -173,14 +177,14 @@ def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, c
 def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message) as error:
-        load_table(tmp_path / name, COLUMNS, table_task("t", ["a", "b"]))
+        load(tmp_path / name)
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_value_in_parquet_is_named(tmp_path):
     pq.write_table(pa.table({"text": ["x", None], "topic": ["a", "b"]}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t\.parquet, row 2: 'text' is null"):
-        load_table(tmp_path / "t.parquet", COLUMNS, table_task("t", ["a", "b"]))
+        load(tmp_path / "t.parquet")
 
 
 def test_what_a_task_needs(tmp_path):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -35,11 +35,6 @@ _BATCH_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 20_000
 
 
-class _Limits(NamedTuple):
-    max_tokens: int | None
-    max_documents: int | None
-
-
 def build_cache(
     sources: Sources,
     tokenizer: PreTrainedTokenizerFast,
@@ -47,7 +42,6 @@ def build_cache(
     *,
     text_column: str = "text",
     max_tokens: int | None = None,
-    max_documents: int | None = None,
     progress: bool = True,
 ) -> TokenCache:
     """Tokenises a corpus once, or opens the cache that holds the same.
@@ -63,24 +57,21 @@ def build_cache(
         folder: where caches are kept.
         text_column: the key or column with the text in JSONL and Parquet files.
         max_tokens: stop after exactly so many tokens, cutting the last document.
-        max_documents: stop after so many (non-empty) documents.
         progress: show a progress bar with rate and time left.
 
     Raises:
         FileNotFoundError: a source does not exist.
-        ValueError: a source cannot be read, holds no text, or a limit is below 1.
+        ValueError: a source cannot be read, holds no text, or `max_tokens` is below 1.
         CannotSaveError: the disk is full; nothing half-built is left.
     """
-    limits = _Limits(max_tokens, max_documents)
-    for name, limit in limits._asdict().items():
-        if limit is not None and limit < 1:
-            raise ValueError(f"{name} is {limit}; it must be at least 1")
+    if max_tokens is not None and max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}; it must be at least 1")
     parsed = parse_sources(sources, text_column)
     recipe = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
         "tokenizer": fingerprint(tokenizer),
-        **limits._asdict(),
+        "max_tokens": max_tokens,
         "sources": [source.identity() for source in parsed],
     }
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
@@ -90,7 +81,7 @@ def build_cache(
         if place.exists():
             logger.info("reusing the token cache %s", place)
         else:
-            _build(place, parsed, tokenizer, recipe, limits, progress)
+            _build(place, parsed, tokenizer, recipe, progress)
     return TokenCache(place)
 
 
@@ -99,12 +90,11 @@ def _build(
     sources: list[Source],
     tokenizer: PreTrainedTokenizerFast,
     recipe: dict[str, Any],
-    limits: _Limits,
     progress: bool,
 ) -> None:
     started = time.monotonic()
     with whole_folder(place) as building:
-        lengths = _write_ids(building / IDS, sources, tokenizer, limits, progress)
+        lengths = _write_ids(building / IDS, sources, tokenizer, recipe["max_tokens"], progress)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         if not lengths:
             raise ValueError("the sources hold no text that gives a token")
@@ -117,7 +107,7 @@ def _build(
 
 
 def _write_ids(
-    path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, limits: _Limits, progress: bool
+    path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, max_tokens: int | None, progress: bool
 ) -> list[int]:
     """Writes the ids; returns the number of each document's tokens."""
     encoder = _encoder(tokenizer)
@@ -130,12 +120,13 @@ def _write_ids(
         rows = NpyRows(file, dtype)
         for documents, position in _read_ahead(_batches(sources)):
             ids, found = _encode(encoder, documents, dtype)
-            found = _within(limits, found, written, len(lengths))
+            if max_tokens is not None:
+                found = _within(found, max_tokens - written)
             rows.write(ids[: sum(found)])
             written += sum(found)
             lengths += found
             bar.update(position, f"{written / 1e6:.1f} M tokens")
-            if written == limits.max_tokens or len(lengths) == limits.max_documents:
+            if written == max_tokens:
                 break
         rows.finish()
     return lengths
@@ -160,15 +151,10 @@ def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[
     return np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(lengths)), list(filter(None, lengths))
 
 
-def _within(limits: _Limits, lengths: list[int], tokens: int, documents: int) -> list[int]:
-    """The lengths that still fit the limits beside so many tokens and documents; the last one cut."""
-    if limits.max_documents is not None:
-        lengths = lengths[: limits.max_documents - documents]
-    if limits.max_tokens is not None:
-        room = limits.max_tokens - tokens
-        before = itertools.accumulate(lengths, initial=0)
-        lengths = [min(length, room - sum_before) for length, sum_before in zip(lengths, before, strict=False)]
-    return [length for length in lengths if length > 0]
+def _within(lengths: list[int], room: int) -> list[int]:
+    """The lengths that fit in so many tokens, the last one cut."""
+    left = (room - before for before in itertools.accumulate(lengths, initial=0))
+    return [min(length, rest) for length, rest in zip(lengths, left, strict=False) if rest > 0]
 
 
 def _pieces(document: str) -> list[str]:

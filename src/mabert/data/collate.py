@@ -31,13 +31,9 @@ class Collator:
 
     Attributes:
         pad_id: the padding token of `input_ids`.
-        multiple_of: round the length up to a multiple of this (8 suits tensor cores); 1 does not round.
-        length: pad to this length whatever the batch holds; None pads to its longest example.
     """
 
     pad_id: int
-    multiple_of: int = 1
-    length: int | None = None
 
     def __call__(self, examples: Examples) -> dict[str, torch.Tensor]:
         """Makes one batch.
@@ -48,23 +44,17 @@ class Collator:
             or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores.
 
         Raises:
-            ValueError: an example is longer than `length`, has padding or a column that is none of these or not the
-                others', labels come twice, or what runs along it is longer or shorter.
+            ValueError: an example has padding or a column that is none of these or not the others', labels come twice,
+                or what runs along it is longer or shorter.
         """
-        columns = _columns(examples)
-        longest = max(len(example["input_ids"]) for example in examples)
-        width = -(-(longest if self.length is None else self.length) // self.multiple_of) * self.multiple_of
-        if longest > width:
-            raise ValueError(f"an example of {longest} tokens does not fit the padded length {width}")
-
-        def padded(values: list[torch.Tensor], fill: int) -> torch.Tensor:
-            return pad(pad_sequence(values, batch_first=True, padding_value=fill), (0, width - longest), value=fill)
-
-        batch = {"attention_mask": padded([torch.ones(len(e["input_ids"]), dtype=torch.int64) for e in examples], 0)}
-        fills = _FILL | {"input_ids": self.pad_id}
-        for key, values in columns.items():
-            batch[key] = values if isinstance(values, torch.Tensor) else padded(values, fills[key])
-        return batch
+        fills = _FILL | {"input_ids": self.pad_id, "attention_mask": 0}
+        columns = {"attention_mask": [torch.ones(len(e["input_ids"]), dtype=torch.int64) for e in examples]}
+        return {
+            key: values
+            if isinstance(values, torch.Tensor)
+            else pad_sequence(values, batch_first=True, padding_value=fills[key])
+            for key, values in (columns | _columns(examples)).items()
+        }
 
 
 @dataclass(frozen=True)

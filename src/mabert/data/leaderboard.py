@@ -8,18 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from mabert.data import rows
-from mabert.data.glue import GlueTask, glue_task
+from mabert.data.glue import GlueTask
 from mabert.data.task import Task
 from mabert.writing import write_text
 
 
 def write_leaderboard(
-    task: str | Task,
-    predictions: np.ndarray,
-    path: str | Path,
-    *,
-    split: str | None = None,
-    index: Sequence[int] | None = None,
+    task: Task, predictions: np.ndarray, folder: str | Path, *, split: str = "test", index: Sequence[int]
 ) -> Path:
     """Writes one submission file: a header line `index`, `prediction`, then a row an example.
 
@@ -27,32 +22,27 @@ def write_leaderboard(
     are clipped to 0-5. The file appears complete or not at all.
 
     Args:
-        task: a task, or the name of one of GLUE.
+        task: a task.
         predictions: class ids or scores `(examples,)`.
-        path: a `.tsv` file, or a folder, in which the file gets its official name (`CoLA.tsv`, `MNLI-m.tsv`, ...).
-        split: the test split, where there are several (`test_matched`, `test_mismatched` of MNLI).
-        index: the examples' `index` column; by default 0, 1, 2, ...
+        folder: where the file gets its official name (`CoLA.tsv`, `MNLI-m.tsv`, ...).
+        split: the test split (`test_matched`, `test_mismatched` of MNLI).
+        index: the examples' `index` column.
 
     Returns:
         The file.
 
     Raises:
         ValueError: the numbers of predictions and indices differ, a class is out of range, a score is not finite, or
-            the split must be named.
+            there is no such test split.
     """
-    task = glue_task(task) if isinstance(task, str) else task
     predictions = np.asarray(predictions)
-    index = range(len(predictions)) if index is None else index
     if len(index) != len(predictions):
         raise ValueError(f"{task.name}: {len(predictions)} predictions for {len(index)} examples")
     written = _written(task, predictions)
-    path = Path(path)
-    if path.suffix != ".tsv":
-        files = task.submissions if isinstance(task, GlueTask) else {"test": f"{task.name}.tsv"}
-        split = next(iter(files)) if split is None and len(files) == 1 else split
-        if split not in files:
-            raise ValueError(f"{task.name}: name the test split: {', '.join(files)}")
-        path = path / files[split]
+    files = task.submissions if isinstance(task, GlueTask) else {"test": f"{task.name}.tsv"}
+    if split not in files:
+        raise ValueError(f"{task.name}: name the test split: {', '.join(files)}")
+    path = Path(folder) / files[split]
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = map(rows.tsv_line, [("index", "prediction"), *zip(index, written, strict=True)])
     write_text(path, "\n".join(lines) + "\n")

@@ -11,15 +11,14 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from mabert.data.glue import glue_task
 from mabert.data.task import Task
 
 
-def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
+def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
     """All metrics of a task.
 
     Args:
-        task: a task, or the name of one of GLUE.
+        task: the task.
         predictions: class ids or scores `(examples,)`, or a model's logits `(examples, num_labels)`.
         labels: class ids or scores `(examples,)`.
 
@@ -31,7 +30,6 @@ def compute(task: str | Task, predictions: np.ndarray, labels: np.ndarray) -> di
     Raises:
         ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
     """
-    task = glue_task(task) if isinstance(task, str) else task
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.ndim == 2 and predictions.shape[1] == task.num_labels:
         predictions = predictions[:, 0] if task.is_regression else predictions.argmax(1)

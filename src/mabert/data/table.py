@@ -97,11 +97,6 @@ def table_task(name: str, label_names: Sequence[str]) -> Task:
     return Task(name, tuple(label_names), ("accuracy", *f1, "matthews_correlation"), "accuracy")
 
 
-def load_table(path: str | Path, columns: Columns, task: Task, labelled: bool = True) -> Dataset:
-    """Loads one table of a known task; see `load_tables` for columns, results and errors."""
-    return _dataset(task, _read(Path(path).expanduser(), columns, labelled))
-
-
 def _read(path: Path, columns: Columns, labelled: bool) -> dict[str, list[Any]]:
     """The columns of a table, which is read once, since it may be a pipe; each label is (text, where it stands)."""
     label = columns.label if labelled else None
