@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from mabert import MaBertForMaskedLM
-from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, part
+from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from tests.model.helpers import build, config
@@ -104,12 +104,12 @@ def test_processes_share_all_batches_but_the_last_few():
 def test_processes_share_each_batch_to_the_last_example(sizes, processes):
     ends = list(itertools.accumulate(sizes))
     batches = [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
-    divided = Divided(batches, processes)
+    divided = SplitBatches(batches, processes)
     shares = [list(BatchSamplerShard(divided, processes, rank, even_batches=False)) for rank in range(processes)]
     assert {len(share) for share in shares} == {len(batches)}
     assert len(divided) == len(batches) * processes
     for step, batch in enumerate(batches):
-        counted = [part(len(batch), rank, processes) for rank in range(processes)]
+        counted = [batch_share(len(batch), rank, processes) for rank in range(processes)]
         assert sum(counted) == pytest.approx(processes)
         own = [share[step] if weight else [] for share, weight in zip(shares, counted, strict=True)]
         assert sorted(itertools.chain(*own)) == batch

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mabert.data import progress
-from mabert.data.progress import Lines, Progress
+from mabert.data.progress import ByteProgress, Lines
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_work_goes_on_where_nobody_takes_its_lines(clock, capsys, monkeypatch, e
 
 @pytest.mark.parametrize("show", [True, False])
 def test_bytes_are_told_in_lines_with_a_note(clock, capsys, show):
-    with Progress("tokenising", 3_000_000, show) as bar:
-        bar.update(500_000, "1 M tokens")
+    with ByteProgress("tokenising", 3_000_000, show) as bar:
+        bar.advance_to(500_000, "1 M tokens")
         assert capsys.readouterr().err == ""
         clock[0] += 10
-        bar.update(1_000_000, "2 M tokens")
+        bar.advance_to(1_000_000, "2 M tokens")
         line = "tokenising  1.0 MB/3.0 MB  100.0 kB/s  0.3 min left  2 M tokens\n"
         assert capsys.readouterr() == ("", line if show else "")

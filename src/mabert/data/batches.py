@@ -46,11 +46,11 @@ def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool
     return batches
 
 
-class Divided(Sampler[list[int]]):
+class SplitBatches(Sampler[list[int]]):
     """Batches in as many parts as there are processes, which accelerate hands out in turn: together the same batches
     as one process has, whatever their sizes.
 
-    A process for which a batch has no example left is given its first, to be counted as nothing (see `part`).
+    A process for which a batch has no example left is given its first, to be counted as nothing (see `batch_share`).
 
     Args:
         batches: of all processes together.
@@ -69,7 +69,7 @@ class Divided(Sampler[list[int]]):
         return self.processes * len(self.batches)  # type: ignore[arg-type]
 
 
-def part(examples: int, rank: int, processes: int) -> float:
+def batch_share(examples: int, rank: int, processes: int) -> float:
     """How many examples of a batch a process has, in shares of an even one."""
     return len(range(rank, examples, processes)) * processes / examples
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.npy import NpyRows
-from mabert.data.progress import Progress
+from mabert.data.progress import ByteProgress
 from mabert.data.tokenizer import fingerprint, special_ids
 from mabert.writing import locked, whole_file, whole_folder, write_text
 
@@ -116,7 +116,7 @@ def _write_ids(
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     lengths: list[int] = []
     written = 0
-    with whole_file(path) as file, Progress("tokenising", total, progress) as bar:
+    with whole_file(path) as file, ByteProgress("tokenising", total, progress) as bar:
         rows = NpyRows(file, dtype)
         for documents, position in _read_ahead(_batches(sources)):
             ids, found = _encode(encoder, documents, dtype)
@@ -125,7 +125,7 @@ def _write_ids(
             rows.write(ids[: sum(found)])
             written += sum(found)
             lengths += found
-            bar.update(position, f"{written / 1e6:.1f} M tokens")
+            bar.advance_to(position, f"{written / 1e6:.1f} M tokens")
             if written == max_tokens:
                 break
         rows.finish()

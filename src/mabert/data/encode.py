@@ -26,7 +26,7 @@ _CHUNK_CHARACTERS = 2_000_000
 
 # A tokenizer keeps in itself whether it cuts texts and where, so a call with other options would change those of
 # another thread's call.
-_ONE_AT_A_TIME = threading.Lock()
+_TOKENIZER_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def encode_texts(
     items: list[dict[str, list[int]]] = []
     for chunk in _chunks(texts_a, texts_b):
         texts = [list(some[chunk]) for some in (texts_a, texts_b) if some is not None]
-        with _ONE_AT_A_TIME:
+        with _TOKENIZER_LOCK:
             found = tokenizer(*texts, return_attention_mask=False, verbose=False, **options)
         items += [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
     if max_length is not None:

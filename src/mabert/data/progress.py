@@ -6,18 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
+from rich import progress
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.progress import (
-    Progress as RichProgress,
-)
 
 SECONDS = 10.0
 """Least time before the first line of some work, and between two."""
@@ -73,7 +64,7 @@ class _Console(Console):
         self.quiet = True
 
 
-class Progress:
+class ByteProgress(progress.Progress):
     """Shows how many of a number of bytes are done, on standard error; see `Lines` for where that is no terminal.
 
     Args:
@@ -83,31 +74,24 @@ class Progress:
     """
 
     def __init__(self, title: str, total: int | None, show: bool = True) -> None:
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+        super().__init__(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=12),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
             disable=not show,
         )
-        self._task = self._bar.add_task(title, total=total, note="")
+        self._task = self.add_task(title, total=total, note="")
         self._total = total
         self._lines = Lines(title, amount=_bytes, rate=lambda rate: f"{_bytes(rate)}/s", show=show)
 
-    def update(self, done: int, note: str = "") -> None:
+    def advance_to(self, done: int, note: str = "") -> None:
         """Sets the bytes done so far and a note beside the bar."""
-        self._bar.update(self._task, completed=done, note=note)
+        self.update(self._task, completed=done, note=note)
         self._lines.update(done, self._total, note)
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
 
 def _bytes(number: float) -> str:

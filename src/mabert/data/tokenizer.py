@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrai
         ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
     """
     path = Path(source).expanduser()
+    if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        if not (path / "vocab.txt").exists():
+            raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
+        return _from_vocabulary(path / "vocab.txt", lowercase)
     if path.is_dir():
-        if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-            if not (path / "vocab.txt").exists():
-                raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
-            return _from_vocabulary(path / "vocab.txt", lowercase)
         return checked(_from_pretrained(str(path)), source)
     if path.suffix == ".txt":
         return _from_vocabulary(path, lowercase)
@@ -91,13 +92,10 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
 
 
 def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerFast:
-    tokens = files.read_text(path).rstrip("\r\n").split("\n")
     vocabulary: dict[str, int] = {}
-    for line, token in enumerate(tokens, 1):
-        token = token.rstrip("\r")
-        if token in vocabulary:
-            raise ValueError(f"{path}, line {line}: token {token!r} is already on line {vocabulary[token] + 1}")
-        vocabulary[token] = line - 1
+    for line, token in enumerate(re.split(r"\r?\n", files.read_text(path).rstrip("\r\n"))):
+        if vocabulary.setdefault(token, line) != line:
+            raise ValueError(f"{path}, line {line + 1}: token {token!r} is already on line {vocabulary[token] + 1}")
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise ValueError(f"{path}: not a BERT vocabulary: it has no {', '.join(missing)}")
@@ -116,24 +114,21 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
     for role, token in zip(_ROLES, SPECIAL_TOKENS, strict=True):
         angled = {"cls_token": "<s>", "sep_token": "</s>"}.get(role, f"<{role.removesuffix('_token')}>")
         roles[role] = next((known for known in (token, angled) if backend.token_to_id(known) is not None), None)
-    inputs = ["input_ids", "attention_mask"]
-    if 1 in backend.encode("a", "b").type_ids:
-        inputs.insert(1, "token_type_ids")
+    segments = ["token_type_ids"] if 1 in backend.encode("a", "b").type_ids else []
+    inputs = ["input_ids", *segments, "attention_mask"]
     return checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
 
 
 def _from_pretrained(source: str) -> Any:
-    folder = Path(source)
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the library raises whatever a damaged file makes it stumble over
-        if folder.is_dir():
-            raise ValueError(
-                f"{source}: not a readable tokenizer: {_damage_in(folder) or _first_line(error)}"
-            ) from error
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if Path(source).is_dir():
+            message = _damage_in(Path(source)) or message
+            raise ValueError(f"{source}: not a readable tokenizer: {message}") from error
         if isinstance(error, OSError | ValueError):
-            told = f"{source}: no such tokenizer, here or on the hub: {_first_line(error)}"
-            raise FileNotFoundError(told) from error
+            raise FileNotFoundError(f"{source}: no such tokenizer, here or on the hub: {message}") from error
         raise
 
 
@@ -145,7 +140,3 @@ def _damage_in(folder: Path) -> str | None:
         except ValueError as error:
             return str(error)
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

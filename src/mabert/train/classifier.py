@@ -29,7 +29,7 @@ from transformers import (
 
 from mabert.baselines.load import build, class_for, load_config, with_new_head
 from mabert.baselines.registry import family_of
-from mabert.data.batches import Divided, ExampleSampler, TokenBudgetSampler, batches_by_length, part
+from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
@@ -364,7 +364,7 @@ class ClassifierTrainer(MaBertTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         examples, processes = self.job.data.splits["train"], self.args.world_size
-        parts: Sampler[list[int]] = Divided(self.batches, processes) if processes > 1 else self.batches
+        parts: Sampler[list[int]] = SplitBatches(self.batches, processes) if processes > 1 else self.batches
         pinned = self.args.dataloader_pin_memory
         loader = DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator, pin_memory=pinned)
         return self.accelerator.prepare(loader)
@@ -380,7 +380,7 @@ class ClassifierTrainer(MaBertTrainer):
         averaged."""
         if self.args.world_size == 1:
             return 1.0
-        return part(self.sizes[self.state.global_step], self.args.process_index, self.args.world_size)
+        return batch_share(self.sizes[self.state.global_step], self.args.process_index, self.args.world_size)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         loss = super().compute_loss(model, inputs, *arguments, **options)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mabert.data.progress import Progress
+from mabert.data.progress import ByteProgress
 from mabert_lab.english import is_prose, split_sentences
 
 # Folders whose docstrings are about tests, are copies of other packages, or would bring this package's own.
@@ -69,14 +69,14 @@ def _collect(sources: list[Path], progress: bool) -> list[str]:
     seen: set[str] = set()
     documents: list[str] = []
     done = 0
-    with Progress("documentation", sum(path.stat().st_size for path in sources), progress) as bar:
+    with ByteProgress("documentation", sum(path.stat().st_size for path in sources), progress) as bar:
         for path in sources:
             for texts in _documentation(path):
                 paragraphs = [" ".join(sentences) for text in texts for sentences in _new_prose(text, seen)]
                 if sum(len(paragraph.split()) for paragraph in paragraphs) >= _LEAST_WORDS:
                     documents.append("\n".join(paragraphs))
             done += path.stat().st_size
-            bar.update(done, f"{len(documents)} documents")
+            bar.advance_to(done, f"{len(documents)} documents")
     return documents
 
 
