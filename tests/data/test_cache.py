@@ -65,11 +65,6 @@ def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
     assert lengths == [len(document) for document in whole if document]
 
 
-def test_names_of_special_tokens_in_a_text_are_text(make, tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_text("the castle [SEP] the [MASK] river\n")
-    assert not set(make(tmp_path / "a.txt").ids.tolist()) & {tokenizer.sep_token_id, tokenizer.mask_token_id}
-
-
 def test_a_large_vocabulary_gets_wider_ids(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(70000))]
     (tmp_path / "vocab.txt").write_text("\n".join(words))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
 
 import pytest
@@ -85,11 +84,3 @@ def test_missing_empty_and_folder(tmp_path):
 def test_kind_looks_beneath_the_compression(tmp_path):
     kinds = {"a.txt": ".txt", "a.JSONL.xz": ".jsonl", "v1.2/a.parquet": ".parquet", "a.gz": "", "a": ""}
     assert {name: files.kind(tmp_path / name) for name in kinds} == kinds
-
-
-def test_small_reads_of_a_zstandard_file_are_complete(tmp_path):
-    path = tmp_path / "a.zst"
-    path.write_bytes(zstandard.ZstdCompressor().compress(b"0123456789" * 1000))
-    with files.open_bytes(path) as (stream, _):
-        assert isinstance(stream, io.BufferedReader)
-        assert b"".join(iter(lambda: stream.read(7), b"")) == b"0123456789" * 1000

@@ -11,7 +11,6 @@ from mabert.data.build import build_cache
 from mabert.data.collate import Collator
 from mabert.data.mlm import IGNORE, MlmMasking, Place, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import SPECIAL_TOKENS
-from mabert.data.train_tokenizer import train_wordpiece
 from mabert.data.windows import Windows
 
 SEEDS = st.integers(0, 2**63)
@@ -199,7 +198,3 @@ def test_validation_is_fixed_and_a_limit_takes_a_part(cache, tokenizer):
     assert {tuple(part[i]["input_ids"].tolist()) for i in range(8)} <= rows
     with pytest.raises(ValueError, match="the limit is 0"):
         ValidationSet(windows, masking, limit=0)
-
-
-def test_words_are_found_in_a_vocabulary_trained_here(documents):
-    assert any(token.startswith("##") for token in train_wordpiece(documents, 90).get_vocab())

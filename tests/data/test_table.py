@@ -201,19 +201,13 @@ def test_what_a_task_needs(tmp_path):
         load_tables({"train": tmp_path / "no.csv"}, COLUMNS)
 
 
-def test_a_row_without_label_is_no_class_of_its_own(tmp_path):
-    rows = [{"text": "one", "topic": "a"}, {"text": "two", "topic": ""}, {"text": "three", "topic": "b"}]
-    with pytest.raises(ValueError, match=r"line 3: 'topic' is '', which is no label"):
-        load_tables({"train": write(tmp_path / "t.csv", rows)}, COLUMNS)
-
-
 def test_a_column_is_text_or_label(tmp_path):
     file = write(tmp_path / "t.csv", [{"text": "one", "topic": "a"}, {"text": "two", "topic": "b"}])
     with pytest.raises(ValueError, match="the column 'text' is given as text and as label"):
         load_tables({"train": file}, Columns("text", label="text"))
 
 
-NO_LABEL = {"a list": ["a"], "a mapping": {"a": 1}, "bytes": b"a", "NaN": math.nan}
+NO_LABEL = {"nothing": "", "a list": ["a"], "a mapping": {"a": 1}, "bytes": b"a", "NaN": math.nan}
 
 
 @pytest.mark.parametrize("value", NO_LABEL.values(), ids=NO_LABEL)

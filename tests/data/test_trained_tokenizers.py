@@ -82,13 +82,3 @@ def test_line_ends_are_spaces_or_tokens_of_their_own_but_never_unknown(family, t
     assert ids(again, "the river\nthe castle") == ids(tokenizer, "the river\nthe castle")
     if family not in ("longformer", "modernbert"):  # which have line ends among their bytes
         assert ids(again, "the river\nthe castle") == ids(again, "the river the castle")
-
-
-@pytest.mark.parametrize("family", ["wordpiece", "albert", "bigbird"])
-def test_families_with_segments_tell_the_texts_of_a_pair_apart(family, trained, tmp_path):
-    trained(family).save_pretrained(tmp_path)
-    for tokenizer in (trained(family), load_tokenizer(tmp_path)):
-        (item,) = encode_texts(tokenizer, ["a river"], ["the castle"], max_length=None)
-        first = item["token_type_ids"].index(1)
-        assert item["input_ids"][first - 1] == tokenizer.sep_token_id
-        assert set(item["token_type_ids"][first:]) == {1}

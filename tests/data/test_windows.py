@@ -65,13 +65,6 @@ def test_document_windows_never_cross_a_document(lengths, length):
     assert [body.tolist() for body in bodies(Windows(documents, length, "document"))] == pieces
 
 
-@settings(deadline=None)
-@given(total=st.integers(1, 80), length=st.integers(4, 50))
-def test_of_one_document_both_modes_are_the_same(total, length):
-    packed, bounded = (Windows(documents_of([total]), length, mode) for mode in ("packed", "document"))
-    assert [window.tolist() for window in bodies(packed)] == [window.tolist() for window in bodies(bounded)]
-
-
 @pytest.mark.parametrize("mode", ["packed", "document"])
 def test_limits(mode):
     windows = Windows(documents_of([5, 5]), 8, mode)

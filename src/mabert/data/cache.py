@@ -55,8 +55,8 @@ class TokenCache:
         try:
             return np.load(self.folder / name, allow_pickle=False, **options)
         except (ValueError, EOFError, FileNotFoundError) as error:
-            told = f"{self.folder / name}: damaged token cache: no whole array of numbers; delete the folder"
-            raise ValueError(told) from error
+            message = f"{self.folder / name}: damaged token cache: no whole array of numbers; delete the folder"
+            raise ValueError(message) from error
 
     def __reduce__(self) -> tuple[type[TokenCache], tuple[Path]]:
         # A memory map would be copied whole; a worker process opens the files itself.

@@ -138,8 +138,8 @@ def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]
             continue
         for place, (value, example) in enumerate(zip(values, examples, strict=True)):
             if value.shape != (len(example["input_ids"]),):
-                told = " x ".join(map(str, value.shape)) or "one"
-                raise ValueError(f"{name} of example {place} are {told} for {len(example['input_ids'])} tokens")
+                shape = " x ".join(map(str, value.shape)) or "one"
+                raise ValueError(f"{name} of example {place} are {shape} for {len(example['input_ids'])} tokens")
         columns[key] = [value.long() for value in values]
     return columns
 
@@ -151,8 +151,8 @@ def _checked_names(examples: Examples) -> list[str]:
             raise ValueError(f"example {place} is padded; tokenize with padding=False")
         here, there = (sorted(set(each) - set(_LEFT_OUT)) for each in (example, examples[0]))
         if here != there:
-            told = f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
-            raise ValueError(told)
+            message = f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
+            raise ValueError(message)
     return [name for name in examples[0] if name not in _LEFT_OUT]
 
 

@@ -49,10 +49,10 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
                 raise
             if isinstance(error, EOFError) or "Truncated" in str(error):
-                told = "truncated: the compressed data ends before its end mark; fetch it again"
+                damage = "truncated: the compressed data ends before its end mark; fetch it again"
             else:
-                told = f"damaged, or not {suffix} data: {error}"
-            raise ValueError(f"{path}: {told}") from error
+                damage = f"damaged, or not {suffix} data: {error}"
+            raise ValueError(f"{path}: {damage}") from error
 
 
 def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:

@@ -118,8 +118,8 @@ class HubSource:
             return self._builder.as_dataset(split=self.split)
         except (ValueError, KeyError, OSError, DatasetsError) as error:
             # This one says no more than that a set could not be made; what hindered it is the cause.
-            told = error.__cause__ if isinstance(error, DatasetGenerationError) else None
-            raise self._one_line(told or error) from error
+            cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
+            raise self._one_line(cause or error) from error
 
     def _named(self, there: Mapping[str, Any]) -> list[Any]:
         """What stands in a mapping by split for each that the expression names; nothing where one is missing."""

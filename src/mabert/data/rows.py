@@ -177,6 +177,6 @@ def _warning_of_quotes(path: Path, table: Numbered) -> Numbered:
     for number, row in table:
         if not warned and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:
             warned = True
-            told = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
-            logger.warning(told, path, number, field[:40])
+            message = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
+            logger.warning(message, path, number, field[:40])
         yield number, row
