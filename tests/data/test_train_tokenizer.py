@@ -214,18 +214,6 @@ def test_symbols_of_albert_stand_alone(trained):
     assert tokenizer.tokenize("(the river...)")[-4:] == [".", ".", ".", ")"]
 
 
-def test_only_so_much_text_is_read(family, texts):
-    def endless():
-        yield "the castle " * 20
-        yield "the river " * 20 + "\U0001f600" * 500
-        raise AssertionError("read on")
-
-    cut = ["the castle " * 20, "the river " * 10]
-    capped = train_tokenizer(family, endless(), 320, characters=sum(map(len, cut)))
-    assert fingerprint(capped) == fingerprint(train_tokenizer(family, cut, 320))
-    assert fingerprint(capped) != fingerprint(train_tokenizer(family, cut[:1], 320))
-
-
 def test_training_refuses_what_cannot_work(family):
     least = RECIPES[family].least
     with pytest.raises(ValueError, match=f"vocab_size is {least - 1}; .* of {family} need {least}"):
@@ -233,8 +221,6 @@ def test_training_refuses_what_cannot_work(family):
     for texts in ([], [""], [" ", "\n\t"]):
         with pytest.raises(ValueError, match=f"cannot train a tokenizer for {family}: the texts hold no words"):
             train_tokenizer(family, texts)
-    with pytest.raises(ValueError, match="characters is 0; at least one must be read"):
-        train_tokenizer(family, ["the river"], characters=0)
 
 
 def test_other_refusals():

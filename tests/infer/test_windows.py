@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mabert
-from mabert.data import progress
+from mabert import progress
 from mabert.infer import answers
 from mabert.infer import windows as windowing
 from mabert.infer.answers import How, progress_over

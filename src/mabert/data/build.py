@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.npy import NpyRows
-from mabert.data.progress import ByteProgress
 from mabert.data.tokenizer import fingerprint, special_ids
+from mabert.progress import ByteProgress
 from mabert.writing import locked, whole_file, whole_folder, write_text
 
 logger = logging.getLogger(__name__)

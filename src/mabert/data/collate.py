@@ -97,7 +97,7 @@ class FlatteningCollator:
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         bounds = pad(lengths.cumsum(0), (1, 0))
         row: dict[str, torch.Tensor | int] = {
-            "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
+            "position_ids": (torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(lengths)).unsqueeze(0),
             "cu_seq_lens_q": bounds.int(),
             "cu_seq_lens_k": bounds.int(),
             "max_length_q": int(lengths.max()),

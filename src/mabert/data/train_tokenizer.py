@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,6 @@ from transformers import (
 
 from mabert.data.tokenizer import SPECIAL_TOKENS, checked
 
-CHARACTERS = 64 << 20
-"""Characters of text a tokenizer is trained on unless more are asked for."""
 _MINIMUM_FREQUENCY = 2
 _ALPHABET = 1000
 _NEVER = -1000.0
@@ -60,9 +58,7 @@ class Recipe:
         return own + {"WordPiece": 2, "Unigram": 4, "BPE": 256}[self.algorithm]
 
 
-def train_tokenizer(
-    family: str, texts: Iterable[str], vocab_size: int | None = None, *, characters: int = CHARACTERS
-) -> PreTrainedTokenizerFast:
+def train_tokenizer(family: str, texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
     """Trains a tokenizer as a family's own was trained: a stand-in for the published one on other text.
 
     Args:
@@ -70,16 +66,13 @@ def train_tokenizer(
         texts: documents. They are held in memory while training.
         vocab_size: tokens at most, special ones included; by default as many as the published tokenizer has. There are
             fewer where the texts give no more.
-        characters: how much of the texts is read: the documents up to here, the last one cut. What comes in an order of
-            its own should be shuffled beforehand.
 
     Returns:
         A tokenizer to `save_pretrained`, of the class transformers has for the family. The same texts give the same
         tokenizer.
 
     Raises:
-        ValueError: there is no such family, `vocab_size` leaves no room for an alphabet, `characters` is below 1, or
-            the texts hold no words.
+        ValueError: there is no such family, `vocab_size` leaves no room for an alphabet, or the texts hold no words.
     """
     if family not in RECIPES:
         raise ValueError(f"no tokenizer is known for the family {family!r}; known are {', '.join(RECIPES)}")
@@ -87,9 +80,7 @@ def train_tokenizer(
     size = recipe.size if vocab_size is None else vocab_size
     if size < recipe.least:
         raise ValueError(f"vocab_size is {size}; special tokens and an alphabet of {family} need {recipe.least}")
-    if characters < 1:
-        raise ValueError(f"characters is {characters}; at least one must be read")
-    read = list(beginning(texts, characters))
+    read = list(texts)
     if not any(text and not text.isspace() for text in read):
         raise ValueError(f"cannot train a tokenizer for {family}: the texts hold no words")
     return checked(_ALGORITHMS[recipe.algorithm](recipe, read, size), family)
@@ -131,10 +122,6 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     )
     tokenizer.train_from_iterator(texts, trainer)
     return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
-
-
-def _train_wordpiece(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
-    return train_wordpiece(texts, size)
 
 
 def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
@@ -243,15 +230,6 @@ def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str
     return sorted(sorted(left, key=lambda letter: (-counts[letter], letter))[:size])
 
 
-def beginning(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """The texts up to so many characters, the last one cut."""
-    for text in texts:
-        yield text[:characters]
-        characters -= len(text)
-        if characters <= 0:
-            return
-
-
 def _longformer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
     return RobertaTokenizer(vocab=vocab, merges=merges, mask_token=AddedToken("<mask>", lstrip=True, special=True))
 
@@ -272,7 +250,11 @@ def _modernbert(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrai
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 
 
-_ALGORITHMS = {"WordPiece": _train_wordpiece, "Unigram": _train_unigram, "BPE": _train_bpe}
+_ALGORITHMS: dict[str, Callable[[Recipe, list[str], int], PreTrainedTokenizerFast]] = {
+    "WordPiece": lambda recipe, texts, size: train_wordpiece(texts, size),
+    "Unigram": _train_unigram,
+    "BPE": _train_bpe,
+}
 _SYMBOLS = ("(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€")  # user-defined in ALBERT's call of spm_train
 _BIGBIRD = ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")

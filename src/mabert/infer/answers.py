@@ -23,10 +23,10 @@ from rich.text import Text
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
-from mabert.data.progress import Lines
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
 from mabert.memory import is_want_of_memory
+from mabert.progress import Lines
 
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]

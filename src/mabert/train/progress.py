@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from mabert.data.progress import Lines
+from mabert.progress import Lines
 
 SHOWN = {
     "loss": "loss {:.3f}",

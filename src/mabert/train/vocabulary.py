@@ -12,12 +12,15 @@ from transformers import PreTrainedTokenizerFast
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
-from mabert.data.train_tokenizer import CHARACTERS, RECIPES, beginning, train_tokenizer
+from mabert.data.train_tokenizer import RECIPES, train_tokenizer
 from mabert.writing import locked, whole_folder
 
 logger = logging.getLogger(__name__)
 
 TRAINED = "trained"
+
+CHARACTERS = 64 << 20
+"""Characters of text a tokenizer is trained on."""
 
 FORMAT = 2
 """Raised whenever the same sources would give another tokenizer."""
@@ -87,7 +90,7 @@ def trained_tokenizer(
     with locked(place.with_name(f".{place.name}.lock")):
         if not place.exists():
             logger.info("training the tokenizer %s", place)
-            tokenizer = train_tokenizer(family, beginnings(parsed, characters), characters=characters)
+            tokenizer = train_tokenizer(family, beginnings(parsed, characters))
             with whole_folder(place) as writing:
                 tokenizer.save_pretrained(writing)
     return load_tokenizer(place)
@@ -96,4 +99,9 @@ def trained_tokenizer(
 def beginnings(sources: list[Source], characters: int) -> Iterator[str]:
     """Documents from the beginning of each source, the last of each cut, `characters` in all at most."""
     for source in sources:
-        yield from beginning((document for document, _ in source.read()), characters // len(sources))
+        left = characters // len(sources)
+        for document, _ in source.read():
+            yield document[:left]
+            left -= len(document)
+            if left <= 0:
+                break

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mabert.data import progress
-from mabert.data.progress import ByteProgress, Lines
+from mabert import progress
+from mabert.progress import ByteProgress, Lines
 
 
 @pytest.fixture
