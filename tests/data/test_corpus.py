@@ -94,7 +94,7 @@ def bad(path, content):
         ("a.txt", "", r"a\.txt: empty \(0 bytes\)"),
         ("a.txt", " \n\n", r"a\.txt: holds no text"),
         ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
-        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON: Expecting value at column 10"),
         ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no 'text'; there is title"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not an object but '\[1\]'"),
         ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),

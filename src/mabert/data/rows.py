@@ -108,7 +108,7 @@ def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], b
     """Rows of JSON Lines, without blank lines; see `read_rows`."""
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = files.json_object(line, f"{where}, line {number}")
+            row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
             _check_values(f"{where}, line {number}", row, columns, beside)
             yield number, row
 
