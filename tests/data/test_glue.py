@@ -133,12 +133,7 @@ def test_the_task_folder_itself_will_do_and_test_files_may_be_missing(glue):
         ("sst2", "dev.tsv", "", r"dev\.tsv: empty"),
         ("sst2", "dev.tsv", "sentence\tlabel\n", r"dev\.tsv: a header line but no rows"),
         ("sst2", "test.tsv", "index\tsentence\nx\ta\n", r"test\.tsv, line 2: the index 'x' is not a number"),
-        (
-            "mnli",
-            "dev_matched.tsv",
-            "sentence1\tsentence2\tgold_label\na\tb\t-\n",
-            "line 2: unknown label '-'",
-        ),
+        ("mnli", "dev_matched.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n", "line 2: unknown label '-'"),
         ("stsb", "dev.tsv", "sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: the score 'high' is not a number"),
         ("stsb", "dev.tsv", "sentence1\tsentence2\tscore\na\tb\tnan\n", "the score 'nan' is not a finite number"),
         (
@@ -203,10 +198,7 @@ def hub_set(folder, task, classes=None):
         value = -1 if split.startswith("test") else known
         table = pa.table(
             {name: [f"{name} of {split}"] for name in texts}
-            | {
-                "label": pa.array([value], pa.int64() if classes else pa.float32()),
-                "idx": pa.array([4], pa.int32()),
-            }
+            | {"label": pa.array([value], pa.int64() if classes else pa.float32()), "idx": pa.array([4], pa.int32())}
         )
         path = folder / task / f"{split}-00000.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)

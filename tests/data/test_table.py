@@ -55,11 +55,7 @@ def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
     rows = [{"topic": "b" if i % 2 else "a", "text": text} for i, text in enumerate(texts)]
     path = write(tmp_path_factory.mktemp("table") / f"t{kind}", rows)
     loaded = load(path)
-    assert loaded[:] == {
-        "text_a": texts,
-        "label": [i % 2 for i in range(len(texts))],
-        "index": list(range(len(texts))),
-    }
+    assert loaded[:] == {"text_a": texts, "label": [i % 2 for i in range(len(texts))], "index": list(range(len(texts)))}
 
 
 @pytest.mark.parametrize("kind", KINDS)

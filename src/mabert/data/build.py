@@ -86,11 +86,7 @@ def build_cache(
 
 
 def _build(
-    place: Path,
-    sources: list[Source],
-    tokenizer: PreTrainedTokenizerFast,
-    recipe: dict[str, Any],
-    progress: bool,
+    place: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, recipe: dict[str, Any], progress: bool
 ) -> None:
     started = time.monotonic()
     with whole_folder(place) as building:

@@ -85,21 +85,9 @@ _ALL = (
         header=("source", "label", "mark", "sentence"),
     ),
     _task("SST-2", ("negative", "positive"), ("accuracy",)),
+    _task("MRPC", ("not_equivalent", "equivalent"), _F1, ("#1 String", "#2 String"), hub_texts=_PAIR, label="Quality"),
     _task(
-        "MRPC",
-        ("not_equivalent", "equivalent"),
-        _F1,
-        ("#1 String", "#2 String"),
-        hub_texts=_PAIR,
-        label="Quality",
-    ),
-    _task(
-        "QQP",
-        ("not_duplicate", "duplicate"),
-        _F1,
-        ("question1", "question2"),
-        label="is_duplicate",
-        skip_short=True,
+        "QQP", ("not_duplicate", "duplicate"), _F1, ("question1", "question2"), label="is_duplicate", skip_short=True
     ),
     _task(
         "MNLI",
