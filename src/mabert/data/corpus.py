@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from mabert.data import files, rows
 from mabert.data.hub import HubSource
@@ -28,26 +28,6 @@ KINDS = (".txt", ".text", ".md", ".rst", "", *JSON_KINDS, ".parquet")
 LONGEST = 4_000_000
 """Characters of a text file's document, more than most books have: a file without blank lines must not be held, and
 tokenised, as one."""
-
-
-class Source(Protocol):
-    """Where documents come from."""
-
-    def read(self) -> Iterator[tuple[str, int]]:
-        """Documents, each with the number of the source's bytes read so far."""
-        ...
-
-    def size(self) -> int | None:
-        """Bytes to read in all, or None where that is not known beforehand."""
-        ...
-
-    def identity(self) -> dict[str, Any]:
-        """What must be unchanged for documents read earlier to be these; plain JSON."""
-        ...
-
-
-Sources = str | Path | Iterable[str | Path | Source]
-"""One or several sources as they are written, or ready to read."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +85,11 @@ class FileSource:
             "text_column": self.text_column,
             "sha256": digest(self.path),
         }
+
+
+Source = FileSource | HubSource
+Sources = str | Path | Iterable[str | Path | Source]
+"""One or several sources as they are written, or ready to read."""
 
 
 def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:

@@ -188,10 +188,8 @@ class EncodedDataset(Dataset):
         name: str = "the data",
     ) -> None:
         columns: dict[str, list[Any]] = examples[:]
-        how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name}
-        self._items: list[dict[str, Any]] = list(
-            encode_texts(tokenizer, columns["text_a"], columns.get("text_b"), **how)
-        )
+        texts = columns["text_a"], columns.get("text_b")
+        self._items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
         for item, label in zip(self._items, columns.get("label", ()), strict=False):
             item["labels"] = label
         self.lengths = [len(item["input_ids"]) for item in self._items]

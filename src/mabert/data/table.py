@@ -69,13 +69,13 @@ def load_tables(
     """
     if "train" not in files:
         raise ValueError("no training table given")
-    of = dict.fromkeys(files, columns) if isinstance(columns, Columns) else columns
-    label = of["train"].label
+    by_split = dict.fromkeys(files, columns) if isinstance(columns, Columns) else columns
+    label = by_split["train"].label
     if label is None:
         raise ValueError("no label column given; training needs one")
-    if label in (of["train"].text_a, of["train"].text_b):
+    if label in (by_split["train"].text_a, by_split["train"].text_b):
         raise ValueError(f"the column {label!r} is given as text and as label")
-    held = {split: _read(Path(path).expanduser(), of[split], split != "test") for split, path in files.items()}
+    held = {split: _read(Path(path).expanduser(), by_split[split], split != "test") for split, path in files.items()}
     if label_names is None and not regression:
         label_names = _classes(Path(files["train"]), label, held["train"]["label"])
     task = table_task(name, () if regression else label_names or ())
