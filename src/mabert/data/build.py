@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import time
+from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,7 +48,7 @@ def build_cache(
     """Tokenises a corpus once, or opens the cache that holds the same.
 
     The cache lies in a subfolder of `folder` named after all that decides its content: each source (for files path,
-    size, modification time and content), the tokenizer, the limits, the version of the format and of the tokenizers
+    size, modification time and content), the tokenizer, `max_tokens`, the version of the format and of the tokenizers
     library. A killed build leaves nothing that looks finished. Several processes may call this at once: one builds, the
     others wait and reuse. Strings such as `[MASK]` in the text are encoded as text.
 
@@ -104,13 +105,13 @@ def _build(
 
 def _write_ids(
     path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, max_tokens: int | None, progress: bool
-) -> list[int]:
+) -> array[int]:
     """Writes the ids; returns the number of each document's tokens."""
     encoder = _encoder(tokenizer)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    lengths: list[int] = []
+    lengths = array("q")
     written = 0
     with whole_file(path) as file, ByteProgress("tokenising", total, progress) as bar:
         rows = NpyRows(file, dtype)
@@ -120,7 +121,7 @@ def _write_ids(
                 found = _within(found, max_tokens - written)
             rows.write(ids[: sum(found)])
             written += sum(found)
-            lengths += found
+            lengths.extend(found)
             bar.advance_to(position, f"{written / 1e6:.1f} M tokens")
             if written == max_tokens:
                 break

@@ -31,7 +31,7 @@ _TOKENIZER_LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the texts were encoded that a classifier was fine-tuned on; kept beside it, for whoever uses it.
+    """How the texts were encoded that a classifier was fine-tuned on; a file beside its weights keeps it.
 
     Attributes:
         max_length: tokens at most that were asked for; None for all the model takes.
