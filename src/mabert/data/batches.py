@@ -70,7 +70,7 @@ class SplitBatches(Sampler[list[int]]):
 
 
 def batch_share(examples: int, rank: int, processes: int) -> float:
-    """How many examples of a batch a process has, in shares of an even one."""
+    """Returns how many examples of a batch a process has, in shares of an even one."""
     return len(range(rank, examples, processes)) * processes / examples
 
 
@@ -104,7 +104,7 @@ class ExampleSampler(Sampler[list[int]]):
         return self.epochs * -(-len(self.lengths) // self.size)
 
     def epoch_ends(self) -> list[int]:
-        """Batches from the start of the run to the end of each epoch."""
+        """Counts batches from the start of the run to the end of each epoch."""
         return [len(self) // self.epochs * done for done in range(1, self.epochs + 1)]
 
 
@@ -178,8 +178,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return self.epoch_ends()[-1]
 
     def epoch_ends(self) -> list[int]:
-        """Batches from the start of the run to the end of each epoch, those of all processes together; the last epoch
-        ends with the run."""
+        """Counts batches, those of all processes together, from the start of the run to the end of each epoch; the last
+        epoch ends with the run."""
         if self._ends is None:
             *ends, last = itertools.accumulate(map(len, self._epochs()))
             self._ends = [*ends, last // self.processes * self.processes]

@@ -130,7 +130,7 @@ def _write_ids(
 
 
 def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """A copy that neither cuts nor pads, and takes the names of special tokens in a text for text."""
+    """Copies the tokenizer; the copy neither cuts nor pads, and reads the names of special tokens in a text as text."""
     encoder = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     encoder.no_truncation()
     encoder.no_padding()
@@ -139,7 +139,7 @@ def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
 
 
 def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
-    """All ids in one array, and the number of tokens of each document that has any."""
+    """Returns all ids in one array, and the number of tokens of each document that has any."""
     cut = [_pieces(document) for document in documents]
     encodings = encoder.encode_batch_fast(list(itertools.chain.from_iterable(cut)), add_special_tokens=False)
     ids = [encoding.ids for encoding in encodings]
@@ -149,13 +149,13 @@ def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[
 
 
 def _within(lengths: list[int], room: int) -> list[int]:
-    """The lengths that fit in so many tokens, the last one cut."""
+    """Keeps the lengths that fit in so many tokens, the last one cut."""
     left = (room - before for before in itertools.accumulate(lengths, initial=0))
     return [min(length, rest) for length, rest in zip(lengths, left, strict=False) if rest > 0]
 
 
 def _pieces(document: str) -> list[str]:
-    """A long document cut at line ends, so that one book does not keep one core busy while the others wait."""
+    """Cuts a long document at line ends, so that one book does not keep one core busy while the others wait."""
     pieces, start = [], 0
     while len(document) - start > _PIECE_CHARACTERS:
         stop = document.find("\n", start + _PIECE_CHARACTERS) + 1
@@ -167,7 +167,7 @@ def _pieces(document: str) -> list[str]:
 
 
 def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
-    """Documents by two million characters, and how many bytes of all sources were read by then."""
+    """Yields documents by two million characters, and how many bytes of all sources were read by then."""
     documents: list[str] = []
     characters = before = at = 0
     for source in sources:
@@ -183,7 +183,7 @@ def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
 
 
 def _read_ahead(batches: Iterator[tuple[list[str], int]]) -> Iterator[tuple[list[str], int]]:
-    """The same batches, the next one read in a thread while this one is in use."""
+    """Yields the same batches; a thread reads the next one while this one is in use."""
     with ThreadPoolExecutor(max_workers=1) as reader:
         pending = reader.submit(next, batches, None)
         while (batch := pending.result()) is not None:

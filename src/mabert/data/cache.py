@@ -68,7 +68,7 @@ class TokenCache:
         return self.manifest["special_ids"]
 
     def documents(self) -> Documents:
-        """All documents."""
+        """Returns all documents."""
         return Documents(self, self.offsets[:-1], self.offsets[1:])
 
     def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
@@ -126,7 +126,7 @@ class Documents:
         return len(self.starts)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """The ids of one document."""
+        """Returns the ids of one document."""
         return self.cache.ids[self.starts[index] : self.stops[index]]
 
     @property

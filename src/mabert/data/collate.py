@@ -145,7 +145,7 @@ def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]
 
 
 def _checked_names(examples: Examples) -> list[str]:
-    """The names of the columns, which must be every example's; raises ValueError where one is padded, too."""
+    """Returns the names of the columns; raises ValueError where examples differ in them, or one is padded."""
     for place, example in enumerate(examples):
         if not torch.as_tensor(example.get("attention_mask", 1)).all():
             raise ValueError(f"example {place} is padded; tokenize with padding=False")
@@ -157,7 +157,7 @@ def _checked_names(examples: Examples) -> list[str]:
 
 
 def _run_along(labels: list[torch.Tensor], examples: Examples) -> bool:
-    """Whether there is a label a token; else one or several a text, as many for each."""
+    """Tells whether there is a label a token; else there is one or several a text, as many for each."""
     if any(label.dim() != 1 or label.is_floating_point() for label in labels):
         return False
     along = all(len(label) == len(example["input_ids"]) for label, example in zip(labels, examples, strict=True))

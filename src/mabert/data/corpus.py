@@ -43,7 +43,7 @@ class FileSource:
     text_column: str = "text"
 
     def read(self) -> Iterator[tuple[str, int]]:
-        """Non-empty documents in file order, each with the bytes taken from disk so far.
+        """Yields non-empty documents in file order, each with the bytes taken from disk so far.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -71,11 +71,11 @@ class FileSource:
         )
 
     def size(self) -> int:
-        """Bytes on disk."""
+        """Returns the bytes on disk."""
         return self.path.stat().st_size
 
     def identity(self) -> dict[str, Any]:
-        """Absolute path, size, modification time, text column and a digest of the content."""
+        """Returns absolute path, size, modification time, text column and a digest of the content."""
         files.check_can_read_twice(self.path)
         status = self.path.stat()
         return {
@@ -118,20 +118,20 @@ def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
 
 
 def read_documents(sources: Sources, text_column: str = "text") -> Iterator[str]:
-    """The documents of the sources, one after the other; the arguments are those of `parse_sources`."""
+    """Yields the documents of the sources, one after the other; the arguments are those of `parse_sources`."""
     for source in parse_sources(sources, text_column):
         for document, _ in source.read():
             yield document
 
 
 def identities(sources: Sources) -> list[dict[str, Any]]:
-    """What the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
+    """Returns what the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
     known = (source.identity() for source in parse_sources(sources))
     return [{name: each[name] for name in each if name not in ("path", "mtime_ns")} for each in known]
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Documents of plain text: runs of lines that are not blank, cut at a line's end beyond `LONGEST` characters."""
+    """Yields documents of plain text: runs of lines that are not blank, cut at a line's end beyond `LONGEST`."""
     document: list[str] = []
     characters = 0
     for line in lines:

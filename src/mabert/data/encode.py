@@ -51,7 +51,7 @@ class Encoding:
 
     @classmethod
     def beside(cls, model: str | Path) -> Encoding | None:
-        """That of a model's folder; None where nobody wrote it down, as for a model of the hub.
+        """Reads that of a model's folder; None where nobody wrote it down, as for a model of the hub.
 
         Raises:
             ValueError: the file is damaged.
@@ -140,7 +140,7 @@ def check_texts(
 
 
 def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[slice]:
-    """Where each chunk lies; a text that is longer than one is a chunk of its own."""
+    """Yields where each chunk lies; a text that is longer than one is a chunk of its own."""
     start = characters = 0
     for row, text in enumerate(texts_a):
         size = len(text) + (0 if texts_b is None else len(texts_b[row]))
@@ -199,5 +199,5 @@ class EncodedDataset(Dataset):
         return len(self._items)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`input_ids`, `token_type_ids` where the tokenizer makes them, and `labels` where there are any."""
+        """Returns `input_ids`, `token_type_ids` where the tokenizer makes them, and `labels` where there are any."""
         return self._items[index]

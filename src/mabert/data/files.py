@@ -22,7 +22,7 @@ _BLOCK = 1 << 20
 
 
 def kind(path: Path) -> str:
-    """The suffix that says what is inside: `.txt` for both `a.txt` and `a.txt.xz`, lower case, `""` for none."""
+    """Returns the suffix that says what is inside, lower case: `.txt` for `a.txt` and `a.TXT.xz`, `""` for none."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -106,7 +106,7 @@ def decoded(stream: Iterable[bytes], error_message: Callable[[int, int, int], st
 
 
 def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
-    """The lines of an open file with their ends, which are part of what quotes hold in CSV.
+    """Yields the lines of an open file with their ends, which are part of what quotes hold in CSV.
 
     Raises:
         ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
@@ -121,7 +121,7 @@ def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
 
 
 def lines_of_text(path: Path) -> Iterator[str]:
-    """The lines of a (decompressed) file with their ends, one at a time.
+    """Yields the lines of a (decompressed) file with their ends.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -140,12 +140,12 @@ def lines_of_text(path: Path) -> Iterator[str]:
 
 
 def read_text(path: Path) -> str:
-    """A whole (decompressed) file as text, line ends as they are; raises as `lines_of_text` does."""
+    """Reads a whole (decompressed) file as text, line ends as they are; raises as `lines_of_text` does."""
     return "".join(lines_of_text(path))
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """A row of JSON Lines.
+    """Reads a row of JSON Lines.
 
     Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
 

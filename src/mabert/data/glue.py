@@ -108,7 +108,7 @@ TASKS: Mapping[str, GlueTask] = MappingProxyType({task.name: task for task in _A
 
 
 def glue_task(name: str) -> GlueTask:
-    """The task of that name.
+    """Finds the task of that name.
 
     Raises:
         ValueError: there is no such task.

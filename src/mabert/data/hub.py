@@ -66,7 +66,7 @@ class HubSource:
         return cls(name, config or None, **options)
 
     def read(self) -> Iterator[tuple[str, int]]:
-        """Documents in order, each with the bytes read so far (by share of the rows; 0 where the size is not known).
+        """Yields documents in order, each with the bytes read so far (by share of the rows; 0 where that is not known).
 
         Raises:
             FileNotFoundError: there is no such data set.
@@ -84,11 +84,11 @@ class HubSource:
                 yield document, int(size * min(1.0, count / length)) if size and length else 0
 
     def size(self) -> int | None:
-        """Bytes of the splits that are named as `datasets` counts them, or None."""
+        """Returns the bytes of the named splits as `datasets` counts them, or None."""
         return sum(split.num_bytes for split in self._named(self._builder.info.splits or {})) or None
 
     def identity(self) -> dict[str, Any]:
-        """Options, and name and commit of a data set of the hub, or the content of a folder's files."""
+        """Returns options, and name and commit of a data set of the hub, or the content of a folder's files."""
         options = {"config": self._builder.config.name, "split": self.split}
         options |= {"text_column": self.text, "rows": self.rows}
         folder = Path(self.name)
@@ -101,7 +101,7 @@ class HubSource:
         return {**place, **options, "sha256": [digest(file) for file in files]}
 
     def dataset(self) -> Any:
-        """The split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming.
+        """Opens the split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming.
 
         Raises:
             FileNotFoundError: there is no such data set.
@@ -122,7 +122,7 @@ class HubSource:
             raise self._one_line(cause or error) from error
 
     def _named(self, there: Mapping[str, Any]) -> list[Any]:
-        """What stands in a mapping by split for each that the expression names; nothing where one is missing."""
+        """Picks from a mapping by split what the expression names; nothing where one is missing."""
         names = dict.fromkeys(part.partition("[")[0] for part in self.split.split("+"))
         wanted = list(there) if self.split == "all" else list(names)
         return [there[name] for name in wanted] if set(wanted) <= set(there) else []
@@ -154,7 +154,7 @@ class HubSource:
                     yield text
 
     def _one_line(self, error: BaseException) -> Exception:
-        """The same kind of error, saying which source, in one line."""
+        """Makes the same kind of error, which names the source, in one line."""
         kinds = (FileNotFoundError, ConnectionError, OSError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
         return kind(f"hub:{self.name}: {' '.join(str(error).split())}")

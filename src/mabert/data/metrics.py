@@ -15,7 +15,7 @@ from mabert.data.task import Task
 
 
 def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
-    """All metrics of a task.
+    """Computes all metrics of a task.
 
     Args:
         task: the task.
@@ -47,7 +47,7 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
 
 
 def _correlation(*measures: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], float | None]:
-    """The mean of some correlations, as a function of labels and predictions."""
+    """Returns the mean of some correlations, as a function of labels and predictions."""
 
     def measured(labels: np.ndarray, predictions: np.ndarray) -> float | None:
         if np.ptp(labels) == 0:

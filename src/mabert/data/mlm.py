@@ -104,12 +104,12 @@ class MlmMasking:
         return inputs, labels
 
     def item(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> dict[str, torch.Tensor]:
-        """The same as an example for a collator: `input_ids` and `labels`."""
+        """Masks one window as an example for a collator: `input_ids` and `labels`."""
         inputs, labels = self(ids, seed, epoch, example)
         return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
     def _words(self, ids: np.ndarray, free: np.ndarray, count: int, draws: np.random.Generator) -> np.ndarray:
-        """Positions of whole words, `count` at most unless the first word alone is longer."""
+        """Chooses positions of whole words, `count` at most unless the first word alone is longer."""
         follows = self._continues[ids[free]] & (np.diff(free, prepend=-2) == 1)
         words = np.split(free, np.flatnonzero(~follows)[1:])
         order = _order(draws, len(words))
@@ -124,7 +124,7 @@ class MlmMasking:
 
 
 def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
-    """A generator keyed on its arguments (Philox4x64; Salmon et al. 2011), ready sooner than one by `SeedSequence`."""
+    """Makes a generator keyed on its arguments (Philox4x64; Salmon et al. 2011), sooner than `SeedSequence` does."""
     key = (seed & _WORD) | (epoch & _WORD) << 64
     return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
 
@@ -172,7 +172,7 @@ class PretrainingStream(Dataset):
         return self._ends[-1]
 
     def place(self, index: int) -> Place:
-        """Where item `index` comes from, to name it in a message."""
+        """Finds where item `index` comes from."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         stage = bisect.bisect_right(self._ends, index)
@@ -184,7 +184,7 @@ class PretrainingStream(Dataset):
         return Place(stage, epoch, int(self._order[1][position]))
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Input ids and labels of one sample, int64 `(time,)` each."""
+        """Returns input ids and labels of one sample, int64 `(time,)` each."""
         place = self.place(index)
         windows, _ = self.stages[place.stage]
         return self.masking.item(windows[place.example], self.seed, place.epoch, place.example)
@@ -212,6 +212,6 @@ class ValidationSet(Dataset):
         return len(self._examples)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """Input ids and labels of one window, int64 `(time,)` each."""
+        """Returns input ids and labels of one window, int64 `(time,)` each."""
         example = self._examples[index]
         return self.masking.item(self.windows[example], self.seed, 0, example)

@@ -26,7 +26,7 @@ _LONGEST_FIELD = 2**31 - 1
 
 
 def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Numbered:
-    """Rows of a table with at least the given columns.
+    """Yields rows of a table with at least the given columns.
 
     Args:
         path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
@@ -58,7 +58,7 @@ def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Num
 
 
 def count(path: Path) -> int | None:
-    """How many rows a table has, where that is known without reading it: of a readable Parquet file."""
+    """Counts the rows of a readable Parquet file; None for others, which would have to be read."""
     if path.suffix.lower() != ".parquet" or not path.is_file():
         return None
     import pyarrow as pa
@@ -71,12 +71,12 @@ def count(path: Path) -> int | None:
 
 
 def tsv_line(fields: Iterable[Any]) -> str:
-    """Fields as a line of a TSV, without its end; tabs, line ends and backslashes in them are escaped, as `\\t`."""
+    """Joins fields to a line of a TSV, without its end; tabs, line ends and backslashes in them are escaped, as `\\t`."""
     return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
 def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers from 1 and fields of the non-empty lines of a TSV.
+    """Yields line numbers from 1 and fields of the non-empty lines of a TSV.
 
     Quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has it and
     the GLUE files need.
@@ -87,7 +87,7 @@ def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields of the non-empty rows of a CSV."""
+    """Yields line numbers and fields of the non-empty rows of a CSV."""
     reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
     while True:
         # The module's limit of 128 KiB a field is too low for documents; it is global, so it is put back at once.
@@ -105,7 +105,7 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Rows of JSON Lines, without blank lines; see `read_rows`."""
+    """Yields rows of JSON Lines, without blank lines; see `read_rows`."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
@@ -114,7 +114,7 @@ def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], b
 
 
 def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Rows of an open Parquet file, of which only these columns are read; see `read_rows`."""
+    """Yields rows of an open Parquet file, of which only these columns are read; see `read_rows`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,7 +132,7 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
 
 
 def text_in(row: Row, column: str, where: str) -> str:
-    """The text in a column; raises ValueError where there is something else."""
+    """Returns the text in a column; raises ValueError where there is something else."""
     if not isinstance(row[column], str):
         raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
     return row[column]
@@ -155,7 +155,7 @@ def _check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence
 
 
 def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
-    """Lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
+    """Yields lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
     for line in lines:
         yield from filter(None, _AFTER_LONE_CR.split(line)) if "\r" in line else (line,)
 
@@ -172,7 +172,7 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: li
 
 
 def _warning_of_quotes(path: Path, table: Numbered) -> Numbered:
-    """The same rows; warns once where a field looks as CSV writers, pandas' among them, quote one that holds quotes."""
+    """Yields the same rows; warns once where a field looks as CSV writers, pandas' among them, quote one that holds quotes."""
     warned = False
     for number, row in table:
         if not warned and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:

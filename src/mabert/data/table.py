@@ -87,7 +87,7 @@ def load_tables(
 
 
 def table_task(name: str, label_names: Sequence[str]) -> Task:
-    """The task of tables with these classes, or with scores where there are none.
+    """Makes the task of tables with these classes, or with scores where there are none.
 
     Two classes are measured by `f1`, which is of the last one (`Task.positive`), and by `f1_macro`, the mean of both.
     """
@@ -98,7 +98,7 @@ def table_task(name: str, label_names: Sequence[str]) -> Task:
 
 
 def _read(path: Path, columns: Columns, labelled: bool) -> dict[str, list[Any]]:
-    """The columns of a table, which is read once, since it may be a pipe; each label is (text, where it stands)."""
+    """Reads the columns of a table, once, since it may be a pipe; each label is (text, where it stands)."""
     label = columns.label if labelled else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
     data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []))}

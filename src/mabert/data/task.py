@@ -33,7 +33,7 @@ def rows_of(columns: Mapping[str, Any]) -> Dataset:
 
 
 def column(rows: Rows, name: str) -> list[Any]:
-    """A column's values in the order of the rows, read at once: row by row a data set is some fifty times slower."""
+    """Reads a column's values at once, in the order of the rows: row by row is some fifty times slower."""
     return list(rows[name][:])
 
 
@@ -75,7 +75,7 @@ class Task:
 
 
 def label_text(value: Any, where: str) -> str:
-    """A label as text: JSON and Parquet have numbers and truth values where CSV has text.
+    """Returns a label as text: JSON and Parquet have numbers and truth values where CSV has text.
 
     Raises:
         ValueError: there is no label, or something that is not one value, such as a list; names `where`, the file, line
@@ -89,7 +89,7 @@ def label_text(value: Any, where: str) -> str:
 
 
 def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> int | float:
-    """The label of one row: a score, or the place of `value` in `spelled`.
+    """Reads the label of one row: a score, or the place of `value` in `spelled`.
 
     Raises:
         ValueError: the value is no finite number (regression) or none of the classes; names `where`.

@@ -48,7 +48,7 @@ def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrai
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """SHA-256 of all that decides which ids a text gets; not of padding and truncation, which calls change."""
+    """Returns the SHA-256 of all that decides a text's ids; not of padding and truncation, which calls change."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     state["special_ids"] = special_ids(tokenizer)
@@ -56,12 +56,12 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The ids of the five special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
+    """Returns the ids of the five special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
     return {role.removesuffix("_token"): getattr(tokenizer, f"{role}_id") for role in _ROLES}
 
 
 def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer, once it is known to be a fast one with the five special tokens.
+    """Returns the tokenizer, once it is known to be a fast one with the five special tokens.
 
     Two gaps of transformers 5 are closed: ALBERT's and BigBird's tell the two texts of a pair apart again, as their
     models were made for, and BigBird's, whose class leaves out the published map of characters, reads line ends and
@@ -133,7 +133,7 @@ def _from_pretrained(source: str) -> Any:
 
 
 def _damage_in(folder: Path) -> str | None:
-    """What is wrong with the first file of a tokenizer's folder that is no JSON object."""
+    """Says what is wrong with the first file of a tokenizer's folder that is no JSON object."""
     for file in sorted(folder.glob("*token*.json")):
         try:
             read_json(file)

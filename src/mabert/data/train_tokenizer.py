@@ -199,18 +199,8 @@ def _learn_pieces(words: Mapping[str, int], alphabet: list[str], symbols: tuple[
     return [piece for piece in pieces if piece[0] not in symbols]
 
 
-def _own_pieces(recipe: Recipe) -> tuple[Pieces, Pieces]:
-    """The pieces that stand before and behind the learnt ones.
-
-    The names of special tokens have a score with which no text of known characters is cut into them: they are put in by
-    id. The unknown token has 0, by which transformers finds it.
-    """
-    first = [(token, 0.0 if token.lower() in ("<unk>", "[unk]") else _NEVER) for token in recipe.first]
-    return first + [(symbol, 0.0) for symbol in recipe.symbols], [(token, _NEVER) for token in recipe.last]
-
-
 def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str] = ()) -> list[str]:
-    """The most frequent characters of normalised texts, white space aside, in the order of their code points.
+    """Finds the commonest characters of normalised texts, without white space, in the order of code points.
 
     Args:
         texts: each with the number of times it stands there.
@@ -235,7 +225,7 @@ def _longformer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrai
 
 
 def _modernbert(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """ModernBERT's, for which transformers has no class of its own."""
+    """Makes ModernBERT's, for which transformers has no class of its own."""
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

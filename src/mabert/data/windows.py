@@ -47,7 +47,7 @@ class Windows:
         return self._size
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """One window."""
+        """Returns one window."""
         if not 0 <= index < self._size:
             raise IndexError(f"window {index} of {self._size}")
         body = self.length - 2
@@ -61,7 +61,7 @@ class Windows:
         return np.concatenate([[special["cls"]], piece, [special["sep"]]], dtype=np.int64)
 
     def _of_stream(self, begin: int, end: int) -> np.ndarray:
-        """The joined stream's tokens from `begin` to `end`; a separator stands between two documents."""
+        """Joins the stream's tokens from `begin` to `end`; a separator stands between two documents."""
         piece = np.full(end - begin, self.documents.cache.special_ids["sep"], dtype=np.int64)
         document = int(np.searchsorted(self._begins, begin, side="right")) - 1
         while document < len(self.documents) and self._begins[document] < end:
