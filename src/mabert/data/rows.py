@@ -71,7 +71,7 @@ def count(path: Path) -> int | None:
 
 
 def tsv_line(fields: Iterable[Any]) -> str:
-    """Joins fields to a line of a TSV, without its end; tabs, line ends and backslashes in them are escaped, as `\\t`."""
+    """Joins fields to a line of a TSV, without its end; tabs, line ends and backslashes are escaped, as `\\t`."""
     return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
@@ -172,7 +172,7 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: li
 
 
 def _warning_of_quotes(path: Path, table: Numbered) -> Numbered:
-    """Yields the same rows; warns once where a field looks as CSV writers, pandas' among them, quote one that holds quotes."""
+    """Yields the same rows; warns once where a field looks as CSV writers quote one that holds quotes."""
     warned = False
     for number, row in table:
         if not warned and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:
