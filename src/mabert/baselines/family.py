@@ -219,10 +219,6 @@ class Family:
             model.set_attn_implementation(self.fast_attention)
         return model
 
-    def hastened_attention(self, config: PreTrainedConfig, length: int) -> str | None:
-        """Name of the attention that `hasten` puts in place of the configured one for inputs of a length, if any."""
-        return None
-
     @torch.no_grad()
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
         """The same model for longer inputs, in the way Table A3 has it for the family.

@@ -17,7 +17,7 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert_lab.bench.profiles import DTYPES, Cell, configured, hastened, is_compiled, is_prepacked
+from mabert_lab.bench.profiles import DTYPES, Cell, configured, is_compiled, is_prepacked
 
 EFFECTIVE_BATCH = 32
 SCORED = 0.15
@@ -70,7 +70,7 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.hastened, self.hastening = hastened(family, config, cell), ""
+        self.hastening = ""
         if is_compiled(family, cell):
             self.hastening = COMPILED
             self.model = compiled(self.model)
@@ -89,8 +89,7 @@ class Forward:
 
     def _named(self, shapes: Iterable[tuple[int, int]]) -> str:
         """What inputs of these shapes run with, (texts, tokens of a row) each."""
-        names = [self.hastened] if self.hastened else [self._attention(*shape) for shape in shapes]
-        return " and ".join(dict.fromkeys(names)) + self.hastening
+        return " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes)) + self.hastening
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
@@ -192,7 +191,7 @@ class TrainingStep:
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
         self.device, self.sparse = cell.device, cell.profile != "paper"
-        self.setting = hastened(family, config, cell) or config._attn_implementation
+        self.setting = config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
         self.head = getattr(self.model, family.head)
