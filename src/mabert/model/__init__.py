@@ -5,8 +5,10 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
     AutoModelForTokenClassification,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
@@ -50,6 +52,8 @@ def register() -> None:
     register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
     for auto, names, model in (
         (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),
+        (AutoModelForTextEncoding, modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES, MaBertModel),
+        (AutoModelForPreTraining, modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES, MaBertForMaskedLM),
         (AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, MaBertForMaskedLM),
         (
             AutoModelForSequenceClassification,
