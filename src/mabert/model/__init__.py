@@ -15,6 +15,7 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.core_model_loading import WeightRenaming
 from transformers.models.auto import modeling_auto
 
+from mabert.model.adapters import register_with_peft
 from mabert.model.config import SCHEDULES, MaBertConfig, expand_schedule
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.heads import (
@@ -81,3 +82,4 @@ def register() -> None:
 
 
 register()
+register_with_peft(MaBertConfig.model_type)
