@@ -22,7 +22,7 @@ PUBLISHED = {
     "albert": 11.685,
     "longformer": 148.661,
     "bigbird": 128.061,
-    "deberta": 184.424,  # the paper has 184.417, which no setting of the published model gives: docs/decisions.md
+    "deberta": 184.424,  # the paper has 184.417, which no setting of the published model gives: benchmarks/LOG.md
     "modernbert": 149.606,
     "mabert": 120.164,
 }

@@ -51,7 +51,7 @@ HELD_OUT = 60_000
 
 STEP_SIZES = 6
 """Width over the rank r of the step sizes Δ: 16 in Mamba-1; in attention's place a higher rank learns better
-(docs/decisions.md)."""
+(benchmarks/LOG.md)."""
 
 SURVEYED = 4_000
 """Tokens of it on which layers' importance is measured."""

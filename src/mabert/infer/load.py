@@ -56,7 +56,7 @@ class Loaded(Generic[Model]):
         bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
         the precision that it was measured in: by default that is `auto` there and the one of the weights here, so that
         scores differ by rounding, and labels where two are about as likely. Weights cast to bf16 would be half as
-        large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much). The precision is
+        large, but round what goes from layer to layer as well (`benchmarks/LOG.md` has by how much). The precision is
         the model's own, whatever autocast the caller is in.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
