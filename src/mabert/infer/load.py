@@ -15,7 +15,7 @@ from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.model.prepack import can_prepack, prepack
 from mabert.precision import resolve_precision, warn_of_emulation
 
@@ -133,7 +133,7 @@ def load_for_use(
     try:
         return Loaded(model.to(place), tokenizer, bf16)
     except RuntimeError as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise MemoryError(f"out of memory on {place}: the weights in {path} do not fit; see --device") from error
 

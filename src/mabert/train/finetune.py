@@ -58,7 +58,7 @@ def finetune(
     *,
     source: dict[str, Any] | None = None,
     resume: bool = False,
-    vouched: bool = False,
+    trusted: bool = False,
     progress: bool = True,
     keep_models: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
@@ -77,7 +77,7 @@ def finetune(
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
             its last checkpoint, to the same weights where the processes are as many.
-        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
+        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
             and examples may lie elsewhere then, being the same.
         progress: Whether to show progress.
         keep_models: Whether the classifiers are saved; their results and predictions always are.
@@ -103,7 +103,7 @@ def finetune(
     if recipe.learning_rates is None:
         recipe = dataclasses.replace(recipe, learning_rates=[rate_for(config)])
     longest = longest_input(config, tokenizer, recipe.max_length)
-    folder = RunFolder(output, FREE, vouched)
+    folder = RunFolder(output, FREE, trusted)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
         warn_of_emulation(recipe.precision)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Family, Shape
 from mabert.baselines.load import build
 from mabert.infer.info import peak_bytes
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
@@ -222,7 +222,7 @@ class TrainingStep:
                 self()
                 fits = True
             except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
-                if rows == 1 or not is_want_of_memory(error):
+                if rows == 1 or not is_out_of_memory(error):
                     raise
                 fits = False
             self.optimizer.zero_grad(set_to_none=True)

@@ -100,7 +100,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
+    pretrain(recipe, files.run, resume=begun, trusted=True, callbacks=[Beat(files.progress)])
     leave_no_checkpoints(files)
 
 
@@ -128,7 +128,7 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
         seeds,
         source={"data": order["data"]},
         resume=begun,
-        vouched=True,
+        trusted=True,
         keep_models=order["keeps"],
         callbacks=[Beat(files.progress, runs)],
     )
