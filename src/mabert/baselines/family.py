@@ -32,7 +32,7 @@ COMMON = (
 DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
 """Those of them that give dropout, and the field of `Shape` that each of them is."""
 
-NO_DROPOUT = dict.fromkeys(DROPOUTS.values(), 0.0)
+NO_DROPOUT: dict[str, Any] = dict.fromkeys(DROPOUTS.values(), 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Shape:
         config = make_config(**fields)
         return cls(
             config.hidden_size,
-            config.num_hidden_layers,
+            len(config.layer_pattern),
             config.num_attention_heads,
             config.intermediate_size,
             config.max_position_embeddings,

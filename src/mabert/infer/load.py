@@ -98,7 +98,7 @@ class Loaded(Generic[Model]):
         longest = self.longest
         if max_length is None:
             max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
-        if longest is not None and max_length > longest:
+        if longest is not None and max_length is not None and max_length > longest:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
         return encode_texts(
             self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before

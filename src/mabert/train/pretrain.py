@@ -477,7 +477,7 @@ class PretrainTrainer(MaBertTrainer):
                 "a lower learning rate or a longer warm-up helps"
             )
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.clock is not None:
             self.clock = (self.clock[0] + time.perf_counter() - started, self.clock[1])
         return metrics

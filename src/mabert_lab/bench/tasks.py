@@ -152,7 +152,7 @@ class Throughput(Forward):
         for first in range(0, len(self.texts), batch):
             lengths = torch.tensor(self.texts[first : first + batch])
             mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-            ids = token_ids(*mask.shape, "cpu").masked_fill(~mask, self.model.config.pad_token_id)
+            ids = token_ids(len(mask), mask.shape[1], "cpu").masked_fill(~mask, self.model.config.pad_token_id)
             self._batches.append((ids.to(self.device), None if mask.all() else mask.long().to(self.device)))
         if self.hastening == COMPILED:
             self.model = compiled(self._uncompiled)
@@ -160,7 +160,7 @@ class Throughput(Forward):
             with torch.inference_mode():
                 for ids in shapes.values():
                     self.model(input_ids=ids, attention_mask=None)  # called otherwise, it would be compiled again
-        self.setting = self._named(ids.shape for ids, _ in self._batches)
+        self.setting = self._named((len(ids), ids.shape[1]) for ids, _ in self._batches)
         return self.setting
 
     @torch.inference_mode()
@@ -266,5 +266,5 @@ Task = Forward | TrainingStep
 
 def make(family: Family, cell: Cell) -> Task:
     """What a cell asks of a family."""
-    kinds = {"training": TrainingStep, "throughput": Throughput}
+    kinds: dict[str, type[Task]] = {"training": TrainingStep, "throughput": Throughput}
     return kinds.get(cell.measure, Forward)(family, cell)

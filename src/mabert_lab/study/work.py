@@ -117,8 +117,9 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     runs = sum(files.result(seed) is None for seed in seeds)
-    if len(recipe.learning_rates) > 1:
-        runs += sum(not grid_file(files.run, rate).is_file() for rate in recipe.learning_rates)
+    rates = recipe.learning_rates or []
+    if len(rates) > 1:
+        runs += sum(not grid_file(files.run, rate).is_file() for rate in rates)
     finetune(
         CellFiles(files.root, start).run / place,
         loaded.task,

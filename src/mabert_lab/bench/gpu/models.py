@@ -29,7 +29,7 @@ SPARE_BYTES = 2 << 30
 MORE_TEXTS = 8
 """Times as many texts a batch as on a CPU."""
 
-_STEPS = {"least": 3, "most": 10, "budget": 20.0}
+_STEPS: dict[str, Any] = {"least": 3, "most": 10, "budget": 20.0}
 
 
 def _ids(batch: int, length: int) -> Tensor:

@@ -282,8 +282,8 @@ def _constant_row(study: Study, columns: Sequence[Column]) -> list[tuple[Cell, .
     scores = [column.constant for column in study.columns]
     if all(score is None for score in scores):
         return []
-    averaged = [column.constant for column in columns]
-    mean = None if None in averaged or not averaged else fmean(averaged)
+    averaged = [column.constant for column in columns if column.constant is not None]
+    mean = fmean(averaged) if averaged and len(averaged) == len(columns) else None
     budget = (Cell(""),) if len(study.budgets) > 1 else ()
     return [(Cell("the best single class for all"), *budget, *(_number(each, "{:.3f}") for each in (*scores, mean)))]
 
