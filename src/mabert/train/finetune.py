@@ -100,8 +100,7 @@ def finetune(
     check_divides(recipe, processes.num_processes)
     config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
-    rates = recipe.learning_rates or [rate_for(config)]
-    recipe = dataclasses.replace(recipe, learning_rates=rates)
+    recipe = dataclasses.replace(recipe, learning_rates=(rates := recipe.learning_rates or [rate_for(config)]))
     longest = longest_input(config, tokenizer, recipe.max_length)
     folder = RunFolder(output, FREE, trusted)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
@@ -138,14 +137,29 @@ def finetune(
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
     if not processes.is_main_process:
         return {}
-    runs = all_runs(folder.path, rate, runs)
+    return write_record(folder, job.data, rates, rate, scores, all_runs(folder.path, rate, runs))
+
+
+def write_record(
+    folder: RunFolder, data: Any, rates: Sequence[float], rate: float, scores: Any, runs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Writes `result.json` over all seeds.
+
+    Args:
+        folder: Of the run.
+        data: The task's examples.
+        rates: Learning rates that were tried.
+        rate: The chosen one.
+        scores: By learning rate, where there were several.
+        runs: The records of the seeds.
+    """
     outcome = {
         "learning_rate": rate,
         "tried": scores,
-        "main_metric": task.main_metric,
-        "scores": spread(job.data, runs),
+        "main_metric": data.task.main_metric,
+        "scores": spread(data, runs),
     }
-    grid = [read_json_if_there(grid_file(folder.path, rate)) or {} for rate in rates]
+    grid = [read_json_if_there(grid_file(folder.path, each)) or {} for each in rates]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
 
