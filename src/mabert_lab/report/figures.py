@@ -2,7 +2,8 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -88,3 +89,29 @@ def svg(figure: Figure) -> str:
 def on_paper(svg_text: str) -> str:
     """The same figure on a white ground, for a file of its own: whatever shows it may be dark."""
     return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
+def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
+    """Loss against step of one pretraining, on training and on held-out text, as SVG.
+
+    Args:
+        history: What the run logged, as its `result.json` has it.
+        marks: Steps to mark, such as those where the windows grow.
+    """
+    logged = [entry for entry in history if "loss" in entry]
+    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
+    lines = {
+        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
+        "held out": (list(held_out), list(held_out.values())),
+    }
+    return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
+
+
+def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Steps at which the windows of a run change length.
+
+    Args:
+        steps: Of the whole run.
+        stages: As in its request, each with the `share` of the steps it takes.
+    """
+    return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

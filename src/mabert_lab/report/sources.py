@@ -7,8 +7,8 @@ from typing import Any
 
 from mabert.data.files import check_can_read_twice
 from mabert.reading import files_below, read_json_value
-from mabert_lab.report.efficiency.results import Results, merged, read_results
-from mabert_lab.report.study.results import QUESTIONS, Study, read_study
+from mabert_lab.report.efficiency import Results, merged, read_results
+from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
 KINDS = {
     "study": "mabert study",
