@@ -6,12 +6,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mabert_lab.report import paper
 from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS
 from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results, curve
-from mabert_lab.report.figures import DASHED, INK, LOOKS, Look, plain, svg
+from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
 from mabert_lab.report.statistics import averages, summary
 from mabert_lab.report.studies import Study, percent
 
@@ -23,55 +23,29 @@ _FLOOR = 1e-16
 
 
 def arm_chart(study: Study) -> str | None:
-    """Averages of the arms of the largest budget with their deviation, and the paper's; None where there is none."""
-    arms = [arm for arm in study.arms if arm.budget == study.budgets[-1]]
-    ours, theirs = _averages(study, study.budgets[-1])
-    if not ours:
+    """Averages of the arms with their deviation, and the paper's in a panel beside them; None where there is none."""
+    found = {budget: _averages(study, budget) for budget in study.budgets}
+    if not any(ours for ours, _ in found.values()):
         return None
-    figure = Figure(figsize=(8.2, 1.3 + 0.3 * len(arms)), layout="constrained")
-    panels = figure.subplots(1, 2 if theirs else 1, sharey=True, squeeze=False)[0]
-    for height, arm in zip(range(len(arms), 0, -1), arms, strict=True):
-        mark = "D" if arm.name == study.reference else "o"
+    figure = Figure(figsize=(8.2, 1.3 + 0.3 * len(study.arms)), layout="constrained")
+    heights, several = range(len(study.arms), 0, -1), len(study.budgets) > 1
+    panels = figure.subplots(1, 2 if any(theirs for _, theirs in found.values()) else 1, sharey=True, squeeze=False)[0]
+    for height, arm in zip(heights, study.arms, strict=True):
+        mark, (ours, theirs) = "D" if arm.name == study.reference else "o", found[arm.budget]
         if arm.name in ours:
             mean, std, _ = ours[arm.name]
             panels[0].errorbar(mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
         if arm.name in theirs:
             panels[1].plot(theirs[arm.name], height, mark, color=INK, markerfacecolor="none")
-    labels = [_label(study, arm.name) for arm in arms]
-    panels[0].set_yticks(range(len(arms), 0, -1), labels, fontsize="small")
-    panels[0].set_ylim(0.4, len(arms) + 0.6)
-    _name_panels(panels, study)
-    return svg(figure)
-
-
-def budget_chart(study: Study) -> str | None:
-    """Averages over budgets, the paper's in a panel beside them; None where there is no average."""
-    found = {budget: _averages(study, budget) for budget in study.budgets}
-    if not any(ours for ours, _ in found.values()):
-        return None
-    figure = Figure(figsize=(8.2, 3.8), layout="constrained")
-    panels = figure.subplots(1, 2, squeeze=False)[0]
-    for number, name in enumerate(dict.fromkeys(arm.name for arm in study.arms)):
-        key = next((arm.paper for arm in study.arms if arm.name == name and arm.paper), name.lower())
-        look = LOOKS.get(key, Look(_COLOURS[number % len(_COLOURS)], "o"))
-        ours = {100 * budget: own[name] for budget, (own, _) in found.items() if name in own}
-        spread = [std or 0.0 for _, std, _ in ours.values()]
-        strokes: dict[str, Any] = {"color": look.colour, "marker": look.marker}
-        heights = [mean for mean, *_ in ours.values()]
-        panels[0].errorbar(list(ours), heights, spread, label=_label(study, name), elinewidth=0.8, **strokes)
-        papers = study.papers(column.key for column in study.scored)
-        if key in paper.MODELS and papers:
-            theirs = [table.average(key, papers) for table in paper.GLUE.values()]
-            panels[1].plot(
-                [100 * share for share in paper.GLUE], theirs, markerfacecolor="none", linestyle=DASHED, **strokes
-            )
-    for axes, budgets in zip(panels, (study.budgets, list(paper.GLUE)), strict=True):
-        axes.set_xticks([100 * budget for budget in budgets], [*map(percent, budgets)])
-    _name_panels(panels, study)
-    for axes in panels:
-        axes.set_xlabel("share of the pretraining steps")
-        axes.set_ylabel("average score")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in study.arms]
+    panels[0].set_yticks(heights, labels, fontsize="small")
+    panels[0].set_ylim(0.4, len(study.arms) + 0.6)
+    flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
+    titles = (f"here ({study.scale})".replace("$", r"\$"), "the paper's, same tasks" + " (flagged)" * flagged)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title, color=INK, fontsize="medium")
+        axes.set_xlabel("average score")
+        plain(axes)
     return svg(figure)
 
 
@@ -89,19 +63,14 @@ def pretraining_chart(study: Study) -> str | None:
         curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
     if not any(curves.values()):
         return None
-    figure = Figure(figsize=(8.2, 3.8), layout="constrained")
-    axes = figure.subplots()
-    for number, (cell, points) in enumerate(curves.items()):
-        more = f" and {len(shared[cell]) - 1} more" if len(shared[cell]) > 1 else ""
-        style = ("-", DASHED, (0, (1, 1.5)))[number // len(_COLOURS) % 3]
-        colour = _COLOURS[number % len(_COLOURS)]
-        axes.plot(list(points), list(points.values()), label=shared[cell][0] + more, color=colour, linestyle=style)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step")
-    axes.set_ylabel(f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
-    plain(axes)
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
-    return svg(figure)
+    lines = {
+        shared[cell][0] + f" and {len(shared[cell]) - 1} more" * (len(shared[cell]) > 1): (
+            list(points),
+            list(points.values()),
+        )
+        for cell, points in curves.items()
+    }
+    return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
 
 
 def scaling_chart(results: Results, condition: Condition) -> str | None:
@@ -125,10 +94,7 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
                 axes.plot(printed.index, printed, linewidth=0.9, markersize=3.5, alpha=0.7, zorder=2, **strokes)
             cells = rows.get(model, {})
             points = curve(cells)
-            ends = [
-                [cells[length].numbers.get(f"{end}_ms", value) for length, value in points.items()]
-                for end in ("fastest", "slowest")
-            ]
+            ends = [[cells[n].get(f"{end}_ms") or points[n] for n in points] for end in ("fastest", "slowest")]
             spread = [[abs(end - value) for end, value in zip(each, points.values(), strict=True)] for each in ends]
             axes.errorbar(
                 list(points), list(points.values()), spread if points else None, elinewidth=0.9, **_strokes(model)
@@ -143,12 +109,12 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         _over_lengths(axes, sorted({length for cells in rows.values() for length in cells} | set(printed.index)))
     shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]
-    names = [name for name in NAMES if name in paper.MODELS or any(row.model == name for row in shown)]
+    names = [name for name in NAMES if name in paper.MODELS or any(row["model"] == name for row in shown)]
     handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
     here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
-    if causes := [status for status in STATUSES[1:] if any(row.status == status for row in shown)]:
+    if causes := [status for status in STATUSES[1:] if any(row["status"] == status for row in shown)]:
         handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
     columns = {1: 2, 2: 3, 3: 5}[len(tables)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
@@ -225,16 +191,6 @@ def _averages(study: Study, budget: float) -> tuple[dict[str, tuple[float, float
 def _label(study: Study, name: str) -> str:
     """An arm's name as matplotlib draws it, which would take what stands between two dollar signs for a formula."""
     return study.label_of(name).replace("$", r"\$")
-
-
-def _name_panels(panels: Sequence[Axes], study: Study) -> None:
-    tables = [study.table(budget) for budget in study.budgets]
-    flagged = " (flagged: see its table)" * any(table is not None and bool(table.flag) for table in tables)
-    scale = study.scale.replace("$", r"\$")
-    for axes, title in zip(panels, (f"here ({scale})", f"the paper's, the same tasks{flagged}"), strict=False):
-        axes.set_title(title, color=INK, fontsize="medium")
-        axes.set_xlabel("average score")
-        plain(axes)
 
 
 def _strokes(model: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Any, NamedTuple
@@ -65,49 +66,15 @@ class Source:
         return self.date, str(self.path)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement, or why there is none.
+Row = Mapping[str, Any]
+"""One measurement as its file has it, or why there is none.
 
-    Attributes:
-        measure: One of `MEASURES`.
-        condition: What it shares with the models beside it.
-        model: One of `NAMES`.
-        length: Tokens.
-        batch: Texts a call; of a training step those of the whole step.
-        micro_batch: Texts at once.
-        status: One of `STATUSES`.
-        reason: Why there is no number, in one line.
-        setting: What the model ran with, such as its attention.
-        numbers: By name as in the file, milliseconds and MiB; empty unless measured. ``anchor_ms`` is MaBERT's median
-            in the turns of this row, where MaBERT's own row is of more turns.
-        samples: Timed calls behind them; None for memory.
-        anchor_samples: Those behind ``anchor_ms``; None where that is not there.
-        at_least: Seconds that the whole is known to take longer than; None unless it was too slow in a call. A model
-            that was too slow to build, say, has none: that bounds no call.
-        source: The file it stood in.
-    """
-
-    measure: str
-    condition: Condition
-    model: str
-    length: int
-    batch: int
-    micro_batch: int
-    status: str
-    reason: str | None
-    setting: str | None
-    numbers: Mapping[str, float]
-    samples: int | None
-    anchor_samples: int | None
-    at_least: float | None
-    source: Source
-
-    @property
-    def value(self) -> float | None:
-        """The number of the paper's tables: median milliseconds, or peak MiB; None unless measured."""
-        return self.numbers.get("peak_mib" if self.measure == "memory" else "median_ms")
-
+``measure``, ``model``, ``length`` in tokens, ``batch`` (of a training step the texts of all of it), ``micro_batch``,
+``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``, ``slowest_ms`` of
+``samples`` calls; ``anchor_ms``, MaBERT's median in the turns of this row, of ``anchor_samples``) or MiB (``peak_mib``,
+``weights_mib``). Reading adds ``condition``, ``source``, ``value``, the number of the paper's tables (None unless
+measured), and ``at_least``, the seconds that it is known to take longer than (None unless it was too slow in a call).
+"""
 
 Rows = Mapping[str, Mapping[int, Row]]
 """One table's rows by model and length."""
@@ -130,20 +97,20 @@ class Results:
     def conditions(self) -> list[Condition]:
         """The conditions measured under, the paper's settings first, GPU before processor."""
         return sorted(
-            {row.condition for row in self.rows},
+            {row["condition"] for row in self.rows},
             key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype, each.machine),
         )
 
     def table(self, condition: Condition, measure: str) -> dict[str, dict[int, Row]]:
         """Rows of one table by model and length, in the order of the tables; empty where none was taken."""
-        rows = [row for row in self.rows if row.condition == condition and row.measure == measure]
-        found = {model: {row.length: row for row in rows if row.model == model} for model in NAMES}
+        rows = [row for row in self.rows if (row["condition"], row["measure"]) == (condition, measure)]
+        found = {model: {row["length"]: row for row in rows if row["model"] == model} for model in NAMES}
         return {model: cells for model, cells in found.items() if cells}
 
 
 def curve(rows: Mapping[int, Row]) -> dict[int, float]:
     """The measured numbers of a model's rows by length."""
-    return {length: row.value for length, row in sorted(rows.items()) if row.value is not None}
+    return {length: row["value"] for length, row in sorted(rows.items()) if row["value"] is not None}
 
 
 def load_results(paths: Iterable[Path | str]) -> Results:
@@ -194,18 +161,19 @@ def merged(files: Iterable[Results]) -> Results:
     read = sorted(files, key=lambda file: file.sources[0].date)
     machines = _machines([row for file in read for row in file.rows])
     found = [
-        (number, replace(row, condition=machines[row.condition, row.source.key]))
+        (number, {**row, "condition": machines[row["condition"], row["source"].key]})
         for number, file in enumerate(read)
         for row in file.rows
     ]
-    beside = Counter((number, row.measure, row.condition, row.length) for number, row in found)
+    beside = Counter((number, row["measure"], row["condition"], row["length"]) for number, row in found)
 
     def weight(each: tuple[int, Row]) -> tuple[bool, int, int]:
         number, row = each
-        paired = "anchor_ms" in row.numbers
-        return paired, 0 if paired else beside[number, row.measure, row.condition, row.length], number
+        paired = row.get("anchor_ms") is not None
+        return paired, 0 if paired else beside[number, row["measure"], row["condition"], row["length"]], number
 
-    rows = {(row.measure, row.condition, row.model, row.length): row for _, row in sorted(found, key=weight)}
+    key = itemgetter("measure", "condition", "model", "length")
+    rows = {key(row): row for _, row in sorted(found, key=weight)}
     parameters = {model: count for file in read for model, count in file.parameters.items()}
     return Results(tuple(rows.values()), parameters, tuple(source for file in read for source in file.sources))
 
@@ -217,7 +185,7 @@ def _machines(rows: Iterable[Row]) -> dict[tuple[Condition, Key], Condition]:
     """
     sources: dict[Condition, dict[Key, Source]] = {}
     for row in rows:
-        sources.setdefault(row.condition, {})[row.source.key] = row.source
+        sources.setdefault(row["condition"], {})[row["source"].key] = row["source"]
     found: dict[tuple[Condition, Key], Condition] = {}
     for condition, each in sources.items():
         about = {key: source.environment for key, source in each.items()}
@@ -246,22 +214,20 @@ def _row(raw: Mapping[str, Any], source: Source) -> Row:
         if not (isinstance(raw.get(name), int | float) and raw[name] > 0):
             told = f"{raw['measure']} of {raw['model']} at {raw['length']}"
             raise ValueError(f"{source.name}: {told} is measured, but its {name} is {raw.get(name)!r}")
-    return Row(
-        measure=raw["measure"],
-        condition=Condition(raw["profile"], raw["dtype"], raw["device"]),
-        model=raw["model"],
-        length=raw["length"],
-        batch=raw["batch"],
-        micro_batch=raw.get("micro_batch", raw["batch"]),
-        status=raw["status"],
-        reason=raw.get("reason"),
-        setting=raw.get("setting"),
-        numbers={name: raw[name] for name in (*names, "anchor_ms") if raw.get(name) is not None},
-        samples=raw.get("samples"),
-        anchor_samples=raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None,
-        at_least=_at_least(raw),
-        source=source,
-    )
+    measured = raw["status"] == "measured"
+    anchors = raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None
+    return {
+        "reason": None,
+        "setting": None,
+        "samples": None,
+        "micro_batch": raw["batch"],
+        **raw,
+        "condition": Condition(raw["profile"], raw["dtype"], raw["device"]),
+        "source": source,
+        "value": raw[names[0]] if measured else None,
+        "anchor_samples": anchors,
+        "at_least": _at_least(raw),
+    }
 
 
 def _at_least(raw: Mapping[str, Any]) -> float | None:
@@ -327,14 +293,13 @@ def span_of(rows: Rows, model: str, length: int, start: int | None = None, besid
         beside: The model that it is held against; only beside MaBERT is anything scaled.
     """
     row, ours = rows.get(model, {}).get(length), rows.get(beside, {}).get(length) if beside == "mabert" else None
-    if row is not None and row.value is not None:
-        anchor = row.numbers.get("anchor_ms")
-        scale = 1.0 if anchor is None or ours is None or ours.value is None else ours.value / anchor
-        ends = row.numbers.get("fastest_ms", row.value), row.value, row.numbers.get("slowest_ms", row.value)
-        low, middle, high = (scale * each for each in ends)
-        found = Span(low, middle, high, row.samples, row.anchor_samples if ours else None)
-    elif row is not None and row.at_least is not None and row.measure != "memory":
-        found = Span(1000 * row.at_least, None, math.inf)
+    if row is not None and row["value"] is not None:
+        anchor, value = row.get("anchor_ms"), row["value"]
+        scale = 1.0 if anchor is None or ours is None or ours["value"] is None else ours["value"] / anchor
+        low, high = (scale * (row.get(name) or value) for name in ("fastest_ms", "slowest_ms"))
+        found = Span(low, scale * value, high, row["samples"], row["anchor_samples"] if ours else None)
+    elif row is not None and row["at_least"] is not None and row["measure"] != "memory":
+        found = Span(1000 * row["at_least"], None, math.inf)
     else:
         return None
     if start is None:
@@ -398,6 +363,6 @@ def of_one_run(rows: Mapping[int, Row]) -> dict[int, Row]:
 
     Between runs the machine was not the same, or the models ran otherwise, so nothing is fitted across them.
     """
-    lengths = Counter(row.source.key for row in rows.values() if row.value is not None)
+    lengths = Counter(row["source"].key for row in rows.values() if row["value"] is not None)
     chosen = max(lengths, key=lambda key: (lengths[key], key), default=None)
-    return {length: row for length, row in rows.items() if row.source.key == chosen}
+    return {length: row for length, row in rows.items() if row["source"].key == chosen}

@@ -85,11 +85,11 @@ def measured_table(results: Results, rows: Rows, measure: str) -> pd.DataFrame:
     """
     lengths = lengths_of(rows)
     numbers = {
-        length: [cells[length].value or math.inf for cells in rows.values() if length in cells] for length in lengths
+        length: [cells[length]["value"] or math.inf for cells in rows.values() if length in cells] for length in lengths
     }
     body = []
     for model, cells in rows.items():
-        weights = sorted(row.numbers["weights_mib"] for row in cells.values() if "weights_mib" in row.numbers)
+        weights = sorted(row["weights_mib"] for row in cells.values() if row.get("weights_mib"))
         counts = [
             f"{results.parameters[model] / 1e6:,.3f}" if model in results.parameters else MISSING,
             "-".join(dict.fromkeys(number(each) for each in (*weights[:1], *weights[-1:]))) or MISSING,
@@ -98,7 +98,7 @@ def measured_table(results: Results, rows: Rows, measure: str) -> pd.DataFrame:
         body.append((NAMES[model], *(counts if measure == "memory" else ()), *shown, _settings(cells) or MISSING))
     unit = "MiB" if measure == "memory" else "ms"
     beside = ["params (M)", f"weights ({unit})"] if measure == "memory" else []
-    batches = sorted({row.batch for cells in rows.values() for row in cells.values()})
+    batches = sorted({row["batch"] for cells in rows.values() for row in cells.values()})
     title = f"{MEASURES[measure].capitalize()} ({unit}), batch {', '.join(map(str, batches))}"
     return table(title, ["model", *beside, *_heads(lengths), "ran with"], body, _notes(rows))
 
@@ -117,7 +117,7 @@ def ratio_table(rows: Rows, measure: str) -> pd.DataFrame:
             if model != "mabert" and (span := span_of(rows, model, length, beside="mabert")) and span.middle
         }
         for length in lengths
-        if (own := rows.get("mabert", {}).get(length) and rows["mabert"][length].value)
+        if (own := rows.get("mabert", {}).get(length) and rows["mabert"][length]["value"])
     }
     body.append(("lowest measured rival", *(_lowest(found.get(length, {})) for length in lengths)))
     rivals = printed.drop("mabert") / printed.loc["mabert"]
@@ -155,17 +155,9 @@ def number(value: float) -> str:
 
 def flat_rows(results: Results) -> pd.DataFrame:
     """Every measurement, a row each."""
-    rows = [
-        {
-            **row.condition._asdict(),
-            **{name: getattr(row, name) for name in ("measure", "model", "length", "batch", "micro_batch", "status")},
-            **row.numbers,
-            "samples": row.samples,
-            "file": row.source.name,
-        }
-        for row in results.rows
-    ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {**row, **row["condition"]._asdict(), "source": row["source"].name} for row in results.rows
+    ).drop(columns=["condition", "reason"])
 
 
 def _condition(results: Results, condition: Condition) -> Iterator[Part]:
@@ -183,7 +175,7 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
         yield measured_table(results, rows, measure)
         yield ratio_table(rows, measure)
     yield growth_table(tables)
-    used = {row.source.key: row.source for row in results.rows if row.condition == condition}
+    used = {row["source"].key for row in results.rows if row["condition"] == condition}
     yield [
         ", ".join(
             (
@@ -201,23 +193,23 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
 def _cell(row: Row | None, lowest: float) -> str:
     if row is None:
         return MISSING
-    if row.value is None:
-        if row.at_least is not None:
-            return f"{row.status} (> {row.at_least:,g} s)"
-        return row.status if row.reason is None or row.status == "out of memory" else f"{row.status}: {row.reason}"
-    text = number(row.value)
-    if "fastest_ms" in row.numbers:
-        ends = "-".join(number(row.numbers[name]) for name in ("fastest_ms", "slowest_ms"))
-        text += f" ({ends}, {row.samples})"
-    return f"**{text}**" if row.value == lowest else text
+    if row["value"] is None:
+        if row["at_least"] is not None:
+            return f"{row['status']} (> {row['at_least']:,g} s)"
+        told = row["reason"] is None or row["status"] == "out of memory"
+        return row["status"] if told else f"{row['status']}: {row['reason']}"
+    text = number(row["value"])
+    if row.get("fastest_ms"):
+        text += f" ({number(row['fastest_ms'])}-{number(row['slowest_ms'])}, {row['samples']})"
+    return f"**{text}**" if row["value"] == lowest else text
 
 
 def _settings(cells: Mapping[int, Row]) -> str:
     """What a model ran with, and at which lengths where that changed."""
     told: dict[str, list[int]] = {}
     for length, row in sorted(cells.items()):
-        if row.setting:
-            told.setdefault(row.setting, []).append(length)
+        if row["setting"]:
+            told.setdefault(row["setting"], []).append(length)
     return "; ".join(f"{name} ({', '.join(_heads(at))})" if len(told) > 1 else name for name, at in told.items())
 
 
@@ -225,17 +217,18 @@ def _notes(rows: Rows) -> list[str]:
     """How the numbers were taken: in brackets, in micro-batches, in several runs."""
     every = [row for cells in rows.values() for row in cells.values()]
     notes = []
-    if any("fastest_ms" in row.numbers for row in every):
+    if any(row.get("fastest_ms") for row in every):
         notes.append("Medians; in brackets the fastest and the slowest call and how many were timed.")
-    if small := sorted({(row.length, row.micro_batch) for row in every if row.numbers and row.micro_batch < row.batch}):
-        told = ", ".join(f"{size} at {length:,}" for length, size in small)
+    small = {(row["length"], row["micro_batch"]) for row in every if row["value"] and row["micro_batch"] < row["batch"]}
+    if small:
+        told = ", ".join(f"{size} at {length:,}" for length, size in sorted(small))
         notes.append(
             "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
             f"micro-batch: {told}."
         )
     runs: dict[str, set[int]] = {}
     for row in every:
-        runs.setdefault(row.source.name, set()).add(row.length)
+        runs.setdefault(row["source"].name, set()).add(row["length"])
     if len(runs) > 1:
         told = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
         notes.append(f"Of several runs, and only what is of one compares closely: {told}.")

@@ -57,7 +57,8 @@ def line_chart(
     """
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
-    for (name, (x, y)), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
+    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()] * len(lines)
+    for (name, (x, y)), colour in zip(lines.items(), colours, strict=False):
         axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker="o" if dots else None, markersize=4.5)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
@@ -65,7 +66,9 @@ def line_chart(
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     plain(axes)
-    if len(lines) > 1:
+    if len(lines) > len(COLOURS):
+        figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    else:
         axes.legend(frameon=False)
     return svg(figure)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mabert.reading_yaml import parse_yaml
 from mabert_lab.report import paper
 from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS
-from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, Row, Source, ratio, span_of
+from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, Rows, Source, ratio, span_of
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, Seeds, above, averages, difference
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study, percent
 
@@ -212,11 +212,16 @@ def papers_results(spread: float = 0.0, rounds: int | None = None, change: Any =
         for model, numbers in paper.TABLES[measure].mean.iterrows():
             for length, printed in numbers.items():
                 value = change(measure, model, length, float(printed)) if change else float(printed)
-                ends = {"fastest_ms": value * (1 - spread), "slowest_ms": value * (1 + spread), "median_ms": value}
-                found = {"peak_mib": value, "weights_mib": 1.0} if measure == "memory" else ends
-                calls = None if measure == "memory" else rounds
-                about = (1, 1, "measured", None, None, found, calls, None, None, source)
-                rows.append(Row(measure, condition, model, length, *about))
+                ends = {"fastest_ms": value * (1 - spread), "slowest_ms": value * (1 + spread), "samples": rounds}
+                row = {"measure": measure, "condition": condition, "model": model, "length": length, "source": source}
+                about = {
+                    "status": "measured",
+                    "value": value,
+                    "at_least": None,
+                    "anchor_samples": None,
+                    "samples": None,
+                }
+                rows.append(row | about | (ends if measure != "memory" else {}))
     return Results(tuple(rows), {}, (source,))
 
 
@@ -482,7 +487,7 @@ def _of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
 
 
 def _held(
-    rows: Mapping[str, Mapping[int, Row]],
+    rows: Rows,
     rule: Mapping[str, Any],
     model: str,
     group: Sequence[str],

@@ -8,7 +8,7 @@ import pandas as pd
 import yaml
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_chart, budget_chart, pretraining_chart
+from mabert_lab.report.charts import arm_chart, pretraining_chart
 from mabert_lab.report.document import MISSING, Figure, Part, Section, table, with_best
 from mabert_lab.report.statistics import (
     LEAST_PAIRS,
@@ -28,11 +28,7 @@ FLAG = "Flagged: "
 def section(study: Study) -> Section:
     """Everything of one study; what is read first stands open."""
     charts = [
-        (
-            arm_chart if len(study.budgets) == 1 else budget_chart,
-            "arms",
-            "Average score of each arm, here and in the paper",
-        ),
+        (arm_chart, "arms", "Average score of each arm, here and in the paper"),
         (pretraining_chart, "loss", "Pretraining loss against step"),
     ]
     drawn = [

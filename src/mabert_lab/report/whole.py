@@ -231,7 +231,7 @@ def _rest(found: Found, judged: Sequence[Verdict], letters: Mapping[str, str]) -
         )
     missing = [row for row in rows if row[1] == UNMEASURED]
     shown = {id(printed) for study in found.studies for budget in study.budgets if (printed := study.table(budget))}
-    measured = set() if found.efficiency is None else {row.measure for row in found.efficiency.rows} | {"parameters"}
+    measured = set() if found.efficiency is None else {row["measure"] for row in found.efficiency.rows} | {"parameters"}
     absent = [each for name, each in paper.TABLES.items() if id(each) not in shown and name not in measured]
     yield (
         f"{len(missing)} verdicts are open for want of a measurement, and nothing is set beside {len(absent)} of the "

@@ -63,8 +63,8 @@ def test_a_reason_tells_the_seconds_that_were_too_few(load, reason, limit):
     slow = raw("latency", "bert", 128, status="too slow", reason=reason)
     failed = raw("latency", "albert", 128, status="failed", reason=reason)
     table = load([slow, failed]).table(CPU, "latency")
-    assert table["bert"][128].at_least == limit
-    assert table["albert"][128].at_least is None
+    assert table["bert"][128]["at_least"] == limit
+    assert table["albert"][128]["at_least"] is None
 
 
 def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
@@ -74,8 +74,8 @@ def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
         raw("training", "bert", 512, **{**SLOW, "batch": 1}, micro_batch=1, at_least_ms=480_000.0),
     ]
     table = load(rows).table(CPU, "training")
-    assert [table[model][128].at_least for model in ("bert", "albert")] == [4 * 120, 32 * 120]
-    assert table["bert"][512].at_least == 480
+    assert [table[model][128]["at_least"] for model in ("bert", "albert")] == [4 * 120, 32 * 120]
+    assert table["bert"][512]["at_least"] == 480
 
 
 def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):

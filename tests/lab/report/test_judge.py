@@ -178,13 +178,11 @@ def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
 
 def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
     measured = rivals(9, 2.0)
-    without = replace(measured, rows=tuple(row for row in measured.rows if row.model != "deberta"))
+    without = replace(measured, rows=tuple(row for row in measured.rows if row["model"] != "deberta"))
     (found,) = [each for each in judge.verdicts([], without, []) if each.claim is LOWEST]
     assert (found.verdict, found.takes) == (UNMEASURED, "a number of: DeBERTa at 4,096")
-    slow = [
-        replace(row, numbers={}, status="too slow", at_least=99.0) if row.model == "deberta" else row
-        for row in measured.rows
-    ]
+    late = {"value": None, "status": "too slow", "at_least": 99.0}
+    slow = [{**row, **late} if row["model"] == "deberta" else row for row in measured.rows]
     assert verdicts(LOWEST, results=replace(measured, rows=tuple(slow))) == {HOLDS}
 
 
