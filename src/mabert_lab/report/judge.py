@@ -6,10 +6,10 @@ own tables are evidence of the same form, so the same judge says whether they be
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -37,6 +37,9 @@ LEAST_CALLS = 4
 """Timed calls that each model needs, or a time decides nothing."""
 
 _FILE = Path(__file__).with_name("claims.yaml")
+_CONTENT: dict[str, Any] = parse_yaml(_FILE.read_text(encoding="utf-8"), _FILE.name)
+METHOD, LIMITS = (tuple(line.strip() for line in _CONTENT[name]) for name in ("method", "limits"))
+"""How claims are judged, and what limits the numbers, a sentence or a few each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,19 +108,12 @@ class Verdict:
 @cache
 def claims() -> tuple[Claim, ...]:
     """Every claim, scores first."""
-    content = parse_yaml(_FILE.read_text(encoding="utf-8"), _FILE.name)
     own = ("claim", "source", "quote", "note")
     return tuple(
-        Claim(kind, **{name: raw.pop(name) for name in own if name in raw}, rule=raw)
+        Claim(kind, **{name: raw[name] for name in own if name in raw}, rule=raw)
         for kind in ("scores", "costs", "drift")
-        for raw in content[kind]
+        for raw in _CONTENT[kind]
     )
-
-
-@cache
-def words(part: str) -> tuple[str, ...]:
-    """The sentences on ``method`` or ``limits``."""
-    return tuple(line.strip() for line in parse_yaml(_FILE.read_text(encoding="utf-8"), _FILE.name)[part])
 
 
 def judge(signs: Iterable[int | None]) -> str:
@@ -149,12 +145,13 @@ def verdicts(
             own = [] if results is None else list(_of_results(claim, results))
             needs = "`mabert bench models`"
         else:
+            drawn = _grows if claim.rule["rule"] == "grows" else partial(_of_curves, claim.rule["rule"])
             own = [
-                _verdict(claim, claim.claim, f"padding {side}, attention {attention}{more}", compared)
+                _verdict(claim, claim.claim, f"padding {side}, attention {attention}{more}", drawn(curves))
                 for file, result in drifts
                 for side, attention in SITUATIONS
                 for more in [f", {file}" if len(drifts) > 1 else ""]
-                for compared in [_DRIFT[claim.rule["rule"]](curves_of(result, side, attention))]
+                for curves in [curves_of(result, side, attention)]
             ]
             needs = "`mabert study drift`"
         found += own or [Verdict(claim, claim.claim.replace("{budget}", "each share"), "-", UNMEASURED, takes=needs)]
@@ -186,7 +183,7 @@ def papers_study(question: str, scores: Any = None) -> Study:
         scores: Of a mean, its scores by seed; default, itself.
     """
     label = next(label for label, each in QUESTIONS.items() if each == question)
-    tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[_TABLES[question]]}
+    tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
     columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
     seeds = scores or (lambda mean: {0: mean})
     arms = tuple(
@@ -223,9 +220,6 @@ def papers_results(spread: float = 0.0, rounds: int | None = None, change: Any =
                 }
                 rows.append(row | about | (ends if measure != "memory" else {}))
     return Results(tuple(rows), {}, (source,))
-
-
-_TABLES = {"pattern": "patterns", "components": "components", "pooling": "pooling"}
 
 
 def _verdict(claim: Claim, text: str, place: str, compared: Sequence[Comparison], together: int = 1) -> Verdict:
@@ -562,26 +556,38 @@ def curves_of(result: Mapping[str, Any], side: str, attention: str) -> Curves:
     }
 
 
-def _farthest(curves: Curves, *maskings: str) -> tuple[list[float], str] | None:
-    """The largest distance of any vector under each masking, and all of them in words; None where one is missing."""
+def _of_curves(rule: str, curves: Curves) -> list[Comparison]:
+    """What the largest distance of any vector under some maskings says."""
+    maskings, sign, need = _DRIFT[rule]
     if not set(maskings) <= curves.keys():
-        return None
-    found = [max(map(max, curves[masking].values())) for masking in maskings]
-    told = ", ".join(f"{name} {far:.1e}" for name, far in zip(maskings, found, strict=True))
-    return found, f"cosine distance at most: {told}"
+        return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]
+    far = [max(map(max, curves[masking].values())) for masking in maskings]
+    told = ", ".join(f"{name} {each:.1e}" for name, each in zip(maskings, far, strict=True))
+    needs = (("a situation", f"in which {need}"),)
+    return [Comparison("", sign(*far), told=f"cosine distance at most: {told}", needs=needs)]
 
 
-def _judged(found: tuple[list[float], str] | None, maskings: str, sign: Any, need: str = "") -> list[Comparison]:
-    if found is None:
-        return [Comparison("", None, needs=(("curves of", maskings),))]
-    return [Comparison("", sign(*found[0]), told=found[1], needs=(("a situation", need),) if need else ())]
+def _moves(none: float) -> int:
+    return 1 if none > 10 * STABLE else -int(none <= STABLE)
 
 
-def _moves(curves: Curves) -> list[Comparison]:
-    def sign(none: float) -> int:
-        return 1 if none > 10 * STABLE else -int(none <= STABLE)
+def _suppressed(none: float, both: float) -> int:
+    """Nothing to suppress where nothing drifts; more than a tenth and up to half is neither the one nor the other."""
+    return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
 
-    return _judged(_farthest(curves, "none"), "no mask", sign, "in which it is farther from rounding")
+
+def _ordered(*far: float) -> int:
+    """Nothing to order where every one of them keeps the vectors."""
+    pre, post, both = (max(each, STABLE) for each in far)
+    return 0 if pre == post == both else 1 if both <= post < pre else -1
+
+
+_DRIFT: dict[str, tuple[tuple[str, ...], Callable[..., int], str]] = {
+    "moves": (("none",), _moves, "it is farther from rounding"),
+    "suppressed": (("none", "pre+post"), _suppressed, "something drifts, and a number for strongly"),
+    "ordered": (("pre", "post", "pre+post"), _ordered, "something drifts"),
+}
+"""Rules of claims on drift but for growth: the maskings they look at, the sign, and what it would take."""
 
 
 def _grows(curves: Curves) -> list[Comparison]:
@@ -596,28 +602,5 @@ def _grows(curves: Curves) -> list[Comparison]:
         needs = (("curves", "of more lengths or texts"),)
         compared.append(Comparison(ends, sign, value=sign, needs=needs))
     told = "from the shortest padding to the longest: " + ", ".join(each.name for each in compared)
-    return [each._replace(name="", told=told) for each in compared] or _judged(None, "no mask", None)
-
-
-def _suppressed(curves: Curves) -> list[Comparison]:
-    """Nothing to suppress where nothing drifts; more than a tenth and up to half is neither the one nor the other."""
-
-    def sign(none: float, both: float) -> int:
-        return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
-
-    need = "in which something drifts, and a number for strongly"
-    return _judged(_farthest(curves, "none", "pre+post"), "no mask and pre+post", sign, need)
-
-
-def _ordered(curves: Curves) -> list[Comparison]:
-    """Nothing to order where every one of them keeps the vectors."""
-
-    def sign(*far: float) -> int:
-        pre, post, both = (max(each, STABLE) for each in far)
-        return 0 if pre == post == both else 1 if both <= post < pre else -1
-
-    need = "in which something drifts"
-    return _judged(_farthest(curves, "pre", "post", "pre+post"), "pre, post and pre+post", sign, need)
-
-
-_DRIFT = {"moves": _moves, "grows": _grows, "suppressed": _suppressed, "ordered": _ordered}
+    absent = Comparison("", None, needs=(("curves of", "none"),))
+    return [each._replace(name="", told=told) for each in compared] or [absent]

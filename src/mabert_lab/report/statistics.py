@@ -6,7 +6,6 @@ where nothing differs it excludes 0 about once in seven. So what is called a dif
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -116,18 +115,6 @@ def averages(scores: Mapping[str, Seeds], columns: Sequence[str]) -> dict[int, f
 
 
 def average_difference(ours: Mapping[str, Seeds], theirs: Mapping[str, Seeds]) -> Difference | None:
-    """One arm's average over tasks less another's, over what both have; None where that is nothing.
-
-    Where cells are missing, the tasks and seeds are those that keep the most cells of which none is missing.
-    """
-    shared = {column: frozenset(ours[column].keys() & theirs[column].keys()) for column in ours if column in theirs}
-    kinds = list(dict.fromkeys(filter(None, shared.values())))  # mostly one: then there is nothing to choose
-    choices = [chosen for count in range(len(kinds), 0, -1) for chosen in combinations(kinds, count)]
-
-    def kept(chosen: tuple[frozenset[int], ...]) -> tuple[int, int]:
-        columns = sum(seeds in chosen for seeds in shared.values())
-        return columns * len(frozenset.intersection(*chosen)), columns
-
-    best = max(choices, key=kept, default=())
-    columns = tuple(column for column, seeds in shared.items() if seeds in best)
-    return difference(averages(ours, columns), averages(theirs, columns), columns) if columns else None
+    """One arm's average over tasks less another's, over the tasks that both have; None where that is none."""
+    columns = tuple(column for column in ours if ours[column].keys() & theirs.get(column, {}).keys())
+    return difference(averages(ours, columns), averages(theirs, columns), columns)

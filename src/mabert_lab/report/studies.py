@@ -170,8 +170,7 @@ class Study:
         """The paper's table that a budget's arms are set beside; None where it has none."""
         if self.question in ("budget", "baselines"):
             return paper.GLUE.get(budget)
-        names = {"pattern": "patterns", "components": "components", "pooling": "pooling"}
-        return paper.TABLES.get(names.get(self.question or "", ""))
+        return paper.TABLES.get(self.question or "")
 
     def named(self, columns: Iterable[str]) -> str:
         """Names of tasks as a sentence has them, in the order of the study."""

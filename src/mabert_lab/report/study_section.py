@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from mabert_lab.report import paper
 from mabert_lab.report.charts import arm_chart, pretraining_chart
@@ -45,7 +44,7 @@ def section(study: Study) -> Section:
     parts += [figure for figure in drawn if not figure.name.endswith("-loss")]
     parts.append(Section(f"{study.title}: every score and difference, and the paper's", tables, folded=True))
     loss: list[Part] = [figure for figure in drawn if figure.name.endswith("-loss")]
-    settings: list[Part] = [pretraining_table(study), task_table(study), *flat(study.settings)]
+    settings: list[Part] = [pretraining_table(study), task_table(study), flat(study.settings)]
     parts.append(Section(f"{study.title}: pretraining, tasks and settings", [*loss, *settings], folded=True))
     parts += [Section(f"{study.title}: what failed ({len(broken)})", [broken], folded=True)] if broken else []
     return Section(f"{study.title} ({study.scale})", parts)
@@ -228,10 +227,9 @@ def task_table(study: Study) -> pd.DataFrame:
     return table(f"{study.title}: tasks", head, rows, notes)
 
 
-def flat(settings: Mapping[str, Any]) -> list[Part]:
-    """Every setting of the runs, as YAML."""
-    text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
-    return [f"Settings: `{' '.join(text.split()).replace('`', '')}`"] if settings else []
+def flat(settings: Mapping[str, Any]) -> list[str]:
+    """Every setting of the runs, by its dotted name."""
+    return [f"`{name}` {value}" for name, value in pd.json_normalize(dict(settings)).iloc[:1].squeeze(axis=0).items()]
 
 
 def failures(study: Study) -> list[str]:

@@ -27,7 +27,7 @@ from mabert_lab.report.drift import drift_tables
 from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, of_paper, verdicts, words
+from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED, Verdict, of_paper, verdicts
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
@@ -57,9 +57,7 @@ def parts(found: Found) -> list[Part]:
     if found.throughputs:
         document.append(Section("Throughput", [throughput_table(file, result) for file, result in found.throughputs]))
     document.append(Section("Not measured, and every claim at every place", list(_rest(found, judged, places))))
-    document.append(
-        Section("How claims are judged, and the limits of these numbers", [[*words("method"), *words("limits")]])
-    )
+    document.append(Section("How claims are judged, and the limits of these numbers", [[*METHOD, *LIMITS]]))
     document.append(
         Section("Where and when it was measured", [Section("Machines, dates, commits", [_origins(found)], True)])
     )

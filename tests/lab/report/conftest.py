@@ -36,7 +36,7 @@ def results(tmp_path_factory):
         for each in like_the_paper(name, share, every)
     ]
     contents = [
-        study(like_the_paper("patterns", 0.1, every), "pattern"),
+        study(like_the_paper("pattern", 0.1, every), "pattern"),
         study(like_the_paper("components", 1.0, every), "components"),
         study(like_the_paper("pooling", 1.0, every), "pooling"),
         study(budgets, "budget"),

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
 MMT = "MMTMMTMMTMMT"
 WITHOUT_DEBERTA = ("bert", "albert", "longformer", "bigbird")
 DIGESTS = {
-    "patterns": "58798d94bedf",
+    "pattern": "58798d94bedf",
     "glue_10": "b4cdd9ca886b",
     "glue_25": "7b7b50fe307a",
     "glue_50": "75a94aed2ae8",
@@ -86,16 +86,16 @@ def test_scores_can_be_and_costs_grow_with_length():
 
 def test_what_is_doubtful_is_flagged_and_names_the_reason():
     flagged = {name for name, table in TABLES.items() if table.flag}
-    assert flagged == {"patterns", "components", "pooling", "memory", "parameters"}
+    assert flagged == {"pattern", "components", "pooling", "memory", "parameters"}
     assert "predicted from 50% ratios" in TABLES["pooling"].flag
-    assert TABLES["patterns"].mean["sst2"].idxmax() == "MTTMTTMTTMTT" != MMT
+    assert TABLES["pattern"].mean["sst2"].idxmax() == "MTTMTTMTTMTT" != MMT
 
 
 def test_a_row_that_stands_twice_is_the_same_and_cls_pooling_is_map_only_in_every_cell_but_one():
     full = TABLES["glue_100"].mean.loc["mabert"]
     assert (full == TABLES["components"].mean.loc["full"]).all()
     assert (full == TABLES["pooling"].mean.loc["map"]).all()
-    assert (TABLES["patterns"].mean.loc[MMT] == GLUE[0.1].mean.loc["mabert"]).all()
+    assert (TABLES["pattern"].mean.loc[MMT] == GLUE[0.1].mean.loc["mabert"]).all()
     assert (TABLES["pooling"].mean.loc["cls"] == TABLES["components"].mean.loc["map_only"]).all()
     differs = TABLES["pooling"].std.loc["cls"] != TABLES["components"].std.loc["map_only"]
     assert list(differs[differs].index) == ["cola"]

@@ -136,11 +136,11 @@ def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(
 
 
 def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
-    shown = papers_table(paper.TABLES["patterns"])
+    shown = papers_table(paper.TABLES["pattern"])
     assert shown.shape == (8, 10)
     assert cells(shown, MAMBA)[0] == "0.401 ± 0.014"
     assert cells(shown, "MTTMTTMTTMTT")[1] == "**0.913 ± 0.008**", "the paper sets another in bold"
-    assert shown.attrs["notes"] == [f"{FLAG}{paper.TABLES['patterns'].flag}."]
+    assert shown.attrs["notes"] == [f"{FLAG}{paper.TABLES['pattern'].flag}."]
     assert cells(papers_table(paper.TABLES["latency"]), "MaBERT")[-1] == "**34.703**"
 
 
@@ -160,8 +160,8 @@ def test_a_study_without_any_result_still_has_its_section():
 
 @pytest.mark.slow
 def test_charts_name_every_arm():
-    patterns, budgets = read(like_the_paper("patterns")), read(BUDGETS, "budget")
-    for name in paper.TABLES["patterns"].mean.index:
+    patterns, budgets = read(like_the_paper("pattern")), read(BUDGETS, "budget")
+    for name in paper.TABLES["pattern"].mean.index:
         assert name in arm_chart(patterns)
         assert name in pretraining_chart(patterns)
     assert all(f"{name}, 100%" in arm_chart(budgets) for name in paper.MODELS.values())

@@ -25,7 +25,7 @@ from tests.lab.study.helpers import pairs, planned, scale, study, world
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [("pattern", "patterns"), ("components", "components"), ("pooling", "pooling"), ("baselines", "glue_100")],
+    [("pattern", "pattern"), ("components", "components"), ("pooling", "pooling"), ("baselines", "glue_100")],
 )
 def test_a_packaged_study_has_every_row_of_its_table(name, table):
     packaged = load_study(name)
