@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean, linear_regression
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from mabert.reading import read_json
@@ -340,29 +340,3 @@ def ratio(
         (fmean(span.low for span in spans) / own.high, high) if whole else None,
         min(timed, key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
     )
-
-
-def exponent(numbers: Mapping[int, float], start: int = 512) -> tuple[float, list[int]] | None:
-    """The exponent of a power law fitted by least squares over lengths, and those lengths; None for fewer than two.
-
-    Args:
-        numbers: By length.
-        start: Shortest length to fit, below which fixed costs hide the growth. Where fewer than two lengths are as
-            long, all are fitted.
-    """
-    lengths = sorted(length for length in numbers if length >= start)
-    lengths = lengths if len(lengths) > 1 else sorted(numbers)
-    if len(lengths) < 2:
-        return None
-    fit = linear_regression([math.log(length) for length in lengths], [math.log(numbers[each]) for each in lengths])
-    return fit.slope, lengths
-
-
-def of_one_run(rows: Mapping[int, Row]) -> dict[int, Row]:
-    """Those of a model's rows that are of one file, the one with most lengths, or the later of two such.
-
-    Between runs the machine was not the same, or the models ran otherwise, so nothing is fitted across them.
-    """
-    lengths = Counter(row["source"].key for row in rows.values() if row["value"] is not None)
-    chosen = max(lengths, key=lambda key: (lengths[key], key), default=None)
-    return {length: row for length, row in rows.items() if row["source"].key == chosen}

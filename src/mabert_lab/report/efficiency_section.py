@@ -1,8 +1,9 @@
-"""Memory and time over length beside the paper's: tables, ratios, growth."""
+"""Memory and time over length beside the paper's: tables and ratios."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
 
 import pandas as pd
 
@@ -17,9 +18,6 @@ from mabert_lab.report.efficiency import (
     Results,
     Row,
     Rows,
-    curve,
-    exponent,
-    of_one_run,
     ratio,
     span_of,
 )
@@ -48,18 +46,28 @@ def efficiency_parts(results: Results, folded: bool = True) -> list[Part]:
         folded: Whether each condition is one that a reader opens.
     """
     conditions = results.conditions()
-    rows = [(name_of(each), *(headline(results.table(each, measure)) for measure in MEASURES)) for each in conditions]
+    short = letters(results)
+    rows = [
+        (name_of(each, short), *(headline(results.table(each, measure)) for measure in MEASURES)) for each in conditions
+    ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
     title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
-    parts: list[Part] = [table(title, ("settings", *MEASURES.values()), rows, ["Above 1, MaBERT needs less."])]
+    notes = ["Above 1, MaBERT needs less.", *(f"{letter} is {machine}." for machine, letter in short.items())]
+    parts: list[Part] = [table(title, ("settings", *MEASURES.values()), rows, notes)]
     sections = [Section(name_of(each), list(_condition(results, each)), folded) for each in conditions]
     printed = [papers_table(paper.TABLES[name]) for name in ("parameters", *MEASURES)]
     return [*parts, *sections, Section("The paper's own numbers", [f"Measured on {paper.MACHINE}.", *printed], folded)]
 
 
-def name_of(condition: Condition) -> str:
-    """A condition in words."""
-    on = f" on {condition.machine}" if condition.machine else ""
+def letters(results: Results) -> dict[str, str]:
+    """A letter for each machine, where there are several."""
+    machines = dict.fromkeys(each.machine for each in results.conditions() if each.machine)
+    return dict(zip(machines, ascii_uppercase, strict=False))
+
+
+def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
+    """A condition in words, its machine by a letter where that is given."""
+    on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
     return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
 
 
@@ -125,24 +133,6 @@ def ratio_table(rows: Rows, measure: str) -> pd.DataFrame:
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
 
 
-def growth_table(tables: Mapping[str, Rows]) -> pd.DataFrame:
-    """Exponents of length, ours and the paper's."""
-    body = []
-    for model in [model for model in NAMES if any(model in rows for rows in tables.values())]:
-        cells = []
-        for measure, rows in tables.items():
-            printed = paper.TABLES[measure].mean
-            theirs = dict(printed.loc[model]) if model in printed.index else {}
-            cells += [_exponent(curve(of_one_run(rows.get(model, {})))), _exponent(theirs)]
-        body.append((NAMES[model], *cells))
-    head = [
-        "model",
-        *(cell for measure in tables for cell in (MEASURES[measure], f"{MEASURES[measure]}, in the paper")),
-    ]
-    notes = ["Fitted by least squares over the lengths of one run, 1 being linear; in brackets the lengths."]
-    return table("Growth with length, exponents", head, body, notes)
-
-
 def lengths_of(rows: Rows) -> list[int]:
     """Every length of a table, shortest first."""
     return sorted({length for cells in rows.values() for length in cells})
@@ -174,7 +164,6 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
     for measure, rows in tables.items():
         yield measured_table(results, rows, measure)
         yield ratio_table(rows, measure)
-    yield growth_table(tables)
     used = {row["source"].key for row in results.rows if row["condition"] == condition}
     yield [
         ", ".join(
@@ -253,8 +242,3 @@ def _lowest(ratios: Mapping[str, float]) -> str:
         return MISSING
     model = min(ratios, key=lambda each: ratios[each])
     return f"{ratios[model]:.2f} ({NAMES[model]})"
-
-
-def _exponent(numbers: Mapping[int, float]) -> str:
-    found = exponent(numbers)
-    return MISSING if found is None else f"{found[0]:.2f} ({len(found[1])}: {found[1][0]:,}-{found[1][-1]:,})"

@@ -159,20 +159,15 @@ def verdicts(
 
 
 @cache
-def of_paper(claim: Claim, budget: float | None = None) -> Verdict:
-    """What the paper's own tables say of a claim, at one budget or at all of them that it speaks of."""
+def of_paper(claim: Claim, text: str = "") -> Verdict:
+    """What the paper's own tables say of a claim, at the budget that its text names or where they say least for it."""
     if claim.kind == "drift":
         return Verdict(claim, claim.claim, "the paper", UNMEASURED, "curves without numbers")
     if claim.kind == "costs":
-        (found,) = _of_results(claim, papers_results())
-        return found
+        return next(_of_results(claim, papers_results()))
     judged = list(_of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True))
-    if budget is not None and "{budget}" in claim.claim:
-        judged = [each for each in judged if each.place.startswith(f"the paper, {percent(budget)} ")]
-    wanted = next(
-        (each for verdict in (FAILS, OPEN, UNMEASURED, HOLDS) for each in judged if each.verdict == verdict), None
-    )
-    return wanted or Verdict(claim, claim.claim, "the paper", UNMEASURED)
+    own = [each for each in judged if each.text == text] or judged
+    return min(own, key=lambda each: (FAILS, OPEN, UNMEASURED, HOLDS).index(each.verdict))
 
 
 def papers_study(question: str, scores: Any = None) -> Study:
@@ -211,13 +206,7 @@ def papers_results(spread: float = 0.0, rounds: int | None = None, change: Any =
                 value = change(measure, model, length, float(printed)) if change else float(printed)
                 ends = {"fastest_ms": value * (1 - spread), "slowest_ms": value * (1 + spread), "samples": rounds}
                 row = {"measure": measure, "condition": condition, "model": model, "length": length, "source": source}
-                about = {
-                    "status": "measured",
-                    "value": value,
-                    "at_least": None,
-                    "anchor_samples": None,
-                    "samples": None,
-                }
+                about = {"value": value, "at_least": None, "anchor_samples": None, "samples": None}
                 rows.append(row | about | (ends if measure != "memory" else {}))
     return Results(tuple(rows), {}, (source,))
 
@@ -265,10 +254,8 @@ def _of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> 
         for budget in [*(each for each in wanted if each not in study.budgets), *study.budgets]:
             if budget not in wanted:
                 continue
-            text, place = (
-                claim.claim.replace("{budget}", percent(budget)),
-                f"{title}{study.scale}, {percent(budget)} of the steps",
-            )
+            text = claim.claim.replace("{budget}", percent(budget))
+            place = f"{title}{study.scale}, {percent(budget)} of the steps"
             if budget not in study.budgets:
                 yield Verdict(claim, text, place, UNMEASURED, takes=f"the budget: {percent(budget)}")
             for variant in ["", *dict.fromkeys(filter(None, map(study.variant, study.arms)))]:
@@ -278,43 +265,43 @@ def _of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> 
                     yield _verdict(claim, text, f"{place}, {variant}" if variant else place, compared, together)
 
 
+class _Gap(NamedTuple):
+    """One difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
+
+    name: str
+    gaps: Seeds
+    columns: tuple[str, ...]
+    lacking: list[tuple[str, str]]
+    arms: Sequence[Arm | None]
+
+
 def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> list[Comparison]:
     """Every arm of `first` over every arm of `second`, on average or on each task."""
-    rule = claim.rule
+    rule, keys, gaps = claim.rule, _official(study), []
     tasks, widest = rule.get("tasks", ()), rule.get("widest")
     pairs = [(first, second) for first, second in product(rule["first"], rule["second"]) if first != second]
-    keys = {column.paper: column.key for column in study.columns if not column.sample}  # no sample is the task
     columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
-    built = []
     for pair in pairs:
-        ours, theirs = (study.scores(arms.get(key)) for key in pair)
+        both = [arms.get(key) for key in pair]
+        ours, theirs = map(study.scores, both)
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
         lacking = [("arms", study.label_of(key)) for key in pair if key not in arms]
         if not tasks:
-            gaps = _apart(averages(ours, columns), averages(theirs, columns)) if columns else {}
-            built.append((pair, name, gaps, columns, lacking))
+            apart = _apart(averages(ours, columns), averages(theirs, columns))
+            gaps.append(_Gap(name, apart, columns, lacking, both))
         for task in tasks:
-            used = [task, *([widest] if widest else [])]
+            used = [widest, task] if widest else [task]
             absent = [("tasks", paper.TASKS[each]["title"]) for each in used if each not in keys]
-            by_task = {
-                each: {} if each not in keys else _apart(ours.get(keys[each], {}), theirs.get(keys[each], {}))
-                for each in used
-            }
-            gaps, on = by_task[task], f"{name} on {paper.TASKS[task]['title']}"
-            if widest:
-                gaps = _apart(by_task[widest], gaps)
-                on = f"{name} on {paper.TASKS[widest]['title']} less that on {paper.TASKS[task]['title']}"
-            built.append((pair, on, gaps, tuple(keys[each] for each in used if each in keys), lacking + absent))
-    count, together = sum(bool(gaps) for _, _, gaps, _, _ in built), len(tasks) if rule.get("most") else 1
-    compared = [
-        _compared(
-            study, name, gaps, used, lacking, [arms.get(key) for key in pair], exact, count, together - together // 2
-        )
-        for pair, name, gaps, used, lacking in built
-    ]
+            by_task = [_apart(ours.get(keys.get(each, ""), {}), theirs.get(keys.get(each, ""), {})) for each in used]
+            on = " less that on ".join(paper.TASKS[each]["title"] for each in used)
+            apart = _apart(*by_task) if widest else by_task[0]
+            there = tuple(keys[each] for each in used if each in keys)
+            gaps.append(_Gap(f"{name} on {on}", apart, there, lacking + absent, both))
+    together = len(tasks) if rule.get("most") else 1
+    compared = _compared(study, gaps, exact, together - together // 2)
     if rule.get("form") != "trade":
         return compared
-    return [_traded(study, arms, pair, each) for (pair, *_), each in zip(built, compared, strict=True)]
+    return [_traded(study, arms, pair, each) for pair, each in zip(pairs, compared, strict=True)]
 
 
 def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compared: Comparison) -> Comparison:
@@ -336,95 +323,78 @@ def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compar
 
 def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """Each budget's average over that of the one before."""
-    (key,) = claim.rule["first"]
-    arms = {arm.budget: arm for arm in study.arms if arm.paper == key}
-    columns = _averaged(study, list(arms.values()))
-    steps = list(pairwise(sorted(paper.GLUE)))
+    arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
+    columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
     # Neighbours that were measured, where the paper has others between them, can speak against the claim only.
-    steps += [each for each in pairwise(sorted(arms)) if each not in steps]
-    built = []
-    for earlier, later in steps:
-        both = [averages(study.scores(arms.get(budget)), columns) for budget in (later, earlier)]
+    for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
+        both = [arms.get(budget) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
-        built.append((f"{percent(later)} over {percent(earlier)}", _apart(*both), lacking, (earlier, later)))
-    count = sum(bool(gaps) for _, gaps, _, _ in built)
-    return [
-        _compared(study, name, gaps, columns, lacking, [arms.get(each) for each in budgets], exact, count)
-        for name, gaps, lacking, budgets in built
-    ]
+        apart = _apart(*(averages(study.scores(arm), columns) for arm in both))
+        gaps.append(_Gap(f"{percent(later)} over {percent(earlier)}", apart, columns, lacking, both))
+    return _compared(study, gaps, exact)
 
 
 def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """How many times its deviation over the budgets the lead is, on one task less that on each other."""
     (key,), rivals, widest = claim.rule["first"], claim.rule["second"], claim.rule["widest"]
-    keys = {column.paper: column.key for column in study.columns if not column.sample}
-    arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
+    keys, arms = _official(study), {budget: study.by_paper(budget) for budget in paper.GLUE}
     lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
-    lacking += [
-        ("arms", study.label_of(row))
-        for row in (key, *rivals)
-        if any(row not in found for found in arms.values() if found)
-    ]
+    there = [found for found in arms.values() if found]
+    lacking += [("arms", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
 
     def steadiness(task: str) -> dict[int, float]:
         if lacking or task not in keys:
             return {}
-        scores = [
-            {row: study.scores(found[row]).get(keys[task], {}) for row in (key, *rivals)} for found in arms.values()
-        ]
+        scores = [{row: study.scores(found[row]).get(keys[task], {}) for row in (key, *rivals)} for found in there]
         seeds = set.intersection(*(set(each) for found in scores for each in found.values()))
         leads = {
-            seed: [found[key][seed] - fmean(found[row][seed] for row in rivals) for found in scores] for seed in seeds
+            seed: [each[key][seed] - fmean(each[row][seed] for row in rivals) for each in scores] for seed in seeds
         }
         return {seed: fmean(lead) / (stdev(lead) + 1e-6) for seed, lead in leads.items()}
 
-    own, compared = steadiness(widest), []
+    own, gaps, every = steadiness(widest), [], [arm for found in there for arm in found.values()]
     for task in claim.rule["tasks"]:
         absent = [("tasks", paper.TASKS[each]["title"]) for each in (widest, task) if each not in keys]
         name = f"on {paper.TASKS[widest]['title']} less that on {paper.TASKS[task]['title']}"
         used = tuple(keys[each] for each in (widest, task) if each in keys)
-        every = [arm for found in arms.values() for row in (key, *rivals) if (arm := found.get(row))]
-        compared.append((name, _apart(own, steadiness(task)), used, lacking + absent, every))
-    count = sum(bool(gaps) for _, gaps, *_ in compared)
-    return [_compared(study, *each[:-1], each[-1], exact, count) for each in compared]
+        gaps.append(_Gap(name, _apart(own, steadiness(task)), used, lacking + absent, every))
+    return _compared(study, gaps, exact)
 
 
-def _compared(
-    study: Study,
-    name: str,
-    gaps: Seeds,
-    columns: Sequence[str],
-    lacking: Sequence[tuple[str, str]],
-    arms: Sequence[Arm | None],
-    exact: bool,
-    comparisons: int,
-    together: int = 1,
-) -> Comparison:
+def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1) -> list[Comparison]:
     """What paired differences say.
 
     Two arms that have the same score in every pair speak against a claim: neither is above the other. Where all must
     speak for a claim, none needs a correction; where most of some must, as many may be left out as the level is divided
     by, less one (Benjamini and Heller 2008). One that speaks against it was looked for among all.
     """
-    found = difference(gaps, dict.fromkeys(gaps, 0.0), tuple(columns))
+    return [_compare(study, gap, exact, sum(bool(each.gaps) for each in gaps), together) for gap in gaps]
+
+
+def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:
+    found = difference(gap.gaps, dict.fromkeys(gap.gaps, 0.0), gap.columns)
     if found is None:
-        return Comparison(name, None, needs=tuple(lacking) or (("scores", study.named(columns)),))
+        return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
-    told = f"{found.mean:+.3f}{ends}"
+    more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
+    need = ("seeds", more)
     if exact:
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
-        return Comparison(name, sign, ("equal", "above", "below")[sign], told, found.mean)
-    if not _learnt(study, arms, columns):
-        need = ("longer pretraining, for no arm beats one answer for all on", study.named(columns))
-        return Comparison(name, 0, "no better than one answer for all", told, found.mean, (need,))
-    if found.equal:
-        enough = found.pairs >= LEAST_PAIRS
-        return Comparison(
-            name, -enough, "equal in every pair", told, found.mean, (("seeds", f"{LEAST_PAIRS} or more"),)
-        )
-    sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
-    more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
-    return Comparison(name, sign, ("not told apart", "above", "below")[sign], told, found.mean, (("seeds", more),))
+        outcome = ("equal", "above", "below")[sign]
+    elif not _learnt(study, gap.arms, gap.columns):
+        sign, outcome = 0, "no better than one answer for all"
+        need = ("longer pretraining, for no arm beats one answer for all on", study.named(gap.columns))
+    elif found.equal:
+        sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
+    else:
+        sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
+        outcome = ("not told apart", "above", "below")[sign]
+    return Comparison(gap.name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+
+
+def _official(study: Study) -> dict[str | None, str]:
+    """The study's tasks by the paper's; a sample of a task is not that task."""
+    return {column.paper: column.key for column in study.columns if not column.sample}
 
 
 def _apart(ours: Seeds, theirs: Seeds) -> dict[int, float]:

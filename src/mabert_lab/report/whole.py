@@ -25,7 +25,7 @@ from mabert_lab.report.document import (
 )
 from mabert_lab.report.drift import drift_tables
 from mabert_lab.report.efficiency import NAMES
-from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows
+from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows, letters
 from mabert_lab.report.figures import on_paper
 from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED, Verdict, of_paper, verdicts
 from mabert_lab.report.machine import code_of, machine_of
@@ -45,7 +45,7 @@ _SHOWN = 2
 def parts(found: Found) -> list[Part]:
     """The document: what is decided and what is not, the reader's own results, then all else."""
     judged = verdicts(found.studies, found.efficiency, found.drifts)
-    places = _letters(judged)
+    places = {} if found.efficiency is None else letters(found.efficiency)
     document: list[Part] = [
         "Do the paper's claims hold where they are measured again? Each is judged by a rule, or left open."
     ]
@@ -140,43 +140,37 @@ def _most_seeds(study: Study) -> int:
     return max((len(scores) for arm in study.arms for scores in study.scores(arm).values()), default=0)
 
 
-def _letters(judged: Sequence[Verdict]) -> dict[str, str]:
-    """Machines by letter."""
-    machines = dict.fromkeys(each.place.partition(" on ")[2] for each in judged if each.claim.kind == "costs")
-    return dict(zip(filter(None, machines), "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
-
-
-def _short(place: str, letters: Mapping[str, str]) -> str:
+def _short(place: str, places: Mapping[str, str]) -> str:
     head, _, machine = place.partition(" on ")
-    return f"{head} on {letters[machine]}" if machine in letters else place
+    return f"{head} on {places[machine]}" if machine in places else place
 
 
-def _claims(judged: Sequence[Verdict], letters: Mapping[str, str]) -> Iterator[Part]:
+def _claims(judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
     """What is decided with its numbers, and what cannot be told with what it would take."""
     counts = ", ".join(
         f"{verdict} {count}"
         for verdict in (HOLDS, FAILS, OPEN, UNMEASURED)
         if (count := sum(each.verdict == verdict for each in judged))
     )
-    legend = "; ".join(f"{letter} is {machine}" for machine, letter in letters.items())
-    yield f"Of {len(judged)} verdicts, one for each claim at each place: {counts}." + (
-        f" Machines: {legend}." if legend else ""
-    )
+    yield f"Of {len(judged)} verdicts, one for each claim at each place: {counts}."
     decided = [each for each in judged if each.verdict in (HOLDS, FAILS)]
     rows = []
     for text, verdict in dict.fromkeys((each.text, each.verdict) for each in decided):
         own = [each for each in decided if (each.text, each.verdict) == (text, verdict)]
-        told = [f"{each.numbers.split('; weakest ')[-1]} ({_short(each.place, letters)})" for each in own[:_SHOWN]]
+        told = [f"{each.numbers.split('; weakest ')[-1]} ({_short(each.place, places)})" for each in own[:_SHOWN]]
         told += [f"and {len(own) - _SHOWN} more"] if len(own) > _SHOWN else []
-        rows.append((text, f"**{verdict}**", "; ".join(told), own[0].claim.source))
+        claim = own[0].claim
+        doubt = f". {claim.note}" if of_paper(claim).verdict == FAILS else ""
+        rows.append((text, f"**{verdict}**", "; ".join(told), claim.source + doubt))
     notes = ["Of several comparisons that a claim needs, the weakest is shown; of several places, the first."]
+    notes += ["Letters are machines, named under Memory and time over length."] if places else []
     yield Section("What is decided", [table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes)])
     left = [each for each in judged if each.verdict == OPEN]
     rows = []
     for text in dict.fromkeys(each.text for each in left):
         own = [each for each in left if each.text == text]
         takes = dict.fromkeys(need for each in own for need in each.takes.split("; "))
-        rows.append((text, "; ".join(_short(each.place, letters) for each in own), "; ".join(takes)))
+        rows.append((text, "; ".join(_short(each.place, places) for each in own), "; ".join(takes)))
     if rows:
         yield Section(
             "What cannot be told, and what it would take", [table("", ("claim", "where", "it would take"), rows)]
@@ -199,7 +193,7 @@ def _padding(number: int, file: str, result: Mapping[str, Any]) -> Section:
     )
 
 
-def _rest(found: Found, judged: Sequence[Verdict], letters: Mapping[str, str]) -> Iterator[Part]:
+def _rest(found: Found, judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
     """What was not measured, every verdict, and the paper's tables that nothing is set beside."""
     head = (
         "claim",
@@ -212,7 +206,7 @@ def _rest(found: Found, judged: Sequence[Verdict], letters: Mapping[str, str]) -
     )
     rows = []
     for each in judged:
-        theirs, claim = of_paper(each.claim), each.claim
+        theirs, claim = of_paper(each.claim, each.text), each.claim
         told = "; ".join(filter(None, (theirs.verdict, theirs.numbers, claim.note)))
         if claim.kind == "drift":
             told = "; ".join(filter(None, (theirs.numbers, claim.note)))
@@ -220,7 +214,7 @@ def _rest(found: Found, judged: Sequence[Verdict], letters: Mapping[str, str]) -
             (
                 each.text,
                 each.verdict,
-                _short(each.place, letters),
+                _short(each.place, places),
                 each.numbers,
                 each.takes,
                 told,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.report.document import to_markdown
-from mabert_lab.report.efficiency import NAMES, curve, exponent, load_results, ratio
+from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
 from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
@@ -210,13 +210,6 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
     assert ratio(table, 512, ["bert"]).rounds == (3, 4)
     assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 3)
-
-
-@given(st.floats(1e-3, 1e6), st.floats(-1, 4), st.sets(st.integers(512, 65536), min_size=2, max_size=8))
-def test_a_power_law_gives_its_exponent_and_short_lengths_do_not_count(scale, power, lengths):
-    numbers = {length: scale * length**power for length in lengths}
-    assert exponent(numbers | {128: 1e9}) == (pytest.approx(power, abs=1e-6), sorted(lengths))
-    assert exponent({512: 1.0}) is None
 
 
 def cells(frame, name):
