@@ -502,7 +502,7 @@ def _parted(
         return (1 if is_above else -1), ()
     few, many = needed
     each = f"{few} of each model" if few == many else f"{few} of one model and {many} of the other"
-    return 0, (("too few calls, needed are", each),)
+    return 0, (("too few rounds, needed are", each),)
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:

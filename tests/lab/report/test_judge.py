@@ -164,7 +164,7 @@ def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict
 
 def test_too_few_calls_are_said_with_how_many_are_needed():
     (found,) = [each for each in judge.verdicts([], rivals(4, 0.5), []) if each.claim is LOWEST]
-    assert found.takes == "too few calls, needed are: 4 of one model and 5 of the other"
+    assert found.takes == "too few rounds, needed are: 4 of one model and 5 of the other"
     assert "Longformer 0.50 [0.41, 0.61] times MaBERT, 4 calls or more" in found.numbers
     assert (least_calls(), least_calls(5)) == ((4, 4), (4, 5))
 
