@@ -186,7 +186,7 @@ OPTIONS = {
     "bench models": ("--limit", "--budget", "--lengths"),
     "bench throughput": ("--times",),
     "study drift": ("--limit",),
-    "study pattern": ("--seeds", "--processes", "--jobs"),
+    "study pattern": ("--seeds", "--jobs"),
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion import agreement
-from mabert.conversion.agreement import compare, constants, correlation, nearest, same_answers, shuffled
+from mabert.conversion.agreement import compare, constants, correlation, lines, nearest, same_answers, shuffled
 from mabert.conversion.choose import Survey, warnings_of
 from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
@@ -200,3 +200,12 @@ def test_a_layer_that_matters_much_and_goes_is_named_with_its_figure():
     assert line.startswith("layer 3 becomes Mamba, and its attention matters: without it 50% of")
     assert "where 4% is usual here" in line
     assert warnings_of("MMTMTM", lost) == []
+
+
+def test_a_terminal_gets_a_line_a_band():
+    told = {"cosine": 0.9, "neighbours": 0.7}, {"cosine": 0.5, "neighbours": 0.3}
+    bands = {"3-32": dict(zip(("student", "floor"), told, strict=True))}
+    assert list(lines({"bands": bands})) == [
+        "texts of 3-32 tokens: cosine to the teacher 0.900 (floor 0.500), nearest neighbour found 70% (floor 30%)"
+    ]
+    assert list(lines({"bands": {}})) == []

@@ -74,8 +74,8 @@ def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float | None:
 
 def _correlation(predictions: np.ndarray, labels: np.ndarray) -> float | None:
     """The mean of Pearson's and Spearman's, GLUE's single number for STS-B."""
-    both = _pearson(predictions, labels), _spearman(predictions, labels)
-    return None if None in both else sum(both) / 2
+    linear, by_rank = _pearson(predictions, labels), _spearman(predictions, labels)
+    return None if linear is None or by_rank is None else (linear + by_rank) / 2
 
 
 def _correlated(measure: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import compress, pairwise
 
 import numpy as np
-from scipy.special import psi  # type: ignore[import-untyped]
+from scipy.special import psi
 
 WORD_START = "▁"
 _LONGEST = 16

@@ -26,7 +26,7 @@ from mabert.data.collate import Collator
 from mabert.data.progress import Lines
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]
@@ -147,7 +147,7 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise BatchTooLargeError(texts, tokens) from error
 

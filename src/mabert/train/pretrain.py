@@ -104,7 +104,7 @@ def pretrain(
     *,
     resume: bool = False,
     resume_from: str | None = None,
-    vouched: bool = False,
+    trusted: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     progress: bool = True,
     callbacks: list[TrainerCallback] | None = None,
@@ -117,7 +117,7 @@ def pretrain(
         resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
         resume_from: Name of the checkpoint to go on from, in place of the newest, where that is damaged; damaged ones
             that are newer are removed.
-        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
+        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
             and tokenizer may lie elsewhere then, holding the same.
         tokenizer: In place of `recipe.tokenizer`.
         progress: Whether to show progress bars.
@@ -141,7 +141,7 @@ def pretrain(
             recipe.training.warmup_steps,
             recipe.training.steps,
         )
-    folder = RunFolder(output, FREE, vouched)
+    folder = RunFolder(output, FREE, trusted)
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:
@@ -477,7 +477,7 @@ class PretrainTrainer(MaBertTrainer):
                 "a lower learning rate or a longer warm-up helps"
             )
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.clock is not None:
             self.clock = (self.clock[0] + time.perf_counter() - started, self.clock[1])
         return metrics

@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from mabert.conversion.packages import found
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from torch import Tensor
 
@@ -13,10 +12,11 @@ from mabert.baselines.positions import repeat
 from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
-from mabert.folders import config_fields, place_of
+from mabert.folders import config_fields
 from mabert.infer.load import Loaded, device_named, load_for_use
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
+from mabert.places import place_of
 from mabert.precision import resolve_precision
 
 READS = 4096
@@ -118,7 +118,7 @@ def rankers_of(name: str) -> dict[str, Ranker]:
         FileNotFoundError: If there is no such model.
         ValueError: If it is of another kind.
     """
-    place = place_of(found(name))
+    place = place_of(name)
     if config_fields(place).get("model_type") == MaBertConfig.model_type:
         loaded = load_for_use("encoder", place, precision="auto").prepacked()
         own = loaded.model.config.pooling

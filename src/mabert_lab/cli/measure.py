@@ -196,7 +196,7 @@ def plan_of(options: argparse.Namespace) -> Any:
     return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
 
 
-def protocol_of(options: argparse.Namespace) -> dict[str, float]:
+def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
     """What is asked of the times of calls."""
     return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
 

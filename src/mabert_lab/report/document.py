@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader
@@ -37,7 +38,7 @@ class Section:
     folded: bool = False
 
 
-Part = str | list[str] | pd.DataFrame | Figure | Section
+Part: TypeAlias = "str | list[str] | pd.DataFrame | Figure | Section"
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> pd.DataFrame:
@@ -113,12 +114,16 @@ def inline(text: str) -> Markup:
 
 
 def _markdown_table(frame: pd.DataFrame) -> str:
-    rule = "".join("---:|" if is_number(frame, column) else "---|" for column in range(frame.shape[1]))
+    rule = "".join("---:|" if numeric else "---|" for numeric in _numeric(frame))
     lines = [
         [plain(cell).replace("|", "\\|") for cell in row] for row in (frame.columns, *frame.itertuples(index=False))
     ]
     head, *rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([head, "|" + rule, *rows])
+
+
+def _numeric(frame: pd.DataFrame) -> list[bool]:
+    return [is_number(frame, column) for column in range(frame.shape[1])]
 
 
 def _anchor(title: str) -> str:
@@ -136,7 +141,7 @@ _TEMPLATES.filters |= {
     "plain": plain,
     "anchor": _anchor,
     "grid": _markdown_table,
-    "numeric": lambda frame: [is_number(frame, column) for column in range(frame.shape[1])],
+    "numeric": _numeric,
 }
 _TEMPLATES.tests |= {
     "items": lambda part: isinstance(part, list),

@@ -123,7 +123,7 @@ def _read(path: Path) -> tuple[str | None, Any]:
             if absent:
                 raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not as {KINDS[kind]} writes it ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path}: not as {KINDS[str(kind)]} writes it ({type(error).__name__}: {error})") from None
     return kind, (path.name, content)
 
 

@@ -53,14 +53,15 @@ def section(study: Study) -> Section:
 def side_by_side(study: Study) -> pd.DataFrame | None:
     """Averages over the tasks that both sides have, with their ranks; None where the paper has none of the arms."""
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    papers, rows, flags, ranked = study.papers(columns), [], {}, False
+    papers, rows, ranked = study.papers(columns), [], False
+    flags: dict[str, None] = {}
     for budget in study.budgets:
         printed, known = study.table(budget), study.by_paper(budget)
         if printed is None or not papers:
             continue
         ours = {key: summary(averages(study.scores(arm), columns).values()) for key, arm in known.items()}
         theirs = {key: printed.average(key, papers) for key in known if key in printed.mean.index}
-        both = {key: (ours[key][0], number) for key, number in theirs.items() if ours[key] is not None}
+        both = {key: (own[0], number) for key, number in theirs.items() if (own := ours[key]) is not None}
         flags |= {printed.flag: None} if printed.flag else {}
         ranked |= len(both) > 1
         for key, number in theirs.items():
@@ -100,8 +101,8 @@ def score_table(study: Study) -> pd.DataFrame:
         blocks.append(with_best(table("", head, rows), range(first, len(head))))
     floors = [column.constant for column in study.columns]
     if any(floor is not None for floor in floors):
-        averaged = [column.constant for column in study.scored]
-        mean = None if None in averaged or not averaged else fmean(averaged)
+        averaged = [column.constant for column in study.scored if column.constant is not None]
+        mean = fmean(averaged) if averaged and len(averaged) == len(columns) else None
         budget_cell = [""] * (len(study.budgets) > 1)
         cells = [_number(each, "{:.3f}") for each in (*floors, mean)]
         blocks.append(table("", head, [("the best single class for all", *budget_cell, *cells)]))

@@ -166,15 +166,14 @@ def _claims(judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Pa
     notes += ["Letters are machines, named under Memory and time over length."] if places else []
     yield Section("What is decided", [table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes)])
     left = [each for each in judged if each.verdict == OPEN]
-    rows = []
+    open_rows = []
     for text in dict.fromkeys(each.text for each in left):
         own = [each for each in left if each.text == text]
         takes = dict.fromkeys(need for each in own for need in each.takes.split("; "))
-        rows.append((text, "; ".join(_short(each.place, places) for each in own), "; ".join(takes)))
-    if rows:
-        yield Section(
-            "What cannot be told, and what it would take", [table("", ("claim", "where", "it would take"), rows)]
-        )
+        open_rows.append((text, "; ".join(_short(each.place, places) for each in own), "; ".join(takes)))
+    if open_rows:
+        shown = table("", ("claim", "where", "it would take"), open_rows)
+        yield Section("What cannot be told, and what it would take", [shown])
 
 
 def _padding(number: int, file: str, result: Mapping[str, Any]) -> Section:
@@ -235,8 +234,8 @@ def _rest(found: Found, judged: Sequence[Verdict], places: Mapping[str, str]) ->
         "What was not measured", [table("", (head[0], *head[2:5]), [(row[0], *row[2:5]) for row in missing])], True
     )
     yield Section("Every claim at every place", [table("", head, rows)], True)
-    for each in absent:
-        yield Section(f"The paper's {each.label}: {each.title}", [papers_table(each)], True)
+    for printed in absent:
+        yield Section(f"The paper's {printed.label}: {printed.title}", [papers_table(printed)], True)
 
 
 def _origins(found: Found) -> list[str]:

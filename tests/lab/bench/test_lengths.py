@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
-from mabert import MaBertConfig, MaBertModel, cli
+from mabert import MaBertConfig, MaBertModel
+from mabert_lab import cli
 from mabert_lab.bench import lengths
 from mabert_lab.bench.parts import PARTS, REST
 
