@@ -8,12 +8,10 @@ from typing import Any
 
 from mabert.reading import shown
 from mabert_lab.report import paper
-from mabert_lab.report.study.statistics import Seeds
+from mabert_lab.report.statistics import Seeds
 
 VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
-MODELS = {**paper.NAMES, "modernbert": "ModernBERT"}
-
 STARTED = "\N{DAGGER}"
 """Marks a task that started from the model fine-tuned on another."""
 
@@ -26,10 +24,6 @@ QUESTIONS = {
 }
 """What studies ask that the paper asks too, by the labels of its tables and figure, in the order of the page."""
 
-_STUDY = ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows")
-_COLUMN = ("key", "title", "metric")
-_ROW = ("arm", "budget", "pretraining", "scores")
-
 
 @dataclass(frozen=True)
 class Column:
@@ -41,10 +35,10 @@ class Column:
         metric: Key of the metric that it is scored by.
         paper: The paper's column of this task; None where it has none.
         sample: What rows it has, where they are not the official ones; None where they are.
-        train: Training rows; None where not told.
-        validation: Rows it is scored on; None where not told.
-        epochs: Passes over the training rows; None where not told.
-        constant: The best score that one class for all could have; None where there is none, or not told.
+        train: Training rows; None where not told, as the three that follow.
+        validation: Rows it is scored on.
+        epochs: Passes over the training rows.
+        constant: The best score that one class for all could have.
         start: The task whose fine-tuned model it started from; None where it was the pretrained one.
         source: Where the data came from.
     """
@@ -67,51 +61,31 @@ class Column:
         return f"{self.title}, {self.sample}" if self.sample and self.sample not in self.title else self.title
 
     @property
-    def marked(self) -> str:
-        """The name, marked where it did not start from the pretrained model."""
-        return f"{self.name}{STARTED if self.start else ''}"
-
-    @property
     def heading(self) -> str:
-        """The same with its metric."""
-        return f"{self.marked} ({METRICS.get(self.metric, self.metric)})"
+        """The name with its metric, marked where it did not start from the pretrained model."""
+        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run that broke off.
-
-    Attributes:
-        column: Its task.
-        seed: Its seed; None where the file does not tell.
-        reason: Why, in one line.
-    """
-
-    column: str
-    seed: int | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Row:
+class Arm:
     """One pretrained model of a study and its scores.
 
     Attributes:
-        arm: What it differs in.
+        name: What it differs in.
         paper: Key of its row in the paper's table; None where it has none.
         budget: Share of the pretraining steps.
-        pretraining: As the file has it: ``status``, ``reason``, ``steps``, ``tokens``, ``held_out_loss`` in nats,
-            ``parameters``, ``seconds``, ``history`` and so on; any of them may be missing.
+        pretraining: As the file has it: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and
+            so on; any of them may be missing.
         scores: By task, metric and seed.
-        failed: Fine-tuning runs that broke off.
+        failed: Fine-tuning runs that broke off, each with ``column``, ``seed`` and ``reason``.
     """
 
-    arm: str
+    name: str
     paper: str | None
     budget: float
     pretraining: Mapping[str, Any]
     scores: Mapping[str, Mapping[str, Seeds]]
-    failed: tuple[Failure, ...]
+    failed: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,16 +95,14 @@ class Study:
     Attributes:
         name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or that of a file of one's own.
         title: What it is called.
-        label: Of the paper's table, by which rows and claims are set beside it; None where it has none.
+        label: Of the paper's table, by which arms and claims are set beside it; None where it has none.
         note: What a reader must know to read the numbers; may be empty.
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
-        settings: ``pretraining``, ``finetuning``, ``arms``, ``tasks`` with the fine-tuning of each, ``seeds`` and
-            ``from_mnli``; any of them may be missing.
+        settings: ``pretraining``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of them may be missing.
         columns: Its tasks.
-        rows: Its models.
-        file: Name of the file that it stood in.
+        arms: Its models, by budget.
         finished: When its last cell was finished; empty before the first one was.
     """
 
@@ -143,8 +115,7 @@ class Study:
     environments: tuple[Mapping[str, Any], ...]
     settings: Mapping[str, Any]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    file: str
+    arms: tuple[Arm, ...]
     finished: str = ""
 
     @property
@@ -153,46 +124,53 @@ class Study:
         return QUESTIONS.get(self.label or "")
 
     @property
-    def slug(self) -> str:
-        """What the names of its files begin with."""
-        return f"{self.name}-{self.scale}"
+    def budgets(self) -> list[float]:
+        """Those of its arms, smallest first."""
+        return sorted({arm.budget for arm in self.arms})
 
     @property
-    def budgets(self) -> list[float]:
-        """Those of its rows, smallest first."""
-        return sorted({row.budget for row in self.rows})
+    def scored(self) -> list[Column]:
+        """The tasks that any arm has a score of."""
+        return [column for column in self.columns if any(column.key in self.scores(arm) for arm in self.arms)]
 
-    def scores(self, row: Row) -> dict[str, Seeds]:
-        """A row's scores by task, each by its own metric; without the tasks that have none."""
-        found = {column.key: row.scores.get(column.key, {}).get(column.metric, {}) for column in self.columns}
+    def scores(self, arm: Arm | None) -> dict[str, Seeds]:
+        """An arm's scores by task, each by its own metric; without the tasks that have none."""
+        every = {} if arm is None else arm.scores
+        found = {column.key: every.get(column.key, {}).get(column.metric, {}) for column in self.columns}
         return {column: seeds for column, seeds in found.items() if seeds}
 
-    def row(self, arm: str, budget: float) -> Row | None:
-        """A row by its arm and budget."""
-        return next((row for row in self.rows if row.arm == arm and row.budget == budget), None)
+    def arm(self, name: str, budget: float) -> Arm | None:
+        """An arm by its name and budget."""
+        return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
 
-    def reference_of(self, row: Row) -> Row | None:
-        """What a row is compared with: the reference arm of its budget and variant."""
-        variant = self.variant(row)
-        return self.row(f"{self.reference}, {variant}" if variant else self.reference, row.budget)
+    def reference_of(self, arm: Arm) -> Arm | None:
+        """What an arm is compared with: the reference of its budget and variant."""
+        variant = self.variant(arm)
+        return self.arm(f"{self.reference}, {variant}" if variant else self.reference, arm.budget)
 
-    def variant(self, row: Row) -> str:
-        """What sets a row apart from one that the paper has: of ``none, both directions`` the second part.
+    def variant(self, arm: Arm) -> str:
+        """What sets an arm apart from one that the paper has: of ``none, both directions`` the second part.
 
-        Empty for a row of the paper's own, and where the reference has no such variant at this budget, or the row is
+        Empty for a row of the paper's own, and where the reference has no such variant at this budget, or the arm is
         that itself: these are compared with the plain reference.
         """
-        variant = row.arm.partition(", ")[2]
-        reference = self.row(f"{self.reference}, {variant}", row.budget)
-        return variant if row.paper is None and reference is not None and reference is not row else ""
+        variant = arm.name.partition(", ")[2]
+        reference = self.arm(f"{self.reference}, {variant}", arm.budget)
+        return variant if arm.paper is None and reference is not None and reference is not arm else ""
 
-    def rows_by_paper(self, budget: float, variant: str = "") -> dict[str, Row]:
-        """Rows of one budget by their keys in the paper's table, or the same of a variant."""
-        own = {row.arm: row.paper for row in self.rows if row.paper is not None}
+    def by_paper(self, budget: float, variant: str = "") -> dict[str, Arm]:
+        """Arms of one budget by their keys in the paper's table, or the same of a variant."""
         if not variant:
-            return {row.paper: row for row in self.rows if row.paper is not None and row.budget == budget}
-        found = {paper_key: self.row(f"{arm}, {variant}", budget) for arm, paper_key in own.items()}
-        return {paper_key: row for paper_key, row in found.items() if row is not None}
+            return {arm.paper: arm for arm in self.arms if arm.paper is not None and arm.budget == budget}
+        names = {arm.paper: arm.name for arm in self.arms if arm.paper is not None}
+        found = {key: self.arm(f"{name}, {variant}", budget) for key, name in names.items()}
+        return {key: arm for key, arm in found.items() if arm is not None}
+
+    def table(self, budget: float) -> paper.Table | None:
+        """The paper's table that a budget's arms are set beside; None where it has none."""
+        if self.question in ("budget", "baselines"):
+            return paper.GLUE.get(budget)
+        return paper.TABLES.get(self.question or "")
 
     def named(self, columns: Iterable[str]) -> str:
         """Names of tasks as a sentence has them, in the order of the study."""
@@ -203,13 +181,16 @@ class Study:
     def papers(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The paper's columns of tasks, of those that it has."""
         wanted = set(columns)
-        own = [column.paper for column in self.columns if column.key in wanted]
-        return tuple(name for name in own if name is not None and name in paper.TASKS)
+        return tuple(each.paper for each in self.columns if each.key in wanted and each.paper in paper.TASKS)
 
-    def label_of(self, arm: str) -> str:
+    def label_of(self, name: str) -> str:
         """How an arm is shown."""
-        known = {"components": paper.INTEGRATIONS, "pooling": paper.POOLINGS}.get(self.question or "", MODELS)
-        return known.get(arm, arm)
+        return {**paper.NAMES, "modernbert": "ModernBERT"}.get(name, name)
+
+
+def percent(share: float) -> str:
+    """A budget as it is written, such as `10%` or `12.5%`."""
+    return f"{100 * share:g}%"
 
 
 def read_study(content: Mapping[str, Any], file: str) -> Study:
@@ -217,21 +198,21 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
 
     Args:
         content: Of the file.
-        file: Its name, for errors and for the page.
+        file: Its name, for errors.
 
     Raises:
         ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
     """
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
-    _need(content, _STUDY, file)
+    _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
     for name in ("study", "scale"):  # which name the files of a report
         if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
             raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
     columns = tuple(_column(raw, file) for raw in content["columns"])
-    known = {column.key for column in columns}
     here = [content["environment"]]
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
+    arms = [_arm(raw, {column.key for column in columns}, file) for raw in content["rows"]]
     return Study(
         name=content["study"],
         title=content["title"],
@@ -242,40 +223,28 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
         environments=tuple(ran or here),
         settings=content["settings"],
         columns=columns,
-        rows=tuple(_row(raw, known, file) for raw in content["rows"]),
-        file=file,
+        arms=tuple(sorted(arms, key=lambda arm: arm.budget)),
         finished=max((str(about.get("date", "")) for about in ran), default=""),
     )
 
 
 def _column(raw: Mapping[str, Any], file: str) -> Column:
-    _need(raw, _COLUMN, f"{file}: a column")
-    known = {name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None}
-    return Column(**known)
+    _need(raw, ("key", "title", "metric"), f"{file}: a column")
+    return Column(**{name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None})
 
 
-def _row(raw: Mapping[str, Any], columns: set[str], file: str) -> Row:
-    _need(raw, _ROW, f"{file}: a row")
+def _arm(raw: Mapping[str, Any], columns: set[str], file: str) -> Arm:
+    _need(raw, ("arm", "budget", "pretraining", "scores"), f"{file}: a row")
     place = f"{file}: {raw['arm']}"
     unknown = sorted(raw["scores"].keys() - columns)
     if unknown:
         raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(columns))}")
-    return Row(
-        arm=raw["arm"],
-        paper=raw.get("paper"),
-        budget=float(raw["budget"]),
-        pretraining=raw["pretraining"] or {},
-        scores={
-            column: {name: _seeds(seeds, f"{place}, {column}, {name}") for name, seeds in metrics.items()}
-            for column, metrics in raw["scores"].items()
-        },
-        failed=tuple(map(_failure, raw.get("failed") or ())),
-    )
-
-
-def _failure(raw: Mapping[str, Any]) -> Failure:
-    reason = " ".join((raw.get("reason") or "no reason told").split())
-    return Failure(raw.get("column", "?"), raw.get("seed"), reason)
+    scores = {
+        column: {name: _seeds(seeds, f"{place}, {column}, {name}") for name, seeds in metrics.items()}
+        for column, metrics in raw["scores"].items()
+    }
+    failed = tuple(dict(each) for each in raw.get("failed") or ())
+    return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, failed)
 
 
 def _seeds(raw: Mapping[str, Any], place: str) -> dict[int, float]:
