@@ -43,6 +43,7 @@ demo: $(VENV)/.installed-lab $(VENV)/.tried-minilm
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
+	$(BIN)/codespell src tests docs recipes benchmarks/*.md *.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

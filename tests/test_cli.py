@@ -173,10 +173,10 @@ def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path): 
     assert done.stderr.splitlines()[-1] == "mabert: standard output: No space left on device"
 
 
-def commands_of_the_readme():
+def commands_of_the_page():
     """Those of its section on them, each as the words behind `mabert`, with a folder where an ellipsis stands for the
     rest."""
-    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs/commands.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## On the command line\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     for line in itertools.chain.from_iterable(block.splitlines() for block in blocks):
@@ -184,9 +184,9 @@ def commands_of_the_readme():
         yield words_[words_.index("mabert") + 1 :]
 
 
-def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
+def test_the_commands_of_the_page_can_be_typed_one_after_the_other():
     made, inputs = {}, 0
-    for words_ in commands_of_the_readme():
+    for words_ in commands_of_the_page():
         options = cli.parse(words_, COMMANDS)
         if str(model := getattr(options, "model", None)).startswith("runs/"):
             run_, _, seed = model.partition("/seed-")
@@ -202,6 +202,14 @@ def test_the_commands_of_the_readme_can_be_typed_one_after_the_other():
             assert output not in made, f"{' '.join(words_)}: {output} is there already"
             made[output] = getattr(options, "seeds", [])
     assert inputs > 5
+
+
+def test_the_commands_of_the_readme_can_be_typed():
+    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^mabert (.*)$", page, re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        assert callable(cli.parse(shlex.split(line, comments=True), COMMANDS).run)
 
 
 def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811

@@ -33,6 +33,31 @@ def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
     assert rows == {how: cure for how, cure in drifting.items() if cure != "none"}
 
 
+def anchor(heading):
+    """What a link to a heading ends in, by GitHub's rule."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+PAGES = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "benchmarks").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_somewhere(page):
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, place = target.partition("#")
+        file = page.parent / name if name else page
+        if ":" in name:
+            continue
+        there = file.exists() and (
+            not place
+            or file.suffix != ".md"
+            or place in map(anchor, re.findall(r"^#+ (.*)", file.read_text(encoding="utf-8"), re.M))
+        )
+        lost += [] if there else [target]
+    assert lost == []
+
+
 @pytest.mark.slow
 def test_a_page_can_be_made_of_all_results(tmp_path):
     page, text, *_ = write_report(find([RESULTS]), tmp_path / "report.html")

@@ -19,8 +19,8 @@ _WORDS = (
 )
 
 
-def is_want_of_memory(error: BaseException) -> bool:
-    """Whether something failed for want of memory; drivers and libraries of kernels have words of their own for it."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether something failed because memory ran out; drivers and kernel libraries have words of their own for it."""
     named = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return named or any(word in str(error).lower() for word in _WORDS)
 
@@ -41,7 +41,7 @@ def naming_memory(where: Callable[[], str]) -> Iterator[None]:
     except OutOfMemoryError:
         raise
     except (MemoryError, RuntimeError) as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError(f"out of memory {where()}") from error
 

@@ -2,7 +2,7 @@
 
 OpenMP reads its settings when torch loads it. By default its threads spin while they wait for each other, so that on a
 machine whose cores are busy with anything else every parallel region waits for a time slice; what that costs, and that
-sleeping threads cost nothing, stands in `docs/decisions.md`. How much torch's profiler says is read then as well.
+sleeping threads cost nothing, stands in `benchmarks/LOG.md`. How much torch's profiler says is read then as well.
 """
 
 import os

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion.pieces import SHORTEST, cut
+from mabert.conversion.run import some
 from mabert.data.cache import Documents
 
 CLS, SEP, STOP = 1, 2, 3
@@ -116,3 +117,12 @@ def test_a_vocabulary_without_ends_of_sentences_will_do():
 
     pieces = cut([source([500])], Bytes(), length=64, tokens=None, seed=0)
     assert sum(pieces.lengths) == 500 + 2 * len(pieces)
+
+
+def test_some_pieces_are_the_first_short_ones_that_have_the_tokens():
+    pieces = pieces_of([source([3000])], length=300)
+    found = [len(each) for each in some(pieces, 200, 40)]
+    assert found == [length for length in pieces.lengths if length <= 40][: len(found)]
+    assert sum(found[:-1]) < 200 <= sum(found)
+    assert [len(each) for each in some(pieces, 10**9, 40)] == [length for length in pieces.lengths if length <= 40]
+    assert [len(each) for each in some(pieces, 1, 2)] == pieces.lengths[:1], "none is so short"

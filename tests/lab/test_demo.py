@@ -213,18 +213,20 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
 @pytest.mark.slow
 def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
     (tmp_path / "demo-out").symlink_to(walk[0])
-    project = Path(__file__).parents[1]
+    project = Path(__file__).parents[2]
     (tmp_path / "docs").symlink_to(project / "docs")
-    readme = (project / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    first = 0 if is_installed() else 1  # the first needs a teacher's weights
-    program = "\n".join(blocks[first:])
-    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    label, shape, guesses = ran.stdout.splitlines()[-3:]
-    assert set(ast.literal_eval(label)["probability"]) == {"scrambled", "real"}
-    assert ast.literal_eval(shape) == (2, 32), "two texts, by the small tour's width"
-    assert [len(masks) for masks in ast.literal_eval(guesses)] == [1], "one mask in the one text"
+    for page in ("README.md", "docs/python.md"):
+        text = (project / page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if page == "README.md" and not is_installed():
+            del blocks[0]  # which needs a teacher's weights
+        command = [sys.executable, "-c", "\n".join(blocks)]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        label, shape, guesses = ran.stdout.splitlines()[-3:]
+        assert set(ast.literal_eval(label)["probability"]) == {"scrambled", "real"}
+        assert ast.literal_eval(shape) == (2, 32), "two texts, by the small tour's width"
+        assert [len(masks) for masks in ast.literal_eval(guesses)] == [1], "one mask in the one text"
 
 
 class Outline(HTMLParser):

@@ -1,4 +1,4 @@
-"""`mabert pretrain` and `mabert finetune`: want of memory is told in one line, and SIGTERM is heard as Ctrl-C is."""
+"""`mabert pretrain` and `mabert finetune`: running out of memory is one line, and SIGTERM is heard as Ctrl-C is."""
 
 import csv
 import os

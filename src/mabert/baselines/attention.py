@@ -68,8 +68,8 @@ def attention(
     reach = None if sliding_window is None or query.shape[2] <= sliding_window else sliding_window - 1
     if _kernel_serves(query, key, reach is not None, options):
         heads, size = query.shape[1], query.shape[3]
-        rows = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
-        mixed = softmax_attention(*rows, heads, scale=options.get("scaling"), mask=attention_mask, window=reach)
+        q, k, v = (x.transpose(1, 2).flatten(2) for x in (query, key, value))
+        mixed = softmax_attention(q, k, v, heads, scale=options.get("scaling"), mask=attention_mask, window=reach)
         return mixed.unflatten(2, (heads, size)), None
     if reach is not None:
         return _windowed(module, query, key, value, attention_mask, reach, **options)

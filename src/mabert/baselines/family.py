@@ -32,7 +32,7 @@ COMMON = (
 DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
 """Those of them that give dropout, and the field of `Shape` that each of them is."""
 
-NO_DROPOUT = dict.fromkeys(DROPOUTS.values(), 0.0)
+NO_DROPOUT: dict[str, Any] = dict.fromkeys(DROPOUTS.values(), 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Shape:
         config = make_config(**fields)
         return cls(
             config.hidden_size,
-            config.num_hidden_layers,
+            len(config.layer_pattern),
             config.num_attention_heads,
             config.intermediate_size,
             config.max_position_embeddings,
@@ -218,10 +218,6 @@ class Family:
         if model.config._attn_implementation == "sdpa" and self.fast_attention != "sdpa":
             model.set_attn_implementation(self.fast_attention)
         return model
-
-    def hastened_attention(self, config: PreTrainedConfig, length: int) -> str | None:
-        """Name of the attention that `hasten` puts in place of the configured one for inputs of a length, if any."""
-        return None
 
     @torch.no_grad()
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:

@@ -76,8 +76,8 @@ def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
 def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class a model was saved as, where it is one of its family; otherwise the encoder's."""
     for name in config.architectures or ():
-        kind = getattr(models, name, None) or getattr(transformers, name, None)
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
+        kind: Any = getattr(models, name, None) or getattr(transformers, name, None)
+        if getattr(kind, "config_class", None) is type(config) and issubclass(kind, PreTrainedModel):
             return kind
     return class_for("encoder", config)
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
         draw: Draws what some subcommands leave beside their result.
 
     Returns:
-        0; 2 after bad input or for want of memory, told in one line; 130 after Ctrl-C.
+        0; 2 after bad input or because memory ran out, told in one line; 130 after Ctrl-C.
     """
     take_any_character()
     try:
@@ -57,9 +57,9 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
         complain(one_line(error))
         return BAD_INPUT
     except (MemoryError, RuntimeError) as error:
-        from mabert.memory import is_want_of_memory
+        from mabert.memory import is_out_of_memory
 
-        if options.debug or not is_want_of_memory(error):
+        if options.debug or not is_out_of_memory(error):
             raise
         complain(one_line(error) or "out of memory")
         return BAD_INPUT

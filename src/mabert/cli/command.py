@@ -44,8 +44,8 @@ class Ranged(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def within(range: Range) -> Callable[..., argparse.Action]:
-    """The action of an option that takes numbers within a range."""
+def within(range: Range) -> Any:
+    """The action of an option that takes numbers within a range; argparse takes a partial class, its stubs do not."""
     return partial(Ranged, range)
 
 

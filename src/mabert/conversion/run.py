@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
@@ -51,10 +52,10 @@ HELD_OUT = 60_000
 
 STEP_SIZES = 6
 """Width over the rank r of the step sizes Δ: 16 in Mamba-1; in attention's place a higher rank learns better
-(docs/decisions.md)."""
+(benchmarks/LOG.md)."""
 
-SURVEYED = 4_000
-"""Tokens of it on which layers' importance is measured."""
+SURVEYED, TYPICAL = 4_000, 512
+"""Tokens of it on which layers' importance is measured, and of the longest text among them."""
 
 BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
 """Said where texts may be longer than a teacher reads."""
@@ -195,18 +196,19 @@ def timed_lengths(length: int) -> list[int]:
     return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
 
 
-def some(pieces: Pieces, tokens: int) -> list[torch.Tensor]:
-    """The first pieces, of so many tokens in all."""
-    found: list[torch.Tensor] = []
-    while sum(map(len, found)) < tokens and len(found) < len(pieces):
-        found.append(pieces[len(found)]["input_ids"])
-    return found
+def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
+    """The first pieces, of so many tokens in all, among those of at most `longest` tokens: few long ones would stand
+    for all. Where there are none, among all."""
+    lengths = np.array(pieces.lengths)
+    chosen = np.flatnonzero(lengths <= longest) if lengths.min() <= longest else np.arange(len(lengths))
+    enough = int(np.searchsorted(lengths[chosen].cumsum(), tokens)) + 1
+    return [pieces[index]["input_ids"] for index in chosen[:enough]]
 
 
 def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
     """The schedule that was asked for, or the one that a survey of the teacher's attention chooses; and what is lost
     without the attention of each layer."""
-    survey = choose.Survey(copy.base_model, some(samples, SURVEYED))
+    survey = choose.Survey(copy.base_model, some(samples, SURVEYED, TYPICAL))
     lost = survey.importance()
     return survey.pattern() if asked == "auto" else checked_pattern(asked, lost), lost
 

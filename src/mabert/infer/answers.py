@@ -25,7 +25,7 @@ from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.progress import Lines
 
 Answer = TypeVar("Answer")
@@ -147,7 +147,7 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise BatchTooLargeError(texts, tokens) from error
 

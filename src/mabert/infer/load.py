@@ -15,7 +15,7 @@ from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encode_texts
 from mabert.data.tokenizer import load_tokenizer
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.model.prepack import can_prepack, prepack
 from mabert.precision import resolve_precision, warn_of_emulation
 
@@ -56,7 +56,7 @@ class Loaded(Generic[Model]):
         bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
         the precision that it was measured in: by default that is `auto` there and the one of the weights here, so that
         scores differ by rounding, and labels where two are about as likely. Weights cast to bf16 would be half as
-        large, but round what goes from layer to layer as well (`docs/decisions.md` has by how much). The precision is
+        large, but round what goes from layer to layer as well (`benchmarks/LOG.md` has by how much). The precision is
         the model's own, whatever autocast the caller is in.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
@@ -98,7 +98,7 @@ class Loaded(Generic[Model]):
         longest = self.longest
         if max_length is None:
             max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
-        if longest is not None and max_length > longest:
+        if longest is not None and max_length is not None and max_length > longest:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
         return encode_texts(
             self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
@@ -133,7 +133,7 @@ def load_for_use(
     try:
         return Loaded(model.to(place), tokenizer, bf16)
     except RuntimeError as error:
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise MemoryError(f"out of memory on {place}: the weights in {path} do not fit; see --device") from error
 

@@ -264,7 +264,8 @@ def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Ro
         ValueError: If they are one string, something else is among them, or first and second texts differ in number.
     """
     given = [texts] if pairs is None else [texts, pairs]
-    held = [one if isinstance(one, str) else list(one) for one in given]  # what can be read once is checked as well
+    # What can be read once is checked as well.
+    held: list[Any] = [one if isinstance(one, str) else list(one) for one in given]
     check_texts(*held)
     return list(zip(*held, strict=True))
 

@@ -5,14 +5,17 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
     AutoModelForTokenClassification,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
 from transformers.models.auto import modeling_auto
 
+from mabert.model.adapters import register_with_peft
 from mabert.model.config import SCHEDULES, MaBertConfig, expand_schedule
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.heads import (
@@ -50,6 +53,8 @@ def register() -> None:
     register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
     for auto, names, model in (
         (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),
+        (AutoModelForTextEncoding, modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES, MaBertModel),
+        (AutoModelForPreTraining, modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES, MaBertForMaskedLM),
         (AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, MaBertForMaskedLM),
         (
             AutoModelForSequenceClassification,
@@ -77,3 +82,4 @@ def register() -> None:
 
 
 register()
+register_with_peft(MaBertConfig.model_type)

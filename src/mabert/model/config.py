@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from mabert.bounds import EXPANSION, RATE, Range, check_ranges
+from mabert.model.anywhere import AUTO_MAP, OpensAnywhere, write_module
 from mabert.reading import shown
 
 SCHEDULES: dict[str, str] = {
@@ -114,7 +115,7 @@ def expand_schedule(pattern: str) -> str:
 
 
 @strict
-class MaBertConfig(PreTrainedConfig):
+class MaBertConfig(OpensAnywhere, PreTrainedConfig):
     """What a MaBERT encoder is made of. The defaults are MaBERT-base: 12 layers, MMT four times.
 
     Names that BERT has keep BERT's meaning. What the paper leaves open has the default given in `docs/decisions.md`.
@@ -242,6 +243,12 @@ class MaBertConfig(PreTrainedConfig):
         if "layer_pattern" in given:
             fields.pop("num_hidden_layers", None)
         return super().from_dict({**fields, **given}, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """As transformers has it, and the module by which the folder opens without an import of this package."""
+        self.auto_map = AUTO_MAP
+        super().save_pretrained(save_directory, **kwargs)
+        write_module(save_directory)
 
     def check_schedule(self) -> None:
         """Refuses fields that were set one by one and no longer agree.

@@ -12,6 +12,7 @@ from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
@@ -26,7 +27,7 @@ from mabert.ops.transforms import is_mapped
 logger = logging.get_logger(__name__)
 
 
-class MaBertPreTrainedModel(PreTrainedModel):
+class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     """What transformers needs to know of every MaBERT model."""
 
     config_class = MaBertConfig

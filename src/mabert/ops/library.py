@@ -1,8 +1,9 @@
 """The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast. How
 one is the derivative of the other stands in `mabert.ops.derivatives`.
 
-Each op takes the name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the
-backend that served the forward.
+An operator's arguments stand once, in its schema; its backward and both fakes take them by position. Each op takes the
+name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the backend that served
+the forward.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,24 @@ from torch import Tensor
 from mabert.ops import reference
 from mabert.ops.backends import choose, warn_if_slow
 from mabert.ops.layout import gpu_states_shape, saved_states_shape
+
+SCAN = (
+    "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, "
+    "Tensor? mask, Tensor? cu_seqlens, bool delta_softplus, bool reverse"
+)
+CONV = "Tensor u, Tensor weight, Tensor? bias, Tensor? mask, Tensor? cu_seqlens, str mode, bool silu, bool reverse"
+ATTENTION = (
+    "Tensor query, Tensor key, Tensor value, SymInt heads, float scale, Tensor? mask, Tensor? cu_seqlens, "
+    "SymInt? window"
+)
+"""Arguments of the operators, see `mabert.ops`; those of the backwards begin with `grad`."""
+
+SCAN_FLOATS, CONV_FLOATS = 8, 3
+"""How many of them, from the first on, have a gradient."""
+
+
+def _define(name: str, schema: str) -> Any:
+    return torch.library.custom_op(f"mabert::{name}", mutates_args=(), schema=schema)
 
 
 def _present(*tensors: Tensor | None) -> list[Tensor]:
@@ -38,18 +57,25 @@ def spread(gradients: Sequence[Tensor], *inputs: Tensor | None) -> list[Tensor |
     return [None if tensor is None else next(remaining) for tensor in inputs]
 
 
-def _differentiate(function: Any, grad: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) -> list[Tensor]:
     """Differentiate the reference by autograd.
 
     Inside a custom op autograd is switched off, for this thread; another one has its own switches, and none of the
     modes under which the op may be running.
+
+    Args:
+        function: The reference.
+        grad: Of its output.
+        inputs: Its arguments.
+        floats: How many of them, from the first on, may have a gradient.
     """
     stream = torch.cuda.current_stream(grad.device) if grad.is_cuda else None
 
     def run() -> list[Tensor]:
         with torch.cuda.stream(stream):
-            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-            gradients = torch.autograd.grad(function(*leaves), leaves, grad, materialize_grads=True)
+            leaves = [tensor.detach().requires_grad_() for tensor in _present(*inputs[:floats])]
+            output = function(*spread(leaves, *inputs[:floats]), *inputs[floats:])
+            gradients = torch.autograd.grad(output, leaves, grad, materialize_grads=True)
         return [gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients]
 
     with ThreadPoolExecutor(1) as executor:
@@ -77,214 +103,85 @@ def reference_attention(*arguments: Any) -> Tensor:
     return reference.softmax_attention(query, key, value, heads, **options)
 
 
-@torch.library.custom_op("mabert::selective_scan", mutates_args=())
-def scan_op(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    keep_states: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
+@_define("selective_scan", f"({SCAN}, bool keep_states, str backend) -> (Tensor, Tensor)")
+def scan_op(*given: Any) -> tuple[Tensor, Tensor]:
     """Return ``y`` and the states at chunk boundaries (empty where the backend or the caller keeps none)."""
-    choice = choose(backend, u, delta, A, B, C, D, z, delta_bias)
+    *inputs, keep_states, backend = given
+    choice = choose(backend, *inputs[:SCAN_FLOATS])
     warn_if_slow(choice)
     if choice.name != "reference":
-        inputs = (u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
         return _kernels(choice.name).scan_forward(*inputs, keep_states=keep_states)
-    y = reference_scan(u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
-    return y.contiguous(), u.new_empty(0, dtype=torch.float32)
+    return reference_scan(*inputs).contiguous(), inputs[0].new_empty(0, dtype=torch.float32)
 
 
 @scan_op.register_fake
-def _(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    keep_states: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    name = choose(backend, u, delta, A, B, C, D, z, delta_bias).name
+def _(*given: Any) -> tuple[Tensor, Tensor]:
+    *inputs, keep_states, backend = given
+    u, A, cu_seqlens = inputs[0], inputs[2], inputs[9]
+    name = choose(backend, *inputs[:SCAN_FLOATS]).name
     shape: tuple[int, ...] = (0,)
     if keep_states and name != "reference":
         shape = saved_states_shape(u, A, cu_seqlens) if name == "cpu" else gpu_states_shape(u, A)
     return u.new_empty(u.shape), u.new_empty(shape, dtype=torch.float32)
 
 
-@torch.library.custom_op("mabert::selective_scan_backward", mutates_args=())
-def scan_backward_op(
-    grad: Tensor,
-    states: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    backend: str,
-) -> list[Tensor]:
+@_define("selective_scan_backward", f"(Tensor grad, Tensor states, {SCAN}, str backend) -> Tensor[]")
+def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
     """Return the gradients of the floating inputs that were given, in the order of the arguments."""
-    name = choose(backend, u, delta, A, B, C, D, z, delta_bias).name
+    *inputs, backend = given
+    name = choose(backend, *inputs[:SCAN_FLOATS]).name
     if name != "reference":
-        inputs = (u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse)
         return _kernels(name).scan_backward(grad, states, *inputs)
-
-    def scan(*inputs: Tensor) -> Tensor:
-        floats = spread(list(inputs), u, delta, A, B, C, D, z, delta_bias)
-        return reference_scan(*floats, mask, cu_seqlens, delta_softplus, reverse)
-
-    return _differentiate(scan, grad, _present(u, delta, A, B, C, D, z, delta_bias))
+    return _differentiate(reference_scan, grad, inputs, SCAN_FLOATS)
 
 
 @scan_backward_op.register_fake
-def _(
-    grad: Tensor,
-    states: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    backend: str,
-) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in _present(u, delta, A, B, C, D, z, delta_bias)]
+def _(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in _present(*given[:SCAN_FLOATS])]
 
 
-@torch.library.custom_op("mabert::depthwise_conv1d", mutates_args=())
-def conv_op(
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-    backend: str,
-) -> Tensor:
+@_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor")
+def conv_op(*given: Any) -> Tensor:
     """Return the convolution of ``u``, contiguous."""
-    choice = choose(backend, u, weight, bias)
+    *inputs, backend = given
+    choice = choose(backend, *inputs[:CONV_FLOATS])
     warn_if_slow(choice)
     if choice.name != "reference":
-        return _kernels(choice.name).conv_forward(u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
-    return reference_conv(u, weight, bias, mask, cu_seqlens, mode, silu, reverse).contiguous()
+        return _kernels(choice.name).conv_forward(*inputs)
+    return reference_conv(*inputs).contiguous()
 
 
 @conv_op.register_fake
-def _(
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-    backend: str,
-) -> Tensor:
+def _(u: Tensor, *_: Any) -> Tensor:
     return u.new_empty(u.shape)
 
 
-@torch.library.custom_op("mabert::depthwise_conv1d_backward", mutates_args=())
-def conv_backward_op(
-    grad: Tensor,
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-    backend: str,
-) -> list[Tensor]:
+@_define("depthwise_conv1d_backward", f"(Tensor grad, {CONV}, str backend) -> Tensor[]")
+def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
     """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
-    name = choose(backend, u, weight, bias).name
+    *inputs, backend = given
+    name = choose(backend, *inputs[:CONV_FLOATS]).name
     if name != "reference":
-        return _kernels(name).conv_backward(grad, u, weight, bias, mask, cu_seqlens, mode, silu, reverse)
-
-    def conv(*inputs: Tensor) -> Tensor:
-        return reference_conv(*spread(list(inputs), u, weight, bias), mask, cu_seqlens, mode, silu, reverse)
-
-    return _differentiate(conv, grad, _present(u, weight, bias))
+        return _kernels(name).conv_backward(grad, *inputs)
+    return _differentiate(reference_conv, grad, inputs, CONV_FLOATS)
 
 
 @conv_backward_op.register_fake
-def _(
-    grad: Tensor,
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-    backend: str,
-) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in _present(u, weight, bias)]
+def _(grad: Tensor, *given: Any) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in _present(*given[:CONV_FLOATS])]
 
 
-@torch.library.custom_op("mabert::softmax_attention", mutates_args=())
-def attention_op(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    scale: float,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    window: int | None,
-    backend: str,
-) -> Tensor:
+@_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor")
+def attention_op(*given: Any) -> Tensor:
     """Return the attention's output, contiguous. It has no gradient."""
-    choice = choose(backend, query, key, value, among=("reference", "cpu"))
+    *inputs, backend = given
+    choice = choose(backend, *inputs[:3], among=("reference", "cpu"))
     warn_if_slow(choice)
     if choice.name == "cpu":
-        return _kernels(choice.name).attention(query, key, value, heads, scale, mask, cu_seqlens, window)
-    return reference_attention(query, key, value, heads, scale, mask, cu_seqlens, window).contiguous()
+        return _kernels(choice.name).attention(*inputs)
+    return reference_attention(*inputs).contiguous()
 
 
 @attention_op.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    scale: float,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    window: int | None,
-    backend: str,
-) -> Tensor:
+def _(query: Tensor, *_: Any) -> Tensor:
     return query.new_empty(query.shape)

@@ -157,7 +157,8 @@ def load_optimizer(optimizer: Any, file: Path) -> None:
 
 def save_generators(file: Path) -> None:
     """Writes the state of this process's random generators: Python's, NumPy's, torch's, and that of its GPU."""
-    kind, keys, *rest = np.random.get_state()
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    assert isinstance(keys, np.ndarray)
     states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
     if torch.cuda.is_available():
         states["cuda"] = _hex(torch.cuda.get_rng_state())

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,8 @@ class TaskData:
         sha = hashlib.sha256()
         for name, examples in self.splits.items():
             sha.update(f"{name} {len(examples)}".encode())
-            for example in examples:
-                sha.update(json.dumps(example, sort_keys=True).encode())
+            for index in range(len(examples)):
+                sha.update(json.dumps(examples[index], sort_keys=True).encode())
         return sha.hexdigest()[:16]
 
 
@@ -389,7 +389,7 @@ class ClassifierTrainer(MaBertTrainer):
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
         return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)
 
-    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+    def evaluate(self, *arguments: Any, **options: Any) -> Any:
         """Scores the first validation split, and keeps the best weights if they are wanted."""
         scores = self.job.scores(self.model)
         metrics = {f"eval_{name}": value for name, value in scores.items()}
@@ -398,7 +398,7 @@ class ClassifierTrainer(MaBertTrainer):
             self.state.best_metric = main  # which a checkpoint keeps
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -441,6 +441,11 @@ class EvaluateAt(TrainerCallback):
         return control
 
 
+def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
+    """Where memory ran out, and what helps."""
+    return f"in evaluation, with {rows_at_once(filled)}; {helps}"
+
+
 @torch.no_grad()
 def logits_of(
     model: PreTrainedModel, examples: EncodedDataset, pad_id: int, precision: str = "fp32", rows: int | None = None
@@ -477,7 +482,7 @@ def logits_of(
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
         for batch in batches[processes.process_index :: processes.num_processes]:
             filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
-            with naming_memory(lambda filled=filled: f"in evaluation, with {rows_at_once(filled)}; {helps}"):
+            with naming_memory(partial(in_evaluation, filled, helps)):
                 inputs = {name: value.to(device) for name, value in filled.items()}
                 out[batch] = model(**inputs).logits.float().cpu().numpy()
     model.train(training)

@@ -58,7 +58,7 @@ def finetune(
     *,
     source: dict[str, Any] | None = None,
     resume: bool = False,
-    vouched: bool = False,
+    trusted: bool = False,
     progress: bool = True,
     keep_models: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
@@ -77,7 +77,7 @@ def finetune(
         source: Where the examples come from, for the record.
         resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
             its last checkpoint, to the same weights where the processes are as many.
-        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
+        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
             and examples may lie elsewhere then, being the same.
         progress: Whether to show progress.
         keep_models: Whether the classifiers are saved; their results and predictions always are.
@@ -100,10 +100,9 @@ def finetune(
     check_divides(recipe, processes.num_processes)
     config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
     tokenizer = load_tokenizer(str(model))
-    if recipe.learning_rates is None:
-        recipe = dataclasses.replace(recipe, learning_rates=[rate_for(config)])
+    recipe = dataclasses.replace(recipe, learning_rates=(rates := recipe.learning_rates or [rate_for(config)]))
     longest = longest_input(config, tokenizer, recipe.max_length)
-    folder = RunFolder(output, FREE, vouched)
+    folder = RunFolder(output, FREE, trusted)
     request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
     if processes.is_main_process:
         warn_of_emulation(recipe.precision)
@@ -118,13 +117,13 @@ def finetune(
         "data": data.digest(),
         "precision": resolve_precision(recipe.precision),
         "processes": processes.num_processes,
-        **({"chosen_under": chooser} if len(recipe.learning_rates) > 1 else {}),
+        **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
     new_classifier(job)
     if processes.is_main_process:
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
-    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in recipe.learning_rates}
+    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
     processes.wait_for_everyone()
     if processes.is_main_process:
@@ -138,14 +137,29 @@ def finetune(
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
     if not processes.is_main_process:
         return {}
-    runs = all_runs(folder.path, rate, runs)
+    return write_record(folder, job.data, rates, rate, scores, all_runs(folder.path, rate, runs))
+
+
+def write_record(
+    folder: RunFolder, data: Any, rates: Sequence[float], rate: float, scores: Any, runs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Writes `result.json` over all seeds.
+
+    Args:
+        folder: Of the run.
+        data: The task's examples.
+        rates: Learning rates that were tried.
+        rate: The chosen one.
+        scores: By learning rate, where there were several.
+        runs: The records of the seeds.
+    """
     outcome = {
         "learning_rate": rate,
         "tried": scores,
-        "main_metric": task.main_metric,
-        "scores": spread(job.data, runs),
+        "main_metric": data.task.main_metric,
+        "scores": spread(data, runs),
     }
-    grid = [read_json_if_there(grid_file(folder.path, rate)) or {} for rate in recipe.learning_rates]
+    grid = [read_json_if_there(grid_file(folder.path, each)) or {} for each in rates]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
 

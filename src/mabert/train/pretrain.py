@@ -104,7 +104,7 @@ def pretrain(
     *,
     resume: bool = False,
     resume_from: str | None = None,
-    vouched: bool = False,
+    trusted: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     progress: bool = True,
     callbacks: list[TrainerCallback] | None = None,
@@ -117,7 +117,7 @@ def pretrain(
         resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
         resume_from: Name of the checkpoint to go on from, in place of the newest, where that is damaged; damaged ones
             that are newer are removed.
-        vouched: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
+        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
             and tokenizer may lie elsewhere then, holding the same.
         tokenizer: In place of `recipe.tokenizer`.
         progress: Whether to show progress bars.
@@ -133,15 +133,8 @@ def pretrain(
         DamagedCheckpointError: If the checkpoint to go on from lacks a file, or one is not as it was written.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
-    if not recipe.data.sources:
-        raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
-    if recipe.training.warmup_steps >= recipe.training.steps:
-        logger.warning(
-            "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak",
-            recipe.training.warmup_steps,
-            recipe.training.steps,
-        )
-    folder = RunFolder(output, FREE, vouched)
+    check_recipe(recipe)
+    folder = RunFolder(output, FREE, trusted)
     request, family = as_mapping(recipe), family_named(recipe.architecture)
     arguments = training_arguments(recipe, folder.path)
     if arguments.should_save:
@@ -160,7 +153,7 @@ def pretrain(
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts where the model ends.
         tokenizer.model_max_length = longest
-    # Weights that cannot be had show before hours of tokenising, not after.
+    # Weights that cannot be had show before hours of tokenising.
     start = None if recipe.start_from is None else started_model(recipe.start_from, config)
     finishes = start is None or family.is_finished(start)
     data = prepare_data(recipe, tokenizer, progress)  # shown by the process that does it
@@ -181,19 +174,10 @@ def pretrain(
     trainer = PretrainTrainer(
         model=new_model(config) if start is None else trained_by_mlm(start),
         args=arguments,
-        data_collator=collator_of(recipe.training.packing, tokenizer),
-        train_dataset=data.stream,
-        eval_dataset=data.validation,
         processing_class=tokenizer,
         callbacks=[StepsAsAsked(), interrupt, stopwatch, *(callbacks or [])],
         title="pretraining" if progress else None,
-        step_tokens=[
-            recipe.training.batch_size * stage.length
-            for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
-            for _ in range(steps)
-        ],
-        decay_exempt=recipe.training.decay_exempt,
-        loss_limit=EXPLODED * math.log(len(tokenizer)),
+        **learning(recipe, tokenizer, data),
     )
     if resume_from is not None and kept is not None and arguments.should_save:
         drop_damaged(folder.path, kept)
@@ -202,9 +186,41 @@ def pretrain(
     if interrupt.interrupted:
         raise KeyboardInterrupt(f"saved {checkpoints(folder.path)[-1]}; go on with --resume")
     outcome = finish(trainer, folder.path, finishes) | data.counts
-    if not arguments.should_save:
-        return {}
-    return folder.write_result(outcome, stopwatch.seconds, seed=recipe.training.seed)
+    saved = arguments.should_save
+    return folder.write_result(outcome, stopwatch.seconds, seed=recipe.training.seed) if saved else {}
+
+
+def check_recipe(recipe: PretrainRecipe) -> None:
+    """Refuses a recipe without text; warns of a learning rate that never reaches its peak.
+
+    Raises:
+        ValueError: If there is no text.
+    """
+    if not recipe.data.sources:
+        raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
+    if recipe.training.warmup_steps >= recipe.training.steps:
+        logger.warning(
+            "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak",
+            recipe.training.warmup_steps,
+            recipe.training.steps,
+        )
+
+
+def learning(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, data: Any) -> dict[str, Any]:
+    """What `PretrainTrainer` is given of a recipe and its data."""
+    training = recipe.training
+    return {
+        "data_collator": collator_of(training.packing, tokenizer),
+        "train_dataset": data.stream,
+        "eval_dataset": data.validation,
+        "step_tokens": [
+            training.batch_size * stage.length
+            for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
+            for _ in range(steps)
+        ],
+        "decay_exempt": training.decay_exempt,
+        "loss_limit": EXPLODED * math.log(len(tokenizer)),
+    }
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
@@ -477,7 +493,7 @@ class PretrainTrainer(MaBertTrainer):
                 "a lower learning rate or a longer warm-up helps"
             )
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.clock is not None:
             self.clock = (self.clock[0] + time.perf_counter() - started, self.clock[1])
         return metrics

@@ -57,14 +57,14 @@ class RunFolder:
     Attributes:
         path: The folder.
         free: Dotted names in the request that a resumed run may change, since they do not change what comes out.
-        vouched: Whether the caller knows that a run in the folder is the one that is asked for, however it was spelt
+        trusted: Whether the caller knows that a run in the folder is the one that is asked for, however it was spelt
             and wherever things lay; then only what it found out (`resolved`) must be the same.
     """
 
-    def __init__(self, path: str | Path, free: tuple[str, ...] = (), vouched: bool = False) -> None:
+    def __init__(self, path: str | Path, free: tuple[str, ...] = (), trusted: bool = False) -> None:
         self.path = Path(path)
         self.free = free
-        self.vouched = vouched
+        self.trusted = trusted
 
     def check(self, request: dict[str, Any], resume: bool) -> None:
         """Whether a run may use the folder; changes nothing.
@@ -85,7 +85,7 @@ class RunFolder:
         if not (self.path / REQUEST).is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
         there = self.request()
-        compared = [key for key in request if key == RESOLVED or not self.vouched]
+        compared = [key for key in request if key == RESOLVED or not self.trusted]
         changed = [
             text
             for name, text in differences(

@@ -15,6 +15,7 @@ import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ SAME = PRODUCTS
 SHORT = {SAME: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}
 """Parts by the names that fit a terminal of 80 columns."""
 
-_ROUNDS = {"least": 3, "most": 100, "budget": 40.0}
+_ROUNDS: dict[str, Any] = {"least": 3, "most": 100, "budget": 40.0}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def calls(
     """Make one call for each side: a forward of the batch."""
     ids, mask = (tensor.to(device) for tensor in batch_of(lengths))
     even_ids = batch_of([even(lengths)] * len(lengths))[0].to(device)
-    built = {name: model.to(device) for name, model in models(ids.shape[1], dtype, rivals).items()}
+    built: dict[str, Any] = {name: model.to(device) for name, model in models(ids.shape[1], dtype, rivals).items()}
     built = {name: prepack(model) if can_prepack(model.device, dtype) else model for name, model in built.items()}
 
     def forward(name: str, ids: Tensor, mask: Tensor | None, unpad: str | None = None) -> Callable[[], object]:
@@ -221,7 +222,7 @@ def run(
     batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
-    rounds = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget / 2}
+    rounds: dict[str, Any] = {"least": 1, "most": 1, "budget": 0.0} if quick else _ROUNDS | {"budget": budget / 2}
     rows: list[Row] = []
     within: dict[str, dict[str, list[float]]] = {}
     parts: dict[str, dict[str, dict[str, float]]] = {}
@@ -290,7 +291,11 @@ def least_parts(sides: Mapping[str, Callable[[], object]], **rounds: Any) -> tup
         Each side's milliseconds by part, of each call the least of all rounds; and how many rounds there were.
     """
     runs: dict[str, list[dict[str, list[float]]]] = {side: [] for side in sides}
-    in_turns({side: lambda side=side: runs[side].append(profiled(sides[side])) for side in sides}, **rounds, warm=False)
+
+    def keep(side: str) -> None:
+        runs[side].append(profiled(sides[side]))
+
+    in_turns({side: partial(keep, side) for side in sides}, **rounds, warm=False)
     least = {
         side: {part: sum(map(min, zip(*(run[part] for run in every), strict=True))) for part in every[0]}
         for side, every in runs.items()

@@ -34,7 +34,7 @@ def _library() -> ctypes.CDLL:
         source = Path(__file__).with_name("scan.cpp")
         # Linked without -ffast-math: with it, loading the library would turn subnormal numbers off in this process.
         for command in ([*FLAGS, "-c", source, "-o", compiled], ["-shared", "-fopenmp", compiled, "-o", library]):
-            done = subprocess.run([compiler, *command], capture_output=True, text=True, check=False)
+            done = subprocess.run([compiler, *map(str, command)], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"{compiler} cannot build {source.name}: {' '.join(done.stderr.split())[:300]}")
         return ctypes.CDLL(str(library))

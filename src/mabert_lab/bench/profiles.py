@@ -9,13 +9,12 @@ profiles:
   packed or compiled.
 - ``stock``: what a person gets who takes the rivals from transformers: SDPA with any kernel where a family has it, its
   own attention elsewhere, `torch.compile` where that helps, nothing of this package's; MaBERT as in ``best``.
-- ``best``: each model as fast as it gives exact results here. For attention the kernel of this package where it beats
-  SDPA, full and within Longformer's windows and those of ModernBERT's local layers; DeBERTa's own, which no such kernel
-  computes; for BigBird's sparse one SDPA of gathered blocks, which keeps no weights; GELU's tanh form in one kernel
-  where a model has that form. In forwards on a CPU weights prepacked, or of one text `torch.compile` for ModernBERT in
-  bf16 below 256 tokens and for DeBERTa from 1,024 on, who gain more by that. Logits at scored positions only, no
-  dropout. Many texts are compiled for only where all are of one length: else each shape of a batch would be anew. What
-  serves a rival best was measured on a CPU; on a GPU it has the same settings, uncompiled.
+- ``best``: each model as fast as settings make it. For attention `attn_implementation="mabert"` where transformers has
+  SDPA for a family, else transformers' own (DeBERTa, Longformer, BigBird); GELU's tanh form in one kernel where a model
+  has that form. In forwards on a CPU weights prepacked, or of one text `torch.compile` for ModernBERT in bf16 below 256
+  tokens and for DeBERTa from 1,024 on, who gain more by that. Logits at scored positions only, no dropout. Many texts
+  are compiled for only where all are of one length: else each shape of a batch would be anew. What serves a rival best
+  was measured on a CPU; on a GPU it has the same settings, uncompiled.
 """
 
 import shutil
@@ -128,11 +127,6 @@ def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
     """The fields of a recipe's model that a family understands; the vocabulary is that of its published model."""
     known = family.known_fields()
     return {name: value for name, value in model_of(recipe).items() if name in known}
-
-
-def hastened(family: Family, config: PreTrainedConfig, cell: Cell) -> str | None:
-    """Name of the attention that a family has of ours in place of its configured one, if any: only at its best."""
-    return family.hastened_attention(config, cell.length) if cell.profile == "best" else None
 
 
 def is_compiled(family: Family, cell: Cell) -> bool:

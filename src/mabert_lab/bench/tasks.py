@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Family, Shape
 from mabert.baselines.load import build
 from mabert.infer.info import peak_bytes
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert_lab.bench.profiles import DTYPES, Cell, configured, hastened, is_compiled, is_prepacked
+from mabert_lab.bench.profiles import DTYPES, Cell, configured, is_compiled, is_prepacked
 
 EFFECTIVE_BATCH = 32
 SCORED = 0.15
@@ -70,7 +70,7 @@ class Forward:
         self.device = cell.device
         model = build("encoder", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.hastened, self.hastening = hastened(family, config, cell), ""
+        self.hastening = ""
         if is_compiled(family, cell):
             self.hastening = COMPILED
             self.model = compiled(self.model)
@@ -89,8 +89,7 @@ class Forward:
 
     def _named(self, shapes: Iterable[tuple[int, int]]) -> str:
         """What inputs of these shapes run with, (texts, tokens of a row) each."""
-        names = [self.hastened] if self.hastened else [self._attention(*shape) for shape in shapes]
-        return " and ".join(dict.fromkeys(names)) + self.hastening
+        return " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes)) + self.hastening
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
@@ -153,7 +152,7 @@ class Throughput(Forward):
         for first in range(0, len(self.texts), batch):
             lengths = torch.tensor(self.texts[first : first + batch])
             mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-            ids = token_ids(*mask.shape, "cpu").masked_fill(~mask, self.model.config.pad_token_id)
+            ids = token_ids(len(mask), mask.shape[1], "cpu").masked_fill(~mask, self.model.config.pad_token_id)
             self._batches.append((ids.to(self.device), None if mask.all() else mask.long().to(self.device)))
         if self.hastening == COMPILED:
             self.model = compiled(self._uncompiled)
@@ -161,7 +160,7 @@ class Throughput(Forward):
             with torch.inference_mode():
                 for ids in shapes.values():
                     self.model(input_ids=ids, attention_mask=None)  # called otherwise, it would be compiled again
-        self.setting = self._named(ids.shape for ids, _ in self._batches)
+        self.setting = self._named((len(ids), ids.shape[1]) for ids, _ in self._batches)
         return self.setting
 
     @torch.inference_mode()
@@ -192,7 +191,7 @@ class TrainingStep:
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
         self.device, self.sparse = cell.device, cell.profile != "paper"
-        self.setting = hastened(family, config, cell) or config._attn_implementation
+        self.setting = config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
         self.head = getattr(self.model, family.head)
@@ -223,7 +222,7 @@ class TrainingStep:
                 self()
                 fits = True
             except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
-                if rows == 1 or not is_want_of_memory(error):
+                if rows == 1 or not is_out_of_memory(error):
                     raise
                 fits = False
             self.optimizer.zero_grad(set_to_none=True)
@@ -267,5 +266,5 @@ Task = Forward | TrainingStep
 
 def make(family: Family, cell: Cell) -> Task:
     """What a cell asks of a family."""
-    kinds = {"training": TrainingStep, "throughput": Throughput}
+    kinds: dict[str, type[Task]] = {"training": TrainingStep, "throughput": Throughput}
     return kinds.get(cell.measure, Forward)(family, cell)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mabert.rounds import Spread
 from mabert_lab.bench.memory import free_memory
@@ -137,7 +137,9 @@ class Bench:
             self.refuse(cell, worker.name)
             ready = worker.prepare(cell, self.protocol.limit)
             held = worker.memory(2 * self.protocol.limit)  # two calls
-            sizes = {f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()}
+            sizes: dict[str, Any] = {
+                f"{what}_mib": None if size is None else size / 2**20 for what, size in held.items()
+            }
             row = replace(row, setting=ready.setting, **sizes)
         except CellError as error:
             row = self.without_number(cell, row, error)

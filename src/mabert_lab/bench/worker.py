@@ -14,7 +14,7 @@ import torch
 from transformers.utils import logging
 
 from mabert.baselines.registry import FAMILIES
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.processes import LARGEST_KEPT, context
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert_lab.bench.profiles import Cell, sizes_of
@@ -209,14 +209,14 @@ def serve(pipe: Connection, name: str) -> None:
 
 
 def status_of(error: Exception) -> str:
-    """Whether a model failed for want of memory."""
-    return "out of memory" if is_want_of_memory(error) else "failed"
+    """Whether a model failed because memory ran out."""
+    return "out of memory" if is_out_of_memory(error) else "failed"
 
 
 def is_of_gpu(error: Exception) -> bool:
-    """Whether a GPU's driver reported an error other than want of memory; torch and Triton have words of their own."""
+    """Whether a GPU's driver reported an error other than running out of memory, in torch's words or Triton's."""
     words = ("CUDA error", "Triton Error [CUDA]")
-    return any(word in str(error) for word in words) and not is_want_of_memory(error)
+    return any(word in str(error) for word in words) and not is_out_of_memory(error)
 
 
 def gpu_is_lost() -> bool:
@@ -226,7 +226,7 @@ def gpu_is_lost() -> bool:
     try:
         torch.cuda.synchronize()
     except RuntimeError as error:
-        return not is_want_of_memory(error)
+        return not is_out_of_memory(error)
     return False
 
 

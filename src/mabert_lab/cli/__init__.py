@@ -28,8 +28,7 @@ def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
             write_text(folder / "conversion.html", render(result))
             yield f"{folder / 'conversion.html'}: its figures"
         elif command == "pretrain":
-            from mabert_lab.report.figures import on_paper
-            from mabert_lab.report.training import loss_chart, stage_ends
+            from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
 
             outcome = result["outcome"]
             chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))

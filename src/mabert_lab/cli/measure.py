@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mabert.bounds import SECONDS, TOKENS, Range
@@ -196,25 +196,24 @@ def plan_of(options: argparse.Namespace) -> Any:
     return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
 
 
-def protocol_of(options: argparse.Namespace) -> dict[str, float]:
+def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
     """What is asked of the times of calls."""
     return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
 
 
 def report_on(files: list[str], output: Path) -> Path:
     """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
-    from mabert_lab.report.document import Drawing, as_markdown
-    from mabert_lab.report.efficiency.report import efficiency_document
-    from mabert_lab.report.efficiency.results import load_results
+    from mabert_lab.report.document import figures, to_markdown
+    from mabert_lab.report.efficiency import load_results
+    from mabert_lab.report.efficiency_section import efficiency_parts
     from mabert_lab.report.figures import on_paper
 
-    document = efficiency_document(load_results([Path(file) for file in files]))
+    parts = efficiency_parts(load_results([Path(file) for file in files]), folded=False)
     output.mkdir(parents=True, exist_ok=True)
-    for drawing in document:
-        if isinstance(drawing, Drawing):
-            write_text(output / f"{drawing.name}.svg", on_paper(drawing.svg))
+    for figure in figures(parts):
+        write_text(output / f"{figure.name}.svg", on_paper(figure.svg))
     tables = output / "efficiency.md"
-    write_text(tables, "\n".join(as_markdown(part, PurePosixPath()) for part in document))
+    write_text(tables, to_markdown("Efficiency over length", parts))
     return tables
 
 

@@ -31,4 +31,4 @@ def run_report(options: argparse.Namespace) -> None:
         say(f"left out: {reason}")
     say(f"{page}: the report")
     say(f"{text}: the same as Markdown")
-    say(f"{page.with_suffix('')}: {len(others)} files, each table as .csv, .tex and .md, each figure as .svg")
+    say(f"{page.with_suffix('')}: {len(others)} files, figures as .svg and all numbers as .csv")

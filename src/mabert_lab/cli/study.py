@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mabert.bounds import COUNT, Range
@@ -185,8 +185,9 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.infer.texts import read_texts
     from mabert.model.load import load_config
     from mabert_lab.bench.results import path_of, write
-    from mabert_lab.report.document import as_markdown
-    from mabert_lab.report.drift import drift_chart, drift_grids, truth_grids
+    from mabert_lab.report.charts import drift_chart
+    from mabert_lab.report.document import to_markdown
+    from mabert_lab.report.drift import drift_tables
     from mabert_lab.report.figures import on_paper
     from mabert_lab.study.drift import drift
 
@@ -203,8 +204,5 @@ def run_drift(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
-    tables = [*truth_grids(result, "drift"), *drift_grids(result, "drift")]
-    write_text(
-        path_of(result, folder, "drift", ".md"), "\n".join(as_markdown(each, PurePosixPath()) for each in tables)
-    )
+    write_text(path_of(result, folder, "drift", ".md"), to_markdown("", drift_tables(result)))
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -41,7 +41,7 @@ QUESTIONS = (
     "How does Python find a module that I import?",
     "What happens when an exception is not caught?",
 )
-"""Asked of Python's own help; `docs/decisions.md` tells how they were chosen."""
+"""Asked of Python's own help; `benchmarks/LOG.md` tells how they were chosen."""
 
 
 class NoConversionError(Exception):

@@ -124,8 +124,9 @@ def _documentation(path: Path) -> Iterator[list[str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     if topics:
-        found = (node.values for node in ast.walk(module) if isinstance(node, ast.Dict))
-        yield from ([value.value] for values in found for value in values if isinstance(value, ast.Constant))
+        found = (value for node in ast.walk(module) if isinstance(node, ast.Dict) for value in node.values)
+        texts = (value.value for value in found if isinstance(value, ast.Constant))
+        yield from ([text] for text in texts if isinstance(text, str))
     else:
         yield list(_docstrings(module))
 

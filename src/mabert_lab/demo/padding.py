@@ -31,7 +31,7 @@ def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
     for regime in REGIMES:
         config = load_config(folder)
         config.unpad = "auto" if regime == UNPADDED else "never"
-        config.padding_safe_masking = "exact" if regime == UNPADDED else regime
+        config.padding_safe_masking = "exact" if regime == UNPADDED else regime  # type: ignore[assignment]
         model = load_model(MaBertModel, folder, config=config)
         alone = model(ids).last_hidden_state
         for side in ("left", "right"):

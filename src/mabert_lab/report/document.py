@@ -1,65 +1,28 @@
-"""A document as parts that become a page and a Markdown file alike."""
+"""A page and its Markdown twin, by one template each, of the same parts.
+
+A part is a sentence (with ``**strong**`` and code in backticks), a list of them, a table, a figure, or a section of
+parts. Pages that have no twin have a template of their own, which extends that of the page.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
-from mabert_lab.report.grid import Grid, to_html, to_markdown
-from mabert_lab.report.page import figure
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
-_CODE = re.compile(r"`([^`]+)`")
-_STRONG = re.compile(r"\*\*([^*]+)\*\*")
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading; those of level 2 stand in the list of contents.
-
-    Attributes:
-        level: 1 for the title, up to 4.
-        text: Plain text.
-    """
-
-    level: int
-    text: str
-
-    @property
-    def anchor(self) -> str:
-        """What a link within the page goes to."""
-        return "-".join(re.findall(r"[a-z0-9]+", self.text.lower()))
+MISSING = "\N{EN DASH}"
+_CODE, _STRONG = re.compile(r"`([^`]+)`"), re.compile(r"\*\*([^*]+)\*\*")
+_NUMBER = re.compile(r"(\*\*)?(≥ ?)?[-+]?\d[\d,.]*")
 
 
 @dataclass(frozen=True)
-class Text:
-    """A paragraph; ``**strong**`` and code in backticks are marked up.
-
-    Attributes:
-        text: Of the paragraph.
-        kind: Class of the paragraph on the page: ``lead``, or none.
-    """
-
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list; each line is marked up as a paragraph is."""
-
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure.
-
-    Attributes:
-        name: Of its file.
-        svg: The figure.
-        description: What it shows, for those who do not see it.
-    """
+class Figure:
+    """A figure: the name of its file, its SVG, and what it shows for those who do not see it."""
 
     name: str
     svg: str
@@ -67,77 +30,122 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Fold:
-    """Parts that a reader opens; in Markdown they stand open.
+class Section:
+    """Parts under a title; folded ones a reader opens."""
 
-    Attributes:
-        summary: What is inside.
-        parts: Those.
+    title: str
+    parts: Sequence["Part"]
+    folded: bool = False
+
+
+Part: TypeAlias = "str | list[str] | pd.DataFrame | Figure | Section"
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> pd.DataFrame:
+    """A table of text, with a caption and notes; a number is right-aligned and sorts, and ``**bold**`` is set so."""
+    frame = pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(head), dtype=object)
+    frame.attrs.update(title=title, notes=list(notes))
+    return frame
+
+
+def with_best(frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False) -> pd.DataFrame:
+    """The same table, the best number of each column in bold; nothing is best where all numbers are the same.
+
+    Numbers are compared as they are written.
     """
+    for column in columns:
+        values = frame.iloc[:, column].map(number).dropna()
+        if values.nunique() > 1:
+            for row in values.index[values == (values.min() if lowest else values.max())]:
+                frame.iat[row, column] = f"**{frame.iat[row, column]}**"
+    return frame
 
-    summary: str
-    parts: tuple["Part", ...]
+
+def number(cell: str) -> float | None:
+    """The number that a cell begins with; None where it does not."""
+    found = _NUMBER.match(cell)
+    return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
 
 
-Part = Heading | Text | Items | Grid | Drawing | Fold
+def is_number(frame: pd.DataFrame, column: int) -> bool:
+    """Whether a column holds numbers and what is missing of them."""
+    cells = [cell for cell in frame.iloc[:, column] if cell and not cell.startswith(MISSING)]
+    return all(number(cell) is not None for cell in cells)
 
 
-def unfolded(parts: Iterable[Part]) -> Iterator[Part]:
-    """Every part, those inside a fold as well."""
+def figures(parts: Iterable[Part]) -> Iterator[Figure]:
+    """Every figure, those within sections as well."""
     for part in parts:
-        if isinstance(part, Fold):
-            yield from unfolded(part.parts)
-        else:
+        if isinstance(part, Figure):
             yield part
+        elif isinstance(part, Section):
+            yield from figures(part.parts)
 
 
-def contents(parts: Iterable[Part]) -> str:
-    """Links to the headings of level 2."""
-    found = [part for part in parts if isinstance(part, Heading) and part.level == 2]
-    links = "".join(f'<li><a href="#{each.anchor}">{escape(each.text)}</a></li>' for each in found)
-    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+def to_html(title: str, parts: Sequence[Part]) -> str:
+    """One self-contained page: nothing fetched, readable on a phone and in print, and without its script too.
+
+    Args:
+        title: Of the page.
+        parts: In order; a sentence that comes first is set as the lead.
+    """
+    return from_template("page.html", title=title, parts=parts)
 
 
-def as_html(part: Part) -> str:
-    """One part as HTML."""
-    match part:
-        case Heading(level, text):
-            linked = f' id="{part.anchor}"' if level == 2 else ""
-            return f"<h{level}{linked}>{escape(text)}</h{level}>"
-        case Text(text, kind):
-            return f'<p class="{kind}">{_inline(text)}</p>' if kind else f"<p>{_inline(text)}</p>"
-        case Items(lines):
-            return "<ul>" + "".join(f"<li>{_inline(line)}</li>" for line in lines) + "</ul>"
-        case Drawing(_, svg, description):
-            return figure(svg, description)
-        case Fold(summary, parts):
-            inner = "\n".join(map(as_html, parts))
-            return f"<details><summary>{escape(summary)}</summary>\n{inner}\n</details>"
-        case Grid():
-            return to_html(part)
+def from_template(name: str, **context: object) -> str:
+    """A page by a template of its own, with what that names."""
+    return _TEMPLATES.get_template(name).render(**context)
 
 
-def as_markdown(part: Part, folder: PurePosixPath) -> str:
-    """One part as Markdown; drawings are linked to their files in ``folder``."""
-    match part:
-        case Heading(level, text):
-            return f"{'#' * level} {_plain(text)}\n"
-        case Text(text):
-            return f"{_plain(text)}\n"
-        case Items(lines):
-            return "".join(f"- {_plain(line)}\n" for line in lines)
-        case Drawing(name, _, description):
-            return f"![{_plain(description)}]({folder / name}.svg)\n"
-        case Fold(summary, parts):
-            return "\n".join([f"**{_plain(summary)}**\n", *(as_markdown(each, folder) for each in parts)])
-        case Grid(title=title, notes=notes):
-            return "\n".join([f"*{_plain(title)}*\n", to_markdown(part), *(f"{_plain(note)}\n" for note in notes)])
+def to_markdown(title: str, parts: Sequence[Part], folder: str = "") -> str:
+    """The same as Markdown, its figures linked to their files in a folder; without a title where that is empty."""
+    text = from_template("page.md", title=title, parts=parts, folder=PurePosixPath(folder))
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text on one line, in which Markdown finds neither a block nor HTML: titles and notes may be anybody's words."""
-    return " ".join(text.split()).replace("<", "&lt;")
+    return " ".join(str(text).split()).replace("<", "&lt;")
 
 
-def _inline(text: str) -> str:
-    return _STRONG.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", escape(text)))
+def inline(text: str) -> Markup:
+    """A sentence as HTML."""
+    return Markup(_STRONG.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", escape(text))))
+
+
+def _markdown_table(frame: pd.DataFrame) -> str:
+    rule = "".join("---:|" if numeric else "---|" for numeric in _numeric(frame))
+    lines = [
+        [plain(cell).replace("|", "\\|") for cell in row] for row in (frame.columns, *frame.itertuples(index=False))
+    ]
+    head, *rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([head, "|" + rule, *rows])
+
+
+def _numeric(frame: pd.DataFrame) -> list[bool]:
+    return [is_number(frame, column) for column in range(frame.shape[1])]
+
+
+def _anchor(title: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=lambda name: name is not None and name.endswith(".html"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "inline": inline,
+    "plain": plain,
+    "anchor": _anchor,
+    "grid": _markdown_table,
+    "numeric": _numeric,
+}
+_TEMPLATES.tests |= {
+    "items": lambda part: isinstance(part, list),
+    "table": lambda part: isinstance(part, pd.DataFrame),
+    "figure": lambda part: isinstance(part, Figure),
+    "section": lambda part: isinstance(part, Section),
+}

@@ -1,12 +1,11 @@
-"""What padding does to a text's vector: the paper's figure, and the tables of regimes."""
+"""What padding does to a text's vector: which regimes drift, and what cures them."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from mabert_lab.report.figures import INK, plain, svg
-from mabert_lab.report.grid import Cell, Grid, missing, words
+from mabert_lab.report.document import MISSING, table
 
 MASKINGS = {
     "none": ("no mask", "#a33b3b", "-"),
@@ -16,6 +15,8 @@ MASKINGS = {
     "exact": ("exact", "#5d8a4b", "-"),
     "unpadded": ("unpadded", "#1b2a38", "--"),
 }
+"""How each is called and drawn."""
+
 VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
 SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
 """Side of the padding, and whether attention is masked; the first is what the paper's words say."""
@@ -23,75 +24,34 @@ SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("
 STABLE = 1e-9
 """Cosine distance that rounding in float32 stays far below; what lies above is drift."""
 
-_SITUATION = ("weights", "direction", "conv", "side", "attention")
-_FLOOR = 1e-16
+SITUATION = ("weights", "direction", "conv", "side", "attention")
+_HEAD = ("weights", "scan", "convolution", "padding", "attention")
 
 
-def drift_chart(result: Mapping[str, Any]) -> str:
-    """Cosine distance against padding, trained weights, a row of panels a situation, as SVG.
-
-    Args:
-        result: What `mabert study drift` wrote.
-    """
-    rows = [row for row in result["rows"] if row["weights"] == "trained"]
-    figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
-    panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)
-    for (side, attention), line in zip(SITUATIONS, panels, strict=True):
-        for (vector, name), axes in zip(VECTORS.items(), line, strict=True):
-            for row in rows:
-                if (row["side"], row["attention"]) == (side, attention):
-                    label, colour, style = MASKINGS[row["masking"]]
-                    heights = [max(distance, _FLOOR) for distance in row[vector]]
-                    axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
-            axes.set_yscale("log")
-            axes.set_ylim(_FLOOR / 3, 3)
-            axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            plain(axes)
-    for axes in panels[-1]:
-        axes.set_xlabel("padded positions")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("cosine distance")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
-    return svg(figure)
-
-
-def drift_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
-    """The largest distance in every situation by masking, a table for each kind of vector.
+def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.DataFrame]:
+    """The largest distance in every regime by masking, and the least that cures it, a table for each vector.
 
     Args:
         result: What `mabert study drift` wrote.
-        name: What the names of the tables begin with.
+        trained: Whether only the regimes of trained weights are shown.
     """
-    head = ("weights", "scan", "convolution", "padding", "attention", *MASKINGS)
-    note = f"Largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding."
-    grids = []
+    notes = [
+        f"The largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding. Cured "
+        "by: the first masking that leaves nothing beyond that."
+    ]
+    tables = []
     for vector, title in VECTORS.items():
         rows = [
-            (*words(*situation), *(_distance(far.get(masking)) for masking in MASKINGS))
+            (
+                *situation,
+                *(_distance(far.get(masking)) for masking in MASKINGS),
+                {"none": "no drift", None: "nothing"}.get(_cure(far), _cure(far)),
+            )
             for situation, far in _farthest(result, vector).items()
+            if not trained or situation[0] == "trained"
         ]
-        grids.append(Grid(f"{name}-{vector}", f"Largest cosine distance, {title}", head, tuple(rows), (note,)))
-    return grids
-
-
-def truth_grids(result: Mapping[str, Any], name: str) -> list[Grid]:
-    """Which regimes drift, and the least that cures each, a table for each kind of vector.
-
-    Args:
-        result: What `mabert study drift` wrote.
-        name: What the names of the tables begin with.
-    """
-    head = ("weights", "scan", "convolution", "padding", "attention", "drifts without a mask", "cured by")
-    note = "The first of pre, post, pre + post, exact and unpadded that leaves nothing beyond rounding."
-    grids = []
-    for vector, title in VECTORS.items():
-        rows = [
-            (*words(*situation), *words("yes" if cure != "none" else "no", "" if cure == "none" else cure or "nothing"))
-            for situation, cure in cures(result, vector).items()
-        ]
-        grids.append(Grid(f"{name}-truth-{vector}", f"Which regime drifts, {title}", head, tuple(rows), (note,)))
-    return grids
+        tables.append(table(f"Largest cosine distance, {title}", (*_HEAD, *MASKINGS, "cured by"), rows, notes))
+    return tables
 
 
 def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str | None]:
@@ -104,21 +64,20 @@ def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str |
     Returns:
         A name of `MASKINGS`, which are in order; ``none`` where nothing drifts, None where everything does.
     """
-    return {
-        situation: next((masking for masking in MASKINGS if far.get(masking, 1.0) < STABLE), None)
-        for situation, far in _farthest(result, vector).items()
-    }
+    return {situation: _cure(far) for situation, far in _farthest(result, vector).items()}
+
+
+def _cure(far: Mapping[str, float]) -> str | None:
+    return next((masking for masking in MASKINGS if far.get(masking, 1.0) < STABLE), None)
 
 
 def _farthest(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], dict[str, float]]:
     """The largest distance of a vector by situation and masking."""
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for row in result["rows"]:
-        found.setdefault(tuple(row[key] for key in _SITUATION), {})[row["masking"]] = max(row[vector])
+        found.setdefault(tuple(row[key] for key in SITUATION), {})[row["masking"]] = max(row[vector])
     return found
 
 
-def _distance(value: float | None) -> Cell:
-    if value is None:
-        return missing()
-    return Cell("0" if value < STABLE else f"{value:.1e}", value=value)
+def _distance(value: float | None) -> str:
+    return MISSING if value is None else "0" if value < STABLE else f"{value:.1e}"

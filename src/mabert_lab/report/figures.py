@@ -2,7 +2,8 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -56,7 +57,8 @@ def line_chart(
     """
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
-    for (name, (x, y)), colour in zip(lines.items(), COLOURS * len(lines), strict=False):
+    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()] * len(lines)
+    for (name, (x, y)), colour in zip(lines.items(), colours, strict=False):
         axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker="o" if dots else None, markersize=4.5)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
@@ -64,7 +66,9 @@ def line_chart(
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     plain(axes)
-    if len(lines) > 1:
+    if len(lines) > len(COLOURS):
+        figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    else:
         axes.legend(frameon=False)
     return svg(figure)
 
@@ -88,3 +92,29 @@ def svg(figure: Figure) -> str:
 def on_paper(svg_text: str) -> str:
     """The same figure on a white ground, for a file of its own: whatever shows it may be dark."""
     return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
+def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
+    """Loss against step of one pretraining, on training and on held-out text, as SVG.
+
+    Args:
+        history: What the run logged, as its `result.json` has it.
+        marks: Steps to mark, such as those where the windows grow.
+    """
+    logged = [entry for entry in history if "loss" in entry]
+    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
+    lines = {
+        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
+        "held out": (list(held_out), list(held_out.values())),
+    }
+    return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
+
+
+def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Steps at which the windows of a run change length.
+
+    Args:
+        steps: Of the whole run.
+        stages: As in its request, each with the `share` of the steps it takes.
+    """
+    return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

@@ -7,8 +7,8 @@ from typing import Any
 
 from mabert.data.files import check_can_read_twice
 from mabert.reading import files_below, read_json_value
-from mabert_lab.report.efficiency.results import Results, merged, read_results
-from mabert_lab.report.study.results import QUESTIONS, Study, read_study
+from mabert_lab.report.efficiency import Results, merged, read_results
+from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
 KINDS = {
     "study": "mabert study",
@@ -17,6 +17,9 @@ KINDS = {
     "throughput": "mabert bench throughput",
 }
 """What is read, and the command that writes it."""
+
+_PASSED_OVER = ("cells", "cache", "tokenizers", "cluster", "conversion")
+"""Folders of a study that it works in, whose files come and go; and conversions, which have pages of their own."""
 
 _NEEDED = {
     "drift": (
@@ -88,13 +91,6 @@ def find(paths: Iterable[Path | str]) -> Found:
     )
 
 
-def kind_of(content: Any) -> str | None:
-    """What a file's content says it is; None where it does not."""
-    if not isinstance(content, dict):
-        return None
-    return content.get("kind")
-
-
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     seen = set()
     for path in paths:
@@ -102,20 +98,10 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise FileNotFoundError(f"{path}: no such file or folder; needed are results as JSON")
         if not path.is_dir():
             check_can_read_twice(path)
-        for file in _json_in(path) if path.is_dir() else [path]:
-            if file.resolve() not in seen:
+        for file in files_below(path, _PASSED_OVER) if path.is_dir() else [path]:
+            if file.resolve() not in seen and (file.suffix == ".json" or file == path):
                 seen.add(file.resolve())
                 yield file
-
-
-def _json_in(folder: Path) -> list[Path]:
-    """JSON files of a folder and those in it, but for a study's working folders, whose files come and go, and
-    conversions, which have pages of their own."""
-    return [
-        file
-        for file in files_below(folder, ("cells", "cache", "tokenizers", "cluster", "conversion"))
-        if file.suffix == ".json"
-    ]
 
 
 def _read(path: Path) -> tuple[str | None, Any]:
@@ -124,26 +110,21 @@ def _read(path: Path) -> tuple[str | None, Any]:
         content = read_json_value(path, nan=True)
     except ValueError as error:
         raise ValueError(f"{error}; needed is a file of results") from None
-    kind = kind_of(content)
+    kind = content.get("kind") if isinstance(content, dict) else None
     try:
         if kind == "study":
             return kind, read_study(content, path.name)
         if kind == "efficiency":
             return kind, read_results(path)
         if kind in KINDS:
-            _check(content, kind, path)
+            own, of_row = _NEEDED[kind]
+            absent = [name for name in own if name not in content]
+            absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
+            if absent:
+                raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not as {KINDS[kind]} writes it ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path}: not as {KINDS[str(kind)]} writes it ({type(error).__name__}: {error})") from None
     return kind, (path.name, content)
-
-
-def _check(content: dict[str, Any], kind: str, path: Path) -> None:
-    """Refuses what lacks a field."""
-    own, of_row = _NEEDED[kind]
-    absent = [name for name in own if name not in content]
-    absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
-    if absent:
-        raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
 
 
 def _studies(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:

@@ -1,82 +1,76 @@
-"""The whole report: claims, studies, padding, efficiency, as a page and as files beside it."""
+"""The whole report: claims, the reader's own results, and what was not measured, as a page and files beside it."""
 
-import csv
-import io
-import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from markupsafe import escape
+
 from mabert.writing import write_text
-from mabert_lab.report.claims.drift import drift_sources, drift_verdicts
-from mabert_lab.report.claims.efficiency import efficiency_verdicts
-from mabert_lab.report.claims.scores import score_verdicts
-from mabert_lab.report.claims.verdict import FAILS, HOLDS, OPEN, UNMEASURED, Verdict, claims_table
+from mabert_lab.report import paper
+from mabert_lab.report.charts import drift_chart
 from mabert_lab.report.document import (
-    Drawing,
-    Fold,
-    Heading,
-    Items,
+    MISSING,
+    Figure,
     Part,
-    Text,
-    as_html,
-    as_markdown,
-    contents,
-    unfolded,
+    Section,
+    figures,
+    plain,
+    table,
+    to_html,
+    to_markdown,
+    with_best,
 )
+from mabert_lab.report.drift import drift_tables
+from mabert_lab.report.efficiency import NAMES
+from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows, letters
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.grid import Grid, to_csv
-from mabert_lab.report.latex import to_latex
+from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED, Verdict, of_paper, verdicts
 from mabert_lab.report.machine import code_of, machine_of
-from mabert_lab.report.measurements import (
-    drift_section,
-    efficiency_not_measured,
-    efficiency_section,
-    throughput_section,
-)
-from mabert_lab.report.page import SORTING, TABLES, page
 from mabert_lab.report.sources import Found
-from mabert_lab.report.study.results import Study
-from mabert_lab.report.study.section import section, summary
-from mabert_lab.report.study.statistics import LEAST_PAIRS, LEVEL
-from mabert_lab.report.study.tables import seed_rows, tables_not_run
+from mabert_lab.report.statistics import LEAST_PAIRS
+from mabert_lab.report.studies import Study
+from mabert_lab.report.study_section import papers_table, section, seeds
 
 TITLE = "MaBERT: the paper's experiment, run again"
-
 LISTING = "files.txt"
-"""Where a report's folder names its tables and figures, so that the next one leaves none of them over."""
+"""Where a report's folder names its files, so that the next report leaves none of them over."""
 
-LIMITS = (
-    "**The seeds vary fine-tuning only.** All seeds of an arm share one pretrained model, so neither deviations nor "
-    "intervals cover how another pretraining would have come out.",
-    f"**Intervals are {LEVEL:.0%} percentile bootstrap intervals over paired seeds; with five pairs they are too "
-    f"narrow**, so verdicts rest on the paired t test at {1 - LEVEL:.0%}, which five hardly normal scores strain "
-    "as well.",
-    f"A comparison of fewer than {LEAST_PAIRS} pairs decides nothing.",
-    "**Models, text and steps are those named with each study**, far below the paper's unless the scale is `paper`: "
-    "the order of arms can be compared with the paper's, the scores cannot.",
-    "A task named a sample has other rows than the official one; its scores are not those of the official task, though "
-    "the paper's averages beside them are over the official one.",
-    "Scores are on validation data; where fine-tuning keeps the best epoch, or has several learning rates to choose "
-    "from, the choice was made on the same data, the rate's by the first seed.",
-)
+_SHOWN = 2
+"""Places of a claim whose numbers stand in the first table; all stand in the last."""
 
 
 def parts(found: Found) -> list[Part]:
-    """The document, part by part."""
-    studies = itertools.chain.from_iterable(map(section, found.studies))
-    return list(itertools.chain(_head(found), _claims(found), studies, _not_run(found), _measured(found)))
+    """The document: what is decided and what is not, the reader's own results, then all else."""
+    judged = verdicts(found.studies, found.efficiency, found.drifts)
+    places = {} if found.efficiency is None else letters(found.efficiency)
+    document: list[Part] = [
+        "Do the paper's claims hold where they are measured again? Each is judged by a rule, or left open."
+    ]
+    document += [list(_run(found)), *_claims(judged, places), *map(section, found.studies)]
+    if found.efficiency is not None:
+        document.append(Section("Memory and time over length", efficiency_parts(found.efficiency)))
+    for number, (file, result) in enumerate(found.drifts, start=1):
+        document.append(_padding(number, file, result))
+    if found.throughputs:
+        document.append(Section("Throughput", [throughput_table(file, result) for file, result in found.throughputs]))
+    document.append(Section("Not measured, and every claim at every place", list(_rest(found, judged, places))))
+    document.append(Section("How claims are judged, and the limits of these numbers", [[*METHOD, *LIMITS]]))
+    document.append(
+        Section("Where and when it was measured", [Section("Machines, dates, commits", [_origins(found)], True)])
+    )
+    return document
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
-    """Write the page, the same as Markdown, and a folder of its tables and figures.
+    """Write the page, the same as Markdown, and a folder of its figures and of its numbers as CSV.
 
     Args:
         found: What `mabert_lab.report.sources.find` returned.
-        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``, from which tables and figures
-            go that a former report wrote and this one does not.
+        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``, from which files go that a
+            former report wrote and this one does not.
 
     Returns:
         The files, the page first.
@@ -86,175 +80,226 @@ def write_report(found: Found, output: Path) -> list[Path]:
     """
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
-    document = parts(found)
-    folder = output.with_suffix("")
-    files = {output: _page(document), output.with_suffix(".md"): _markdown(document, PurePosixPath(folder.name))}
-    for part in unfolded(document):
-        if isinstance(part, Grid):
-            forms = {".csv": to_csv(part), ".tex": to_latex(part), ".md": as_markdown(part, PurePosixPath())}
-            files |= {folder / f"{part.name}{suffix}": text for suffix, text in forms.items()}
-        elif isinstance(part, Drawing):
-            files[folder / f"{part.name}.svg"] = on_paper(part.svg)
-    for study in found.studies:
-        files[folder / f"{study.slug}-seeds.csv"] = _seeds(seed_rows(study))
-    _check_free(files, output)
+    document, folder = parts(found), output.with_suffix("")
+    files = {output: to_html(TITLE, document)}
+    files[output.with_suffix(".md")] = to_markdown(TITLE, document, folder.name)
+    files |= {folder / f"{each.name}.svg": on_paper(each.svg) for each in figures(document)}
+    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
+    former = _check_free(files, output)
     folder.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in files if path.parent == folder}
-    before = _listed(folder)
-    _list(folder, before | names)  # first: a report that is cut off leaves nothing that the next does not know
+    _list(folder, former | names)  # first: a report that is cut off leaves nothing that the next does not know
     for path, text in files.items():
         write_text(path, text)
-    for name in before - names:
+    for name in former - names:
         (folder / name).unlink(missing_ok=True)
     _list(folder, names)
     return list(files)
 
 
-def _check_free(files: Iterable[Path], output: Path) -> None:
-    """Refuses to write over what no report wrote.
+def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
+    """Tokens a second by model and collection of texts, the highest in bold, the slowest and fastest run in brackets.
 
-    Page and Markdown are known by their title, the list by the table of claims, which every report has, and the other
-    files by the list; without one, as in a repository that keeps but the Markdown and its figures, by the Markdown.
+    Args:
+        file: Of the result, by its name.
+        result: What `mabert bench throughput` wrote.
+    """
+    collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
+    cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
+    models = [model for model in NAMES if any(model == known for known, _ in cells)]
+    rows = [(NAMES[model], *(cells.get((model, each), MISSING) for each in collections)) for model in models]
+    notes = ["In brackets the slowest and the fastest run, and the texts of a batch."]
+    shares, lengths = result.get("share", {}), result.get("lengths", {})
+    taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
+    notes += [f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(taken)}."] if taken else []
+    notes += ["Flagged: a quick trial run, not to be quoted."] if result.get("quick") else []
+    title = f"Tokens a second, {result.get('dtype', 'unknown precision')}, {file}"
+    return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
+
+
+def _run(found: Found) -> Iterator[str]:
+    """What there is, a line a kind."""
+    for study in found.studies:
+        yield f"{study.title}, scale `{study.scale}`: {len(study.arms)} models on {len(study.scored)} tasks"
+    few = [f"{study.title} ({most})" for study in found.studies if (most := _most_seeds(study)) < LEAST_PAIRS]
+    if few:
+        yield f"**Too few seeds to decide any claim on scores**, {LEAST_PAIRS} being needed: {'; '.join(few)}"
+    if found.efficiency is not None:
+        machines = {each.machine for each in found.efficiency.conditions()}
+        files, count = len(found.efficiency.sources), len(machines - {""}) or 1
+        yield f"Memory and time: {len(found.efficiency.rows):,} measurements, {files} runs, {count} kinds of machine"
+    if found.drifts:
+        yield f"Padding: {sum(len(result['rows']) for _, result in found.drifts):,} regimes"
+    if found.throughputs:
+        yield f"Throughput: {len(found.throughputs)} runs"
+    if found.left_out:
+        yield f"Left out, {len(found.left_out)} files: see the end"
+
+
+def _most_seeds(study: Study) -> int:
+    return max((len(scores) for arm in study.arms for scores in study.scores(arm).values()), default=0)
+
+
+def _short(place: str, places: Mapping[str, str]) -> str:
+    head, _, machine = place.partition(" on ")
+    return f"{head} on {places[machine]}" if machine in places else place
+
+
+def _claims(judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
+    """What is decided with its numbers, and what cannot be told with what it would take."""
+    counts = ", ".join(
+        f"{verdict} {count}"
+        for verdict in (HOLDS, FAILS, OPEN, UNMEASURED)
+        if (count := sum(each.verdict == verdict for each in judged))
+    )
+    yield f"Of {len(judged)} verdicts, one for each claim at each place: {counts}."
+    decided = [each for each in judged if each.verdict in (HOLDS, FAILS)]
+    rows = []
+    for text, verdict in dict.fromkeys((each.text, each.verdict) for each in decided):
+        own = [each for each in decided if (each.text, each.verdict) == (text, verdict)]
+        told = [f"{each.numbers.split('; weakest ')[-1]} ({_short(each.place, places)})" for each in own[:_SHOWN]]
+        told += [f"and {len(own) - _SHOWN} more"] if len(own) > _SHOWN else []
+        claim = own[0].claim
+        doubt = f". {claim.note}" if of_paper(claim).verdict == FAILS else ""
+        rows.append((text, f"**{verdict}**", "; ".join(told), claim.source + doubt))
+    notes = ["Of several comparisons that a claim needs, the weakest is shown; of several places, the first."]
+    notes += ["Letters are machines, named under Memory and time over length."] if places else []
+    yield Section("What is decided", [table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes)])
+    left = [each for each in judged if each.verdict == OPEN]
+    open_rows = []
+    for text in dict.fromkeys(each.text for each in left):
+        own = [each for each in left if each.text == text]
+        takes = dict.fromkeys(need for each in own for need in each.takes.split("; "))
+        open_rows.append((text, "; ".join(_short(each.place, places) for each in own), "; ".join(takes)))
+    if open_rows:
+        shown = table("", ("claim", "where", "it would take"), open_rows)
+        yield Section("What cannot be told, and what it would take", [shown])
+
+
+def _padding(number: int, file: str, result: Mapping[str, Any]) -> Section:
+    source = result.get("source") or {}
+    texts = f"{result['texts']} texts ({source.get('texts', 'unknown')})"
+    told = f"{texts}, model `{source.get('model', 'unknown')}`, `{file}`"
+    described = "Cosine distance against padded positions for each masking, side of the padding and attention"
+    return Section(
+        "Padding" if number == 1 else f"Padding, {file}",
+        [
+            f"How far padding moves a text's vector from where it lies alone: {told}.",
+            drift_tables(result, trained=True)[0],
+            Figure(f"drift-{number}", drift_chart(result), described),
+            Section("The largest distance in every regime, and what cures it", list(drift_tables(result)), folded=True),
+        ],
+    )
+
+
+def _rest(found: Found, judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
+    """What was not measured, every verdict, and the paper's tables that nothing is set beside."""
+    head = (
+        "claim",
+        "verdict",
+        "measured at",
+        "numbers here",
+        "it would take",
+        "by the paper's own numbers",
+        "in the paper",
+    )
+    rows = []
+    for each in judged:
+        theirs, claim = of_paper(each.claim, each.text), each.claim
+        told = "; ".join(filter(None, (theirs.verdict, theirs.numbers, claim.note)))
+        if claim.kind == "drift":
+            told = "; ".join(filter(None, (theirs.numbers, claim.note)))
+        rows.append(
+            (
+                each.text,
+                each.verdict,
+                _short(each.place, places),
+                each.numbers,
+                each.takes,
+                told,
+                f'{claim.source}: "{claim.quote}"',
+            )
+        )
+    missing = [row for row in rows if row[1] == UNMEASURED]
+    shown = {id(printed) for study in found.studies for budget in study.budgets if (printed := study.table(budget))}
+    measured = set() if found.efficiency is None else {row["measure"] for row in found.efficiency.rows} | {"parameters"}
+    absent = [each for name, each in paper.TABLES.items() if id(each) not in shown and name not in measured]
+    yield (
+        f"{len(missing)} verdicts are open for want of a measurement, and nothing is set beside {len(absent)} of the "
+        "paper's tables."
+    )
+    if not found.drifts:
+        yield "Nor is anything set beside the paper's curves of drift under padding, which give no numbers."
+    yield Section(
+        "What was not measured", [table("", (head[0], *head[2:5]), [(row[0], *row[2:5]) for row in missing])], True
+    )
+    yield Section("Every claim at every place", [table("", head, rows)], True)
+    for printed in absent:
+        yield Section(f"The paper's {printed.label}: {printed.title}", [papers_table(printed)], True)
+
+
+def _origins(found: Found) -> list[str]:
+    lines = [f"{each.title}, `{each.scale}`: {_origin(about)}" for each in found.studies for about in each.environments]
+    sources = () if found.efficiency is None else found.efficiency.sources
+    lines += [f"Memory and time, `{each.name}`: {_origin(each.environment)}" for each in sources]
+    lines += [f"Padding, `{name}`: {_origin(content.get('environment') or {})}" for name, content in found.drifts]
+    lines += [
+        f"Throughput, `{name}`: {_origin(content.get('environment') or {})}" for name, content in found.throughputs
+    ]
+    return [*lines, *(f"Left out: {reason}" for reason in found.left_out)]
+
+
+def _origin(environment: Mapping[str, Any]) -> str:
+    return f"{str(environment.get('date', 'unknown date'))[:10]}, {machine_of(environment)}, {code_of(environment)}"
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    rate = row.get("tokens_per_second")
+    if rate is None:
+        return f"{MISSING} {row['status']}"
+    ends = [
+        1e3 * row["tokens"] / row[name] for name in ("slowest_ms", "fastest_ms") if row.get(name) and row.get("tokens")
+    ]
+    return f"{rate:,.0f} ({'-'.join(f'{end:,.0f}' for end in ends)}{', ' if ends else ''}{row['batch']})"
+
+
+def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The report's numbers for files, by name."""
+    judged = [
+        {"claim": each.text, "verdict": each.verdict, "place": each.place, "numbers": each.numbers, "takes": each.takes}
+        for each in verdicts(found.studies, found.efficiency, found.drifts)
+    ]
+    yield "claims", pd.DataFrame(judged)
+    if found.studies:
+        yield "scores", pd.concat([seeds(study) for study in found.studies], ignore_index=True)
+    if found.efficiency is not None:
+        yield "memory-and-time", flat_rows(found.efficiency)
+    for name, kept in (("padding", found.drifts), ("throughput", found.throughputs)):
+        if kept:
+            yield name, pd.concat([pd.DataFrame(result["rows"]).assign(file=file) for file, result in kept])
+
+
+def _check_free(files: Iterable[Path], output: Path) -> set[str]:
+    """Names in the folder that a former report wrote, by its list or, as a repository keeps it, by its Markdown.
 
     Raises:
-        ValueError: Naming the first file that is none of a report's.
+        ValueError: Naming the first file that is there and none of a report's.
     """
     text, folder = output.with_suffix(".md"), output.with_suffix("")
-    listing = folder / LISTING
-    listed, told = _read(listing).splitlines(), _read(text)
-    ours = told.startswith(f"# {TITLE}\n")
-
-    def known(path: Path) -> bool:
-        if path == output:
-            return f"<title>{escape(TITLE)}</title>" in _read(path)
-        if path == text:
-            return ours
-        if path == listing:
-            return "claims.csv" in listed
-        return path.name in listed or (ours and (not listing.is_file() or f"({folder.name}/{path.name})" in told))
-
-    for path in (*files, listing):
-        if path.is_file() and path.stat().st_size and not known(path):
+    told, listing = _read(text), _read(folder / LISTING).splitlines()
+    ours = told.startswith(f"# {plain(TITLE)}\n")
+    listed = set(listing) if "claims.csv" in listing else set()
+    linked = set(re.findall(rf"\({re.escape(folder.name)}/([^/)]+)\)", told)) if ours else set()
+    known = {output: f"<title>{escape(TITLE)}</title>" in _read(output), text: ours, folder / LISTING: bool(listed)}
+    for path in (*files, folder / LISTING):
+        if not known.get(path, path.name in listed | linked) and _read(path):
             raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
+    return {name for name in listed if name == Path(name).name and (folder / name).is_file()}
 
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _listed(folder: Path) -> set[str]:
-    """Files of a folder that a report wrote; nothing outside it, whatever the list says."""
-    names = _read(folder / LISTING).splitlines()
-    return {name for name in names if name == Path(name).name and (folder / name).is_file()}
-
-
 def _list(folder: Path, names: Iterable[str]) -> None:
     write_text(folder / LISTING, "".join(f"{name}\n" for name in sorted(names)))
-
-
-def verdicts(found: Found) -> list[Verdict]:
-    """Every claim of the paper, judged."""
-    return [*score_verdicts(found.studies), *efficiency_verdicts(found.efficiency), *drift_verdicts(found.drifts)]
-
-
-def _head(found: Found) -> Iterator[Part]:
-    yield Heading(1, TITLE)
-    yield Text("What was measured here, set beside the tables of the paper, claim by claim.", "lead")
-    runs = [
-        f"{study.title} at scale `{study.scale}`: {'; '.join(dict.fromkeys(map(_machine, study.environments)))}"
-        for study in found.studies
-    ]
-    sources = [] if found.efficiency is None else found.efficiency.sources
-    runs += [f"Memory and time: {_machine(source.environment)}" for source in sources]
-    runs += [f"Padding: {_machine(content.get('environment') or {})}" for _, content in found.drifts]
-    runs += [f"Throughput: {_machine(content.get('environment') or {})}" for _, content in found.throughputs]
-    yield Items(tuple(dict.fromkeys(runs)))
-    if found.studies:
-        told = tuple(f"{study.title} at scale `{study.scale}`: {summary(study)}" for study in found.studies)
-        yield Fold("What was run, and with what settings", (Items(told),))
-    if found.left_out:
-        yield Text("Left out:")
-        yield Items(found.left_out)
-
-
-def _claims(found: Found) -> Iterator[Part]:
-    judged = verdicts(found)
-    counts = ", ".join(
-        f"{name} {number}"
-        for name in (HOLDS, FAILS, OPEN, UNMEASURED)
-        if (number := sum(each.verdict == name for each in judged))
-    )
-    yield Heading(2, "Claims")
-    yield Text(f"Judged by what was measured here, a row for each claim at each place: {counts}.")
-    few = [f"{study.title} ({most})" for study in found.studies if (most := _most_seeds(study)) < LEAST_PAIRS]
-    if few:
-        yield Text(f"**Too few seeds to decide any claim on scores**, {LEAST_PAIRS} being needed: {'; '.join(few)}.")
-    yield replace(claims_table(judged), notes=_rules())
-    yield Heading(2, "Limits of these numbers")
-    yield Items(LIMITS)
-
-
-def _most_seeds(study: Study) -> int:
-    return max((len(seeds) for row in study.rows for seeds in study.scores(row).values()), default=0)
-
-
-def _rules() -> tuple[str, ...]:
-    return (
-        "Arms that differ in pretraining have one each, which all their seeds share: what is said of them is said of "
-        "these pretrained models.",
-        f"A claim on scores {HOLDS} where every comparison it needs is in the claimed direction by a paired t test at "
-        f"{1 - LEVEL:.0%}; it {FAILS} where one is in the other direction at that level divided by the number of "
-        f"comparisons, or where {LEAST_PAIRS} pairs or more have the same score each; it {OPEN} otherwise. "
-        f"Where a needed arm is missing it is {UNMEASURED}, unless another already speaks against it. A claim on most "
-        "tasks needs more than half of them, at that level divided by one more than "
-        "may be left out.",
-        "A task on which no arm of a claim is above what one answer for all scores (by a t test; of fewer than "
-        f"{LEAST_PAIRS} seeds by the mean) is left out of the average, and where neither side of a comparison is, that "
-        "decides nothing.",
-        f"Nothing is corrected for the number of claims: where two arms are alike, {1 - LEVEL:.0%} of single "
-        "comparisons tell them apart all the same.",
-        "A claim on time is judged in the same way by what the fastest and the slowest call allow, where so few calls "
-        "would not part like this by chance, in either direction as in the t test; one of a factor needs the paper's "
-        "factor at least. "
-        "Only tasks that both sides have are compared, and each row names them.",
-    )
-
-
-def _not_run(found: Found) -> Iterator[Part]:
-    folds = [Fold(grid.title, (grid,)) for grid in tables_not_run(found.studies)]
-    folds += efficiency_not_measured(found.efficiency)
-    if folds or not found.drifts:
-        yield Heading(2, "The paper's tables and figures that nothing here is set beside")
-    yield from folds
-    if not found.drifts:
-        figures = " and ".join(f"`{source}`" for source in drift_sources())
-        yield Text(f"The paper's curves of drift under padding ({figures}), which give no numbers.")
-
-
-def _measured(found: Found) -> Iterator[Part]:
-    yield from drift_section(found.drifts)
-    yield from [] if found.efficiency is None else efficiency_section(found.efficiency)
-    yield from throughput_section(found.throughputs)
-
-
-def _machine(environment: Mapping[str, Any]) -> str:
-    date = str(environment.get("date", "unknown date"))[:10]
-    return f"{date}, {machine_of(environment)}, {code_of(environment)}"
-
-
-def _page(document: Sequence[Part]) -> str:
-    split = next(number for number, part in enumerate(document) if isinstance(part, Heading) and part.level == 2)
-    body = [*map(as_html, document[:split]), contents(document), *map(as_html, document[split:])]
-    return page(TITLE, body, TABLES, SORTING)
-
-
-def _markdown(document: Iterable[Part], folder: PurePosixPath) -> str:
-    return "\n".join(as_markdown(part, folder) for part in document)
-
-
-def _seeds(rows: Iterable[Sequence[str]]) -> str:
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(("arm", "budget", "task", "metric", "seed", "score"))
-    lines.writerows(rows)
-    return out.getvalue()

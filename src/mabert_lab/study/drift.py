@@ -136,7 +136,7 @@ def _regimes(weights: str, config: MaBertConfig) -> Iterator[Regime]:
 
 def _set_up(model: MaBertModel, regime: Regime) -> None:
     unpadded = regime.masking == "unpadded"
-    model.config.padding_safe_masking = "exact" if unpadded else regime.masking
+    model.config.padding_safe_masking = "exact" if unpadded else regime.masking  # type: ignore[assignment]
     model.config.unpad = "auto" if unpadded else "never"
     model.config._attn_implementation = "sdpa" if regime.attention == "masked" else _OPEN
 

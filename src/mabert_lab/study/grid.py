@@ -163,7 +163,7 @@ def check_in_paper(study: Study) -> None:
     Raises:
         ValueError: Naming the field, the value and what there is.
     """
-    rows: dict[str | None, set[str | None]] = {None: set()}
+    rows: dict[str | None, set[str]] = {None: set()}
     for name in STUDIES:
         known = load_study(name)
         rows.setdefault(known.label, set()).update(arm.paper for arm in known.arms.values() if arm.paper)

@@ -194,14 +194,15 @@ class Planner:
                 **self.own(pretraining, recipe),
             },
         }
-        if len(recipe.learning_rates) > 1:
+        rates = len(recipe.learning_rates or ())
+        if rates > 1:
             content["chosen_under"] = self.scale.seeds[0]
         if task.asked.files and task.task.main_metric != "accuracy":  # by which rates and epochs are chosen
             content["metric"] = task.task.main_metric
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
             content["keeps"] = True
-        runs = len(self.scale.seeds) + (len(recipe.learning_rates) if len(recipe.learning_rates) > 1 else 0)
+        runs = len(self.scale.seeds) + (rates if rates > 1 else 0)
         return Cell(
             content,
             {

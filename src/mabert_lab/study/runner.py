@@ -61,7 +61,7 @@ class Runner:
     plan: Plan
     root: Path
     watch: Watcher = lambda states, running: None
-    finished: Callable[[], None] = lambda: None
+    finished: Callable[[], object] = lambda: None
     states: dict[str, Status] = field(default_factory=dict)
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 

@@ -239,7 +239,8 @@ class LoadedTask:
             labels = np.asarray(column(rows, "label"))
             answers = () if self.task.is_regression else range(self.task.num_labels)
             scores = (compute(self.task, np.full_like(labels, answer), labels) for answer in answers)
-            found[split] = max((score[self.task.main_metric] for score in scores), default=None)
+            known = [score[self.task.main_metric] for score in scores]
+            found[split] = max((score for score in known if score is not None), default=None)
         return found
 
     def columns(self, epochs: int) -> list[dict[str, Any]]:

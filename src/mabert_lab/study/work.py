@@ -100,7 +100,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    pretrain(recipe, files.run, resume=begun, vouched=True, callbacks=[Beat(files.progress)])
+    pretrain(recipe, files.run, resume=begun, trusted=True, callbacks=[Beat(files.progress)])
     leave_no_checkpoints(files)
 
 
@@ -117,8 +117,9 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     runs = sum(files.result(seed) is None for seed in seeds)
-    if len(recipe.learning_rates) > 1:
-        runs += sum(not grid_file(files.run, rate).is_file() for rate in recipe.learning_rates)
+    rates = recipe.learning_rates or []
+    if len(rates) > 1:
+        runs += sum(not grid_file(files.run, rate).is_file() for rate in rates)
     finetune(
         CellFiles(files.root, start).run / place,
         loaded.task,
@@ -128,7 +129,7 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
         seeds,
         source={"data": order["data"]},
         resume=begun,
-        vouched=True,
+        trusted=True,
         keep_models=order["keeps"],
         callbacks=[Beat(files.progress, runs)],
     )

@@ -392,7 +392,7 @@ def test_a_micro_batch_is_halved_until_it_fits(pretended, monkeypatch, capsys, p
     monkeypatch.setattr(whole, "_training_step", hungry)
     result = whole.measure_training(pieces)
     assert {row["micro_batch"] for row in result["rows"]} == found
-    left_out = "a training step of 4 tokens: bert is left out, for want of memory"
+    left_out = "a training step of 4 tokens: bert is left out, because memory ran out"
     assert (left_out in capsys.readouterr().out) == (not found)
     assert not pieces.errors
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from mabert_lab.report.efficiency.results import load_results
+from mabert_lab.report.efficiency import load_results
 from tests.lab.report.rows import CPU, whole
-from tests.lab.report.studies import ENVIRONMENT, whole_experiment
+from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, study
 
 
 @pytest.fixture
@@ -16,11 +16,7 @@ def load(tmp_path):
     def write(*files, **changes):
         paths = []
         for month, rows in enumerate(files, start=1):
-            environment = {
-                "date": f"2026-{month:02}-01T00:00:00+00:00",
-                "processor": "processor",
-                "threads": 2,
-            }
+            environment = {"date": f"2026-{month:02}-01T00:00:00+00:00", "processor": "processor", "threads": 2}
             content = {"kind": "efficiency", "environment": environment, "quick": False, "parameters": {}, "rows": rows}
             paths.append(tmp_path / f"{month}.json")
             paths[-1].write_text(json.dumps({**content, **changes}), encoding="utf-8")
@@ -33,18 +29,20 @@ def load(tmp_path):
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
     """A folder with results of every kind."""
-    folder = tmp_path_factory.mktemp("results")
-    contents = whole_experiment()
-    contents.append(
-        {
-            "kind": "efficiency",
-            "environment": ENVIRONMENT,
-            "quick": False,
-            "parameters": {},
-            "rows": whole() + whole(CPU._replace(profile="best")),
-        }
-    )
-    situations = [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
+    folder, every = tmp_path_factory.mktemp("results"), tuple(COLUMNS)
+    budgets = [
+        each
+        for share, name in ((0.1, "glue_10"), (0.25, "glue_25"), (0.5, "glue_50"), (1.0, "glue_100"))
+        for each in like_the_paper(name, share, every)
+    ]
+    contents = [
+        study(like_the_paper("pattern", 0.1, every), "pattern"),
+        study(like_the_paper("components", 1.0, every), "components"),
+        study(like_the_paper("pooling", 1.0, every), "pooling"),
+        study(budgets, "budget"),
+    ]
+    about = {"kind": "efficiency", "environment": ENVIRONMENT, "quick": False, "parameters": {}}
+    contents.append({**about, "rows": whole() + whole(CPU._replace(profile="best"))})
     drift = [
         {
             "weights": "trained",
@@ -56,7 +54,7 @@ def results(tmp_path_factory):
             "cls": [0.0, distance],
             "mean": [0.0, distance],
         }
-        for side, attention in situations
+        for side, attention in [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
         for masking, distance in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
     ]
     contents.append({"kind": "drift", "environment": ENVIRONMENT, "texts": 3, "lengths": [0, 8], "rows": drift})

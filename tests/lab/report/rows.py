@@ -1,11 +1,7 @@
 """Made-up rows as `mabert bench models` writes them."""
 
-from pathlib import PurePosixPath
-
 from mabert_lab.report import paper
-from mabert_lab.report.document import as_markdown
-from mabert_lab.report.efficiency.report import efficiency_document
-from mabert_lab.report.efficiency.results import Condition
+from mabert_lab.report.efficiency import Condition
 
 CPU = Condition("paper", "float32", "cpu")
 GPU = Condition("best", "bfloat16", "cuda")
@@ -33,16 +29,13 @@ def raw(measure, model, length, value=None, condition=CPU, **changes):
 
 def whole(condition=CPU):
     """The paper's own numbers as if measured, with ModernBERT beside them."""
-    tables = {"memory": paper.MEMORY, "latency": paper.LATENCY, "training": paper.TRAINING}
     rows = [
-        raw(measure, model, length, value + (100 if measure == "memory" else 0), condition)
-        for measure, table in tables.items()
-        for model, cells in table.rows.items()
+        raw(measure, model, length, float(value), condition)
+        for measure in ("memory", "latency", "training")
+        for model, cells in paper.TABLES[measure].mean.iterrows()
         for length, value in cells.items()
     ]
-    return rows + [raw(measure, "modernbert", length, 333.0, condition) for measure in tables for length in (128, 4096)]
-
-
-def efficiency_report(results):
-    """What `mabert bench report` writes, as Markdown."""
-    return "\n".join(as_markdown(part, PurePosixPath()) for part in efficiency_document(results))
+    measures = ("memory", "latency", "training")
+    return rows + [
+        raw(measure, "modernbert", length, 333.0, condition) for measure in measures for length in (128, 4096)
+    ]

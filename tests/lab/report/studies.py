@@ -1,10 +1,9 @@
 """Made-up studies as `mabert study` writes them."""
 
 import json
-import random
 
 from mabert_lab.report import paper
-from mabert_lab.report.study.results import QUESTIONS, read_study
+from mabert_lab.report.studies import QUESTIONS, read_study
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -33,24 +32,10 @@ LABELS = {question: label for label, question in QUESTIONS.items()}
 REFERENCES = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}
 
 
-def seeds(*scores):
-    """Scores by seed as the file has them."""
-    return {str(seed): score for seed, score in enumerate(scores)}
-
-
-def column(key):
+def column(key, **changes):
     title, metric, in_paper, sample = COLUMNS[key]
-    return {
-        "key": key,
-        "title": title,
-        "metric": metric,
-        "paper": in_paper,
-        "sample": sample,
-        "train": 12988,
-        "validation": 277,
-        "epochs": 5,
-        "source": "GLUE folder",
-    }
+    about = {"key": key, "title": title, "metric": metric, "paper": in_paper, "sample": sample}
+    return {**about, "train": 12988, "validation": 277, "epochs": 5, "source": "GLUE folder", **changes}
 
 
 def row(arm, scores, in_paper=None, budget=0.1, pretraining=None, failed=()):
@@ -58,7 +43,6 @@ def row(arm, scores, in_paper=None, budget=0.1, pretraining=None, failed=()):
     done = {
         "cell": arm,
         "status": "done",
-        "reason": None,
         "steps": 100,
         "tokens": 409600,
         "held_out_loss": 7.1,
@@ -69,14 +53,9 @@ def row(arm, scores, in_paper=None, budget=0.1, pretraining=None, failed=()):
         "commit": "abc",
         "history": [{"step": 10, "loss": 9.1}, {"step": 20, "eval_loss": 8.8}, {"step": 40, "eval_loss": 8.1}],
     }
-    return {
-        "arm": arm,
-        "paper": in_paper,
-        "budget": budget,
-        "pretraining": done if pretraining is None else pretraining,
-        "scores": {key: {COLUMNS[key][1]: seeds(*values)} for key, values in scores.items()},
-        "failed": list(failed),
-    }
+    own = {key: {COLUMNS[key][1]: {str(seed): each for seed, each in enumerate(of)}} for key, of in scores.items()}
+    about = {"arm": arm, "paper": in_paper, "budget": budget, "scores": own, "failed": list(failed)}
+    return {**about, "pretraining": done if pretraining is None else pretraining}
 
 
 def study(rows, name="pattern", columns=tuple(COLUMNS), **changes):
@@ -102,27 +81,11 @@ def read(rows, name="pattern", columns=tuple(COLUMNS), **changes):
     return read_study(json.loads(json.dumps(study(rows, name, columns, **changes))), f"{name}.json")
 
 
-def like_the_paper(table, budget=0.1, noise=0.0, columns=("cola", "rte"), count=5):
-    """A row for each of a table's, its scores the paper's means with seeded noise around them."""
-    draw = random.Random(0)
+def like_the_paper(table, budget=0.1, columns=("cola", "rte")):
+    """A row for each of a table's, its scores the paper's means with noise over seeds around them."""
+    noise = (0.0, 0.002, -0.002, 0.001, -0.001)
+    means = paper.TABLES[table].mean
     return [
-        row(
-            key,
-            {each: [scores[COLUMNS[each][2]].mean + draw.gauss(0, noise) for _ in range(count)] for each in columns},
-            key,
-            budget,
-        )
-        for key, scores in table.rows.items()
-    ]
-
-
-def whole_experiment(noise=0.004):
-    """A study of each kind, as the paper has them, with every task that the made-up columns have."""
-    every = tuple(COLUMNS)
-    budgets = [each for budget, table in paper.GLUE.items() for each in like_the_paper(table, budget, noise, every)]
-    return [
-        study(like_the_paper(paper.PATTERNS, 0.1, noise, every), "pattern"),
-        study(like_the_paper(paper.INTEGRATION, 1.0, noise, every), "components"),
-        study(like_the_paper(paper.POOLING, 1.0, noise, every), "pooling"),
-        study(budgets, "budget"),
+        row(key, {each: [means.loc[key, COLUMNS[each][2]] + more for more in noise] for each in columns}, key, budget)
+        for key in means.index
     ]

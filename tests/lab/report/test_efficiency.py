@@ -1,255 +1,245 @@
-"""The efficiency report shows every measurement, every lack of one, and what follows from them."""
+"""Measurements are checked, merged, and shown: the later stays, ratios are bounded, what lacks a number says why."""
+
+import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from mabert_lab.report import paper
-from mabert_lab.report.efficiency.findings import (
-    crossings,
-    headline,
-    memory_growth,
-    ratios,
-    stretches,
-    time_growth,
-)
-from mabert_lab.report.efficiency.results import NAMES
-from mabert_lab.report.efficiency.tables import batch_of, measured_grid, number, paper_grid, spread_grid
-from mabert_lab.report.grid import FLAG, MISSING, Grid, to_markdown
-from mabert_lab.report.measurements import throughput_section
-from tests.lab.report.rows import CPU, GPU, SLOW, efficiency_report, raw, whole
+from mabert_lab.report.document import to_markdown
+from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
+from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
+from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
 
-def cells(shown, name):
-    """The cells of every line of a table, or of a text with tables, that begins with a name."""
-    markdown = to_markdown(shown) if isinstance(shown, Grid) else shown
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
-    return [line[1:] for line in lines if line[0] == name]
+def test_of_two_rows_for_the_same_thing_the_later_stays(load):
+    old = [raw("latency", "bert", 128, 1.0), raw("latency", "bert", 512, 2.0), raw("latency", "bert", 128, 9.0, GPU)]
+    other = raw("latency", "bert", 128, 5.0, CPU._replace(dtype="bfloat16"))
+    results = load(old, [raw("latency", "bert", 128, 3.0), raw("training", "bert", 128, 4.0), other])
+    assert len(results.rows) == 5
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 3.0, 512: 2.0}
+    assert curve(results.table(CPU, "training")["bert"]) == {128: 4.0}
+    assert curve(results.table(GPU, "latency")["bert"]) == {128: 9.0}
+    assert results.conditions() == [CPU._replace(dtype="bfloat16"), CPU, GPU]
+    for name, there in (("1.json", [False, True, True]), ("2.json", [True, True, False])):
+        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:4]
+        assert [f"`{name}`: " in part for part in sections] == there
 
 
-def test_the_paper_measured_again_gives_the_papers_headlines(load):
-    report = efficiency_report(load(whole()))
-    assert "- Latency: **2.43** (the paper: 2.43)" in report
-    assert "- Training step: **2.36** (the paper: 2.36)" in report
+def test_a_model_that_is_measured_again_alone_does_not_part_those_that_took_turns(load):
+    turns = [raw("latency", model, 128, number) for model, number in (("bert", 1.0), ("mabert", 2.0))]
+    results = load(
+        turns, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0), raw("latency", "bert", 512, 4.0)]
+    )
+    both = {model: curve(rows) for model, rows in results.table(CPU, "latency").items()}
+    assert both == {"bert": {128: 9.0, 512: 4.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}}, "of as many, the later"
+    results = load(turns, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)])
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 1.0, 512: 4.0}
 
 
-@pytest.mark.slow
-def test_the_report_has_a_section_for_each_condition_the_papers_first(load):
-    report = efficiency_report(load(whole(GPU) + whole(CPU)))
-    first, second = "## The paper's settings, fp32, cpu", "## Each model at its best, bf16, cuda"
-    assert 0 < report.index(first) < report.index(second)
-    for title, caption in (
-        ("Peak memory", "Peak memory (MiB), batch 1"),
-        ("Latency", "Latency (ms), batch 1"),
-        ("Training step", "Training step (ms), batch 32"),
-    ):
-        assert report.count(f"### {title}\n\n*{caption}*\n") == 2
-    assert report.count("| 742.110 | 825.994 | 1,047.506 | 1,908.529 | 5,262.076 |") == 2
-    assert report.count("| MaBERT | 64.117 | 240.334 | 516.242 | **1,240.849** | **3,319.429** |") == 2
-    assert report.count("| model | latency | in the paper | training step | in the paper |") == 2
+def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(load):
+    def pair(rival, time, ours):
+        return [raw("training", rival, 128, time, anchor_ms=ours), raw("training", "mabert", 128, ours)]
 
-
-def test_a_measured_table_has_the_papers_order_and_its_lowest_numbers_in_bold(load):
-    results = load(whole())
-    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
-    assert [row[0].text for row in table.rows] == list(NAMES.values())
-    assert table.head == ("model", "128", "512", "1,024", "2,048", "4,096", "ran with")
-    assert cells(table, "BERT") == [["**5.220**", "**5.331**", "**5.702**", "15.12", "43.42", "sdpa"]]
-    assert cells(table, "ModernBERT") == [["333.0", MISSING, MISSING, MISSING, "333.0", "sdpa"]]
-    assert cells(table, "MaBERT")[0][3:5] == ["**13.91**", "**34.70**"]
-
-
-def test_a_model_that_ran_otherwise_at_other_lengths_is_told_with_them(load):
-    compiled = {"setting": "eager, compiled"}
-    rows = [raw("latency", "deberta", 128, 1.0, setting="eager, prepacked"), raw("latency", "bert", 128, 1.0)]
-    rows += [raw("latency", "deberta", length, 1.0, **compiled) for length in (1024, 2048, 4096)]
-    rows += [raw("latency", "bigbird", 128, **{**SLOW, "setting": None})]
-    rows += [raw("latency", "albert", length, 1.0, setting="ab"[length == 512]) for length in (128, 512, 1024)]
-    results = load(rows)
-    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
-    assert [cells(table, name)[0][-1] for name in ("DeBERTa", "BERT", "BigBird", "ALBERT")] == [
-        "eager, prepacked (128); eager, compiled (1,024 to 4,096)",
-        "sdpa",
-        MISSING,
-        "a (128); b (512); a (1,024)",
-    ]
-
-
-def test_the_batch_is_that_of_the_numbers(load):
-    slow = raw("training", "bert", 512, batch=1, **SLOW)
-    assert batch_of(load([raw("training", "bert", 128, 1.0), slow]).table(CPU, "training")) == "32"
-    assert batch_of(load([slow]).table(CPU, "training")) == "1"
-
-
-def test_the_memory_table_has_parameters_beside_the_papers(load):
-    rows = [raw("memory", "mabert", 128, 150.0), raw("memory", "modernbert", 128, 160.0, weights_mib=120.0)]
-    rows.append(raw("memory", "modernbert", 512, 170.0, weights_mib=121.0))
-    results = load(rows, parameters={"mabert": 120_163_586})
-    table = measured_grid(results, results.table(CPU, "memory"), "memory", "t")
-    assert cells(table, "MaBERT") == [["120.164", "205.322", "100.0", "**150.0**", MISSING, "sdpa"]]
-    assert cells(table, "ModernBERT") == [[MISSING, MISSING, "120.0-121.0", "160.0", "**170.0**", "sdpa"]]
-
-
-def test_the_papers_table_of_memory_has_its_parameters_and_what_is_known_of_them():
-    grid = paper_grid("memory", "name")
-    assert grid.head[:3] == ("the paper's", "params (M)", "128")
-    assert [cell.text for cell in grid.rows[-1]][:3] == ["MaBERT", "205.322", "808.787"]
-    assert grid.notes == (f"{FLAG}{paper.MEMORY.provenance}.", f"{FLAG}{paper.PARAMETERS.provenance}.")
-    assert "params (M)" not in paper_grid("latency", "name").head
-
-
-def test_what_has_no_number_says_why(load):
-    rows = [
-        raw("latency", "bert", 128, 5.0),
-        raw("latency", "bert", 512, **SLOW),
-        raw("latency", "bert", 1024, status="out of memory", reason="CUDA out of memory"),
-        raw("latency", "bert", 2048, reason="a | b"),
-        raw("latency", "bert", 4096, status="too slow", reason="two minutes"),
-        raw("latency", "albert", 512, 1.0),
-    ]
-    results = load(rows)
-    table = measured_grid(results, results.table(CPU, "latency"), "latency", "t")
-    bert = ["5.000", "too slow (> 120 s)", "out of memory", "failed: a | b", "too slow: two minutes", "sdpa"]
-    assert [cell.text for cell in table.rows[0]] == ["BERT", *bert]
-    assert cells(table, "ALBERT") == [[MISSING, "**1.000**", *[MISSING] * 3, "sdpa"]]
-    assert "CUDA out of memory" not in to_markdown(table)
-
-
-def test_the_spread_table_has_fastest_slowest_and_samples_of_what_was_measured(load):
-    results = load([raw("latency", "bert", 128, 20.0), raw("latency", "bert", 512), raw("latency", "albert", 128)])
-    table = spread_grid(results.table(CPU, "latency"), "latency", "t")
-    assert cells(table, "BERT") == [["18.00-30.00 (15)", MISSING]]
-    assert "ALBERT" not in to_markdown(table)
+    results = load([*pair("bert", 9.0, 3.0), *pair("albert", 6.0, 3.0)[:1]], pair("bert", 4.0, 2.0))
+    table = {model: curve(rows) for model, rows in results.table(CPU, "training").items()}
+    assert table == {"bert": {128: 4.0}, "albert": {128: 6.0}, "mabert": {128: 3.0}}
+    assert ratio(results.table(CPU, "training"), 128, ("bert",)).value == 2.0
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(12345.6, "12,346"), (1234.5, "1,234"), (123.45, "123.5"), (1.23456, "1.235"), (0.05, "0.05000")],
+    ("reason", "limit"),
+    [
+        ("one call took more than 120 s", 120.0),
+        ("one call took more than 1,200.5s", 1200.5),
+        ("one call took more than 120 s at 2,048 tokens", 120.0),
+        ("one prepare took more than 300 s", None),
+        ("two minutes", None),
+        ("one call took more than 3 samples", None),
+        (None, None),
+    ],
 )
-def test_numbers_have_four_digits(value, text):
-    assert number(value) == text
+def test_a_reason_tells_the_seconds_that_were_too_few(load, reason, limit):
+    slow = raw("latency", "bert", 128, status="too slow", reason=reason)
+    failed = raw("latency", "albert", 128, status="failed", reason=reason)
+    table = load([slow, failed]).table(CPU, "latency")
+    assert table["bert"][128]["at_least"] == limit
+    assert table["albert"][128]["at_least"] is None
 
 
-def test_a_missing_baseline_is_named_and_never_averaged_over_in_silence(load):
-    rows = [row for row in whole() if (row["measure"], row["length"]) == ("training", 4096)]
-    four = "1.73 over the 4 measured (the paper: 2.36)"
-    by_rows = {
-        f"not over all five (DeBERTa: not measured), {four}": [],
-        f"not over all five (DeBERTa: out of memory), {four}": [
-            raw("training", "deberta", 4096, status="out of memory")
-        ],
-        f"not over all five (DeBERTa: too slow (> 120 s)), at least **8.61**, {four}": [
-            raw("training", "deberta", 4096, **SLOW)
-        ],
+def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
+    rows = [
+        raw("training", "bert", 128, **SLOW, micro_batch=8),
+        raw("training", "albert", 128, **SLOW, micro_batch=1, at_least_ms=3_840_000.0),
+        raw("training", "bert", 512, **{**SLOW, "batch": 1}, micro_batch=1, at_least_ms=480_000.0),
+    ]
+    table = load(rows).table(CPU, "training")
+    assert [table[model][128]["at_least"] for model in ("bert", "albert")] == [4 * 120, 32 * 120]
+    assert table["bert"][512]["at_least"] == 480
+
+
+def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
+    for name, date, value in (("a", "2026-01-01T12:00:00+05:00", 1.0), ("b", "2026-01-01T08:00:00", 2.0)):
+        content = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
+        content["rows"] = [raw("latency", "bert", 128, value)]
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    results = load_results([tmp_path / "b", tmp_path / "a"])
+    assert curve(results.table(CPU, "latency")["bert"]) == {128: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"kind": "drift"}, "kind is 'drift'; needed is 'efficiency'"),
+        ({"quick": True}, "measure without --quick"),
+        ({"environment": {}}, "lacks the date"),
+        ({"remarks": "busy"}, "remarks is 'busy'; needed is a list of sentences"),
+        ({"rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length, batch"),
+        ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
+        (
+            {"rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
+            "of bert at 128 is measured, but its median_ms is None",
+        ),
+        (
+            {"rows": [raw("memory", "bert", 128, 0.0, status="measured")]},
+            "memory of bert at 128 is measured, but its peak",
+        ),
+    ],
+)
+def test_other_files_are_refused_by_name(load, changes, needed):
+    with pytest.raises(ValueError, match=rf"1\.json: .*{needed}"):
+        load([], **changes)
+
+
+def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text("{", encoding="utf-8")
+    (tmp_path / "b.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
+        load_results([tmp_path / "a.json"])
+    with pytest.raises(ValueError, match=r"b\.json: holds list, where an object is needed"):
+        load_results([tmp_path / "b.json"])
+    with pytest.raises(ValueError, match="no results"):
+        load_results([])
+
+
+@pytest.mark.parametrize(
+    ("changed", "there"),
+    [
+        ({"processor": "another"}, "another, 2 threads, torch None"),
+        ({"threads": 4}, "one, 4 threads, torch None"),
+        ({"packages": {"torch": "3"}}, "one, 2 threads, torch 3"),
+    ],
+)
+def test_machines_are_not_mixed(tmp_path, changed, there):
+    for file, differs in (("a", {}), ("b", {"date": "2026-01-02T00:00:00+00:00", **changed})):
+        measured(tmp_path / file, **differs)
+    results = load_results([tmp_path / "a", tmp_path / "b"])
+    tables = {condition.machine: results.table(condition, "latency") for condition in results.conditions()}
+    assert {machine: list(rows) for machine, rows in tables.items()} == {
+        "one, 2 threads, torch None": ["bert"],
+        there: ["mabert"],
     }
-    for text, extra in by_rows.items():
-        table = load([row for row in rows if row["model"] != "deberta"] + extra).table(CPU, "training")
-        assert headline("training", table) == f"Training step: {text}"
+    assert load_results([tmp_path / "a"]).conditions() == [CPU]
 
 
-def test_a_headline_without_mabert_says_so(load):
-    table = load([raw("training", "mabert", 4096, **SLOW), raw("training", "bert", 4096, 1.0)]).table(CPU, "training")
-    assert "no number of MaBERT's, too slow (> 120 s)" in headline("training", table)
+def measured(file, **told):
+    """A file with one row, of a model of the file's own."""
+    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
+    rows = [raw("latency", {"a": "bert", "b": "mabert", "c": "albert"}[file.name], 128, 1.0)]
+    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
+    file.write_text(json.dumps(content))
 
 
-def test_ratios_stand_above_the_papers(load):
-    rows = [raw("latency", "mabert", 2048, 10.0), raw("latency", "mabert", 4096, 10.0)]
-    rows += [raw("latency", model, 4096, 20.0) for model in paper.BASELINES if model != "deberta"]
-    rows += [raw("latency", "bert", 2048, 30.0), raw("latency", "modernbert", 4096, 5.0)]
-    table = ratios("latency", load(rows).table(CPU, "latency"), "t")
-    assert cells(table, "mean of the paper's five baselines") == [["3.00 over 1 of 5", "2.00 over 4 of 5"]]
-    assert cells(table, "the same without DeBERTa") == [["3.00 over 1 of 4", "2.00"]]
-    assert cells(table, "BERT alone") == [["3.00", "2.00"]]
-    assert cells(table, "lowest measured rival") == [["3.00 (BERT)", "0.50 (ModernBERT)"]]
-    assert cells(table, "mean of the paper's five baselines, in the paper") == [["2.25", "2.43"]]
-    assert cells(table, "the same without DeBERTa, in the paper") == [["1.78", "1.55"]]
-    assert cells(table, "BERT alone, in the paper") == [["1.09", "1.25"]]
-    assert cells(table, "lowest rival, in the paper") == [["1.09 (BERT)", "1.25 (BERT)"]]
+def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
+    def machines(*names):
+        return [condition.machine for condition in load_results([tmp_path / name for name in names]).conditions()]
+
+    measured(tmp_path / "a", instructions="AVX512")
+    measured(tmp_path / "b", instructions="AVX2")
+    assert machines("a", "b") == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
+    measured(tmp_path / "a")  # as before it was recorded
+    assert machines("a", "b") == [""]
+    measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
+    assert machines("a", "b", "c") == [f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")]
 
 
-def test_steps_that_were_put_together_are_told(load):
-    rows = [raw("training", "bert", 512, 5.0, micro_batch=2), raw("training", "longformer", 512, 5.0, micro_batch=8)]
-    rows += [raw("training", "bert", 128, 5.0, micro_batch=8), raw("latency", "bert", 128, 5.0)]
-    report = efficiency_report(load(rows))
-    assert report.count("texts of a micro-batch: 8 at 128, 2 or 8 at 512.") == 1
-    assert "micro-batch" not in efficiency_report(load([raw("training", "bert", 128, 5.0, micro_batch=32)]))
+RIVALS = [name for name in NAMES if name != "mabert"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@given(st.dictionaries(st.sampled_from(RIVALS), st.floats(1e-3, 1e6), min_size=1), st.floats(1e-3, 1e6))
+def test_a_mean_over_all_is_exact_and_within_the_spread(load, numbers, ours):
+    rows = [raw("latency", name, 128, value) for name, value in {**numbers, "mabert": ours}.items()]
+    found = ratio(load(rows).table(CPU, "latency"), 128, list(numbers))
+    mean = sum(numbers.values()) / len(numbers) / ours
+    assert found.value == pytest.approx(mean)
+    assert (found.counted, found.at_least, found.rounds) == (len(numbers), None, (15, 15))
+    assert found.span == pytest.approx((mean * 0.9 / 1.5, mean * 1.5 / 0.9))
+
+
+def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below(load):
+    rows = [raw("latency", "mabert", 128, 2000.0), raw("latency", "bert", 128, 4000.0)]
+    rows += [raw("latency", "albert", 128, 8000.0), raw("latency", "deberta", 128, **SLOW)]
+    table = load([*rows, raw("latency", "bigbird", 128)]).table(CPU, "latency")
+    three = ratio(table, 128, ["bert", "albert", "deberta"])
+    assert three[:3] == (3.0, 2, 22.0)
+    assert three.span == (pytest.approx((3600 + 7200 + 120_000) / 3 / 3000), float("inf"))
+    assert ratio(table, 128, ["bert", "albert", "deberta", "bigbird"])[:4] == (3.0, 2, None, None)
+    assert ratio(table, 128, ["deberta"])[:3] == (None, 0, 60.0)
+    assert ratio(table, 512, ["bert"]) is None
+    assert ratio(table, 128, ["bert"], "deberta") is None
+
+
+def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
+    numbers = {"mabert": (10.0, 30.0), "bert": (10.0, 70.0)}
+    rows = [
+        raw("latency", name, at, value)
+        for name, pair in numbers.items()
+        for at, value in zip((512, 4096), pair, strict=True)
+    ]
+    found = ratio(load(rows).table(CPU, "latency"), 4096, ["bert"], start=512)
+    assert found.value == 3.0
+    assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
+    assert ratio(load(rows[1:]).table(CPU, "latency"), 4096, ["bert"], start=512) is None
 
 
 def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(load):
-    rows = [raw("training", "mabert", length, 10.0) for length in (128, 512)]
-    rows += [raw("training", "bert", length, value, anchor_ms=20.0) for length, value in ((128, 30.0), (512, 10.0))]
-    rows += [raw("training", "albert", 512, 9.0, anchor_ms=6.0), raw("training", "modernbert", 128, 14.0)]
+    rows = [raw("training", "mabert", 512, 10.0, samples=18)]
+    rows.append(raw("training", "bert", 512, 30.0, anchor_ms=20.0, samples=3, anchor_samples=4))
     table = load(rows).table(CPU, "training")
-    assert cells(ratios("training", table, "t"), "lowest measured rival") == [["1.40 (ModernBERT)", "0.50 (BERT)"]]
-    assert cells(crossings({"training": table}, "t"), "BERT")[0][0].startswith("only up to about ")
-    assert cells(measured_grid(load(rows), table, "training", "t"), "BERT")[0][0] == "30.00", "what was measured"
+    assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
+    assert ratio(table, 512, ["bert"]).rounds == (3, 4)
+    assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 3)
 
 
-def test_what_is_of_another_run_is_told_and_nothing_is_fitted_across_runs(load):
-    first = [raw("latency", model, length, length / 2) for model in ("bert", "mabert") for length in (512, 4096, 8192)]
-    second = [raw("latency", model, length, length / 4) for model in ("bert", "mabert") for length in (128, 512, 4096)]
-    results = load(first, [*second, raw("latency", "albert", 512, 9.0)], [raw("latency", "modernbert", 128, 1.0)])
-    report = efficiency_report(results)
-    assert "Of another run than the rest: 8,192 tokens (1.json); 128 tokens of ModernBERT (3.json)." in report
-    growth = time_growth({"latency": results.table(CPU, "latency")}, "t")
-    assert cells(growth, "MaBERT")[0][0] == "1.00 (2: 512-4,096)", "across both it would be 1.19"
-    memory = [
-        [raw("memory", "bert", length, 100 + factor * length) for length in lengths]
-        for factor, lengths in ((1, (512, 1024, 2048)), (9, (4096,)))
-    ]
-    assert cells(memory_growth(load(*memory).table(CPU, "memory"), "t"), "BERT")[0][2] == "1.00 (3: 512-2,048)"
-    assert "Of another run" not in efficiency_report(load(first))
+def cells(frame, name):
+    return next(row[1:] for row in frame.itertuples(index=False, name=None) if row[0] == name)
 
 
-def test_remarks_on_a_file_stand_beside_its_name(load):
-    report = efficiency_report(load([raw("latency", "bert", 128, 1.0)], remarks=["a machine that was busy", "two"]))
-    assert "- Of `1.json`: a machine that was busy\n- Of `1.json`: two\n" in report
+def test_the_paper_measured_again_gives_the_papers_headlines_and_its_lowest_numbers_in_bold(load):
+    results = load(whole())
+    table = {measure: results.table(CPU, measure) for measure in ("memory", "latency", "training")}
+    assert [headline(rows) for rows in table.values()] == ["0.82", "2.43", "2.36"]
+    shown = measured_table(results, table["latency"], "latency")
+    assert list(shown["model"]) == list(NAMES.values())
+    assert cells(shown, "BERT")[0] == "**5.220 (4.698-7.830, 15)**"
+    assert cells(shown, "ModernBERT")[1] == "\N{EN DASH}"
+    ratios = ratio_table(table["latency"], "latency")
+    for name in ("mean of the paper's five baselines", "BERT alone"):
+        assert cells(ratios, name) == cells(ratios, f"{name}, in the paper")
+    assert cells(ratios, "lowest rival, in the paper")[-1] == "1.25 (BERT)"
 
 
-def test_memory_grows_above_the_weights(load):
-    rows = [raw("memory", "mabert", length, 100 + length / 50) for length in (512, 1024)]
-    rows.append(raw("memory", "mabert", 2024, 103 + 2024 / 50, weights_mib=103.0))
-    whole_peak, papers, *above = cells(memory_growth(load(rows).table(CPU, "memory"), "t"), "MaBERT")[0]
-    assert (whole_peak, papers) == ("0.19 (3: 512-2,024)", "0.50 (4: 512-4,096)")
-    assert above == ["1.00 (3: 512-2,024)", "23.0 (1,024-2,024)", "588.9 (2,048-4,096)", "20.0 (1,024-2,024)"]
+def test_what_lacks_a_number_says_why(load):
+    rows = [raw("latency", "bert", 128, **SLOW), raw("latency", "albert", 128, status="out of memory", reason="x")]
+    rows += [raw("latency", "bigbird", 128, reason="no kernel"), raw("latency", "mabert", 128, 60_000.0)]
+    results = load(rows)
+    shown = measured_table(results, results.table(CPU, "latency"), "latency")
+    found = {row[0]: row[1] for row in shown.itertuples(index=False, name=None)}
+    assert found["BERT"] == "too slow (> 120 s)"
+    assert (found["ALBERT"], found["BigBird"]) == ("out of memory", "failed: no kernel")
+    assert cells(ratio_table(results.table(CPU, "latency"), "latency"), "BERT alone") == ("≥ 2.00",)
 
 
-def test_crossings_name_every_rival_and_the_papers(load):
-    rows = [raw("latency", "mabert", length, 10.0) for length in (128, 512)]
-    rows += [
-        raw("latency", "bert", 128, 5.0),
-        raw("latency", "bert", 512, 20.0),
-        raw("latency", "modernbert", 128, 5.0),
-    ]
-    table = crossings({"latency": load(rows).table(CPU, "latency")}, "t")
-    assert cells(table, "BERT") == [["from about 256 on", "from about 1,850 on"]]
-    assert cells(table, "ModernBERT") == [["not within the measured lengths (128-128)", MISSING]]
-    assert not cells(table, "MaBERT")
-
-
-def test_stretches_in_words():
-    flat = dict.fromkeys((100, 400, 1600), 2.0)
-    assert stretches(flat, dict.fromkeys(flat, 3.0)) == "from the shortest length on"
-    assert stretches(flat, dict.fromkeys(flat, 1.0)) == "not within the measured lengths (100-1,600)"
-    assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 1.0}) == "only up to about 200"
-    assert stretches(flat, {100: 1.0, 400: 4.0, 1600: 1.0}) == "from about 200 to 800"
-    assert stretches(flat, {100: 4.0, 400: 1.0, 1600: 4.0}) == "up to about 200, from about 800 on"
-    assert stretches(flat, {}) is None
-
-
-def test_throughput_tells_its_share_its_machine_and_its_spread():
-    row = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens": 500}
-    row |= {"tokens_per_second": 1000.0, "fastest_ms": 400.0, "slowest_ms": 1000.0}
-    slow = {**row, "model": "deberta", "status": "too slow", "tokens_per_second": None, "fastest_ms": None}
-    environment = {"processor": "some", "threads": 2, "packages": {"torch": "3"}, "commit": "abc"}
-    result = {
-        "environment": environment,
-        "dtype": "float32",
-        "share": {"short": 16 / 8192},
-        "lengths": {"short": [9] * 16},
-        "rows": [row, slow],
-    }
-    heading, origin, speeds, spread = throughput_section([("t.json", result)])
-    assert (heading.text, origin.lines) == ("Throughput", ("`t.json`: some, 2 threads, torch 3, commit abc",))
-    assert speeds.notes[1] == "Of the texts that ModernBERT's protocol has of each kind: 16 of short (0.20%)."
-    assert [[cell.text for cell in line] for line in spread.rows] == [["BERT", "500-1,250"]]
-    older = {**result, "rows": [{name: value for name, value in row.items() if not name.endswith("_ms")}]}
-    assert len(list(throughput_section([("t.json", older)]))) == 3
+def test_numbers_have_four_digits():
+    assert [number(value) for value in (0.012345, 5.2199, 123.456, 98765.4)] == ["0.01235", "5.220", "123.5", "98,765"]

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from mabert_lab.report.study.statistics import (
+from mabert_lab.report.statistics import (
     LEAST_PAIRS,
     Difference,
     average_difference,
     averages,
-    chance,
     difference,
     interval,
+    p_value,
     summary,
 )
 
@@ -37,7 +37,6 @@ def test_a_summary_has_the_sample_deviation():
 def test_the_interval_is_that_of_every_resample(values):
     means = [np.mean(each) for each in product(values, repeat=len(values))]
     assert interval(values) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
-    assert interval(values, 0.5) == pytest.approx(tuple(np.quantile(means, [0.25, 0.75])))
 
 
 def test_drawn_resamples_are_the_same_each_time_and_near_the_normal_interval():
@@ -48,10 +47,8 @@ def test_drawn_resamples_are_the_same_each_time_and_near_the_normal_interval():
     assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.03)
 
 
-def test_one_value_has_no_interval_and_a_level_must_be_a_share():
+def test_one_value_has_no_interval():
     assert interval([1.0]) is None
-    with pytest.raises(ValueError, match=r"the level is 95; it must be between 0 and 1"):
-        interval([1.0, 2.0], 95)
 
 
 @given(arms, st.randoms())
@@ -80,7 +77,7 @@ def test_swapping_the_arms_flips_the_sign(arms):
     forth, back = difference(ours, theirs), difference(theirs, ours)
     assert forth.mean == pytest.approx(-back.mean, abs=1e-12)
     assert forth.sign() == -back.sign()
-    assert forth.chance == back.chance or forth.chance == pytest.approx(back.chance, rel=1e-6)
+    assert forth.p_value == back.p_value or forth.p_value == pytest.approx(back.p_value, rel=1e-6)
     if forth.low is not None:
         assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low), abs=1e-12)
         assert forth.low <= forth.mean + 1e-12
@@ -112,21 +109,18 @@ def test_the_sign_is_told_where_the_gaps_agree(gaps, sign):
     assert difference(by_seed(gaps), by_seed([0.0] * 5)).sign() == sign
 
 
-@given(
-    st.lists(st.floats(-1, 1, allow_nan=False, width=16), min_size=2, max_size=8).filter(
-        lambda gaps: np.std(gaps) > 1e-3
-    )
-)
-def test_chance_is_that_of_the_paired_t_test(gaps):
-    assert chance(gaps) == pytest.approx(ttest_1samp(gaps, 0.0).pvalue, rel=1e-9)
+def test_the_p_value_is_that_of_the_paired_t_test():
+    gaps = [0.1, 0.3, -0.05, 0.2, 0.02]
+    assert p_value(gaps) == pytest.approx(ttest_1samp(gaps, 0.0).pvalue)
+    assert (p_value([0.1]), p_value([0.1, 0.1]), p_value([0.0, 0.0])) == (None, 0.0, 1.0)
 
 
 def test_arms_that_are_alike_are_seldom_told_apart():
-    draws = np.random.default_rng(0).normal(size=(4000, 2, 5))
+    draws = np.random.default_rng(0).normal(size=(1500, 2, 5))
     found = [difference(by_seed(ours), by_seed(theirs)) for ours, theirs in draws]
     told = [each.sign() for each in found]
-    assert np.mean(np.abs(told)) == pytest.approx(0.05, abs=0.012)
-    assert np.mean([each.sign(25) != 0 for each in found]) == pytest.approx(0.002, abs=0.002)
+    assert np.mean(np.abs(told)) == pytest.approx(0.05, abs=0.015)
+    assert np.mean([each.sign(25) != 0 for each in found]) == pytest.approx(0.002, abs=0.003)
     excluded = np.mean([each.low > 0 or each.high < 0 for each in found])
     assert 0.11 < excluded < 0.19, "the interval is too narrow, as the module says"
 
@@ -147,15 +141,7 @@ def test_an_average_difference_is_over_the_tasks_of_both():
     assert average_difference({}, theirs) is None
 
 
-def test_where_cells_are_missing_the_most_cells_are_kept():
+def test_an_average_difference_is_of_the_seeds_that_have_every_task():
     full = {name: by_seed([1.0] * 5) for name in "abc"}
-    without_a_task = {**full, "c": {0: 1.0}}
-    without_a_seed = {**full, "c": by_seed([1.0] * 4)}
-    assert (average_difference(full, without_a_task).columns, average_difference(full, without_a_task).pairs) == (
-        ("a", "b"),
-        5,
-    )
-    assert average_difference(full, without_a_seed).columns == ("a", "b", "c")
-    assert average_difference(full, without_a_seed).pairs == 4
-    many = {str(column): by_seed([1.0] * 5) for column in range(60)}
-    assert average_difference(many, {**many, "7": {0: 1.0}}).columns == tuple(name for name in many if name != "7")
+    found = average_difference(full, {**full, "c": by_seed([1.0] * 4)})
+    assert (found.columns, found.pairs) == (("a", "b", "c"), 4)

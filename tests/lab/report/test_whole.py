@@ -1,25 +1,20 @@
-"""The report is one page with nothing fetched, the same as Markdown, and a file of each table and figure."""
+"""The report is one page with nothing fetched, the same as Markdown, its figures, and its numbers as CSV."""
 
-import csv
 import re
 import shutil
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from mabert_lab import cli
-from mabert_lab.report import paper
-from mabert_lab.report.document import Fold, Grid, Heading, Items, Text, as_html, as_markdown, unfolded
-from mabert_lab.report.grid import to_csv
-from mabert_lab.report.machine import code_of
-from mabert_lab.report.sources import Found, find
-from mabert_lab.report.whole import parts, write_report
-from tests.lab.report.studies import ENVIRONMENT, read, row
-from tests.lab.report.test_grid import cells_of_latex, cells_of_markdown
+from mabert_lab.report.document import Figure, Section, inline, number, table, to_html, to_markdown, with_best
+from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
+from mabert_lab.report.sources import find
+from mabert_lab.report.whole import TITLE, parts, throughput_table, write_report
+from tests.lab.report.studies import read, row
 
 FETCHED = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""")
-NOTHING = Found((), None, (), (), ())
-KNOWN_NAMES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
 
 
 @pytest.fixture(scope="module")
@@ -33,179 +28,6 @@ def written(found, tmp_path_factory):
     return output, write_report(found, output)
 
 
-@pytest.mark.slow
-def test_the_page_fetches_nothing(written):
-    page = written[0].read_text(encoding="utf-8")
-    for name in KNOWN_NAMES:
-        page = page.replace(name, "")
-    assert "http" not in page
-    assert not FETCHED.search(re.sub(r'xlink:href="#', "", page))
-
-
-def test_the_page_has_every_part_and_links_to_them(written):
-    page = written[0].read_text(encoding="utf-8")
-    anchors = re.findall(r'<a href="#([^"]+)"', page)
-    assert anchors == re.findall(r'<h2 id="([^"]+)"', page)
-    assert {"claims", "limits-of-these-numbers", "padding", "memory-and-time-over-length", "throughput"} < set(anchors)
-    assert page.index('id="claims"') < page.index('id="study-of-pattern-tiny"')
-
-
-def test_ids_are_unique(written):
-    page = re.sub(r"<svg.*?</svg>", "", written[0].read_text(encoding="utf-8"), flags=re.DOTALL)
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-
-
-def test_what_limits_the_numbers_is_said(written):
-    for path in (written[0], written[0].with_suffix(".md")):
-        text = path.read_text(encoding="utf-8")
-        assert "The seeds vary fine-tuning only." in text
-        assert "share one pretrained model" in text
-        assert "with five pairs they are too narrow" in text
-        assert "predicted from 50% ratios" in text.replace("&quot;", '"')
-
-
-@pytest.mark.slow
-def test_studies_with_too_few_seeds_are_named_before_their_verdicts(found):
-    def told(studies):
-        return [
-            part.text
-            for part in parts(replace(found, studies=studies))
-            if isinstance(part, Text) and "Too few" in part.text
-        ]
-
-    assert told(found.studies) == []
-    few = read([row("map", {"cola": [0.5] * 4, "rte": [0.5] * 2}, "map")], "pooling", title="Pooling")
-    assert told((*found.studies, few)) == [
-        "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)."
-    ]
-
-
-@pytest.mark.slow
-def test_every_table_has_its_three_files_which_agree(found, written):
-    output, files = written
-    grids = [part for part in unfolded(parts(found)) if isinstance(part, Grid)]
-    names = [grid.name for grid in grids]
-    assert len(names) == len(set(names)) > 30
-    for grid in grids:
-        path = output.with_suffix("") / grid.name
-        assert {path.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")} <= set(files)
-        expected = [list(grid.head), *([cell.plain for cell in row] for row in grid.rows)]
-        assert path.with_suffix(".csv").read_text(encoding="utf-8") == to_csv(grid)
-        text = path.with_suffix(".md").read_text(encoding="utf-8")
-        assert cells_of_markdown("\n".join(line for line in text.splitlines() if line.startswith("|"))) == expected
-        assert all(told in text for told in (grid.title, *grid.notes))
-        tex = path.with_suffix(".tex").read_text(encoding="utf-8")
-        signs = "^~\\{}\N{MULTIPLICATION SIGN}≥\N{DAGGER}"
-        odd = any(sign in cell for row in expected for cell in row for sign in signs)
-        if "longtable}" not in tex.partition("\n")[2] and not odd:
-            assert cells_of_latex(tex) == expected
-
-
-def test_the_markdown_links_to_the_figures_beside_it(written):
-    output, files = written
-    text = output.with_suffix(".md").read_text(encoding="utf-8")
-    links = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
-    assert len(links) > 8
-    assert {output.parent / link for link in links} == {path for path in files if path.suffix == ".svg"}
-    assert {path for path in files if not path.is_file()} == set()
-
-
-@pytest.mark.slow
-def test_tables_of_a_former_report_go_and_nothing_else(found, tmp_path):
-    output, folder = tmp_path / "report.html", tmp_path / "report"
-    write_report(found, output)
-    before = {file.name for file in folder.iterdir()}
-    (folder / "notes.txt").write_text("mine")
-    listing = folder / "files.txt"
-    listing.write_text(listing.read_text() + "../report.html.md\n..\n\n")
-    (tmp_path / "report.html.md").write_text("elsewhere")
-    fewer = replace(found, studies=found.studies[1:])
-    kept = {path.name for path in write_report(fewer, output) if path.parent == folder}
-    assert {file.name for file in folder.iterdir()} == {"notes.txt", "files.txt", *kept}
-    assert before - kept - {"files.txt"}, "there was something to remove"
-    assert (tmp_path / "report.html.md").is_file()
-
-
-@pytest.mark.parametrize(
-    ("name", "there"),
-    [
-        ("README.html", "README.md"),
-        ("report.html", "report.html"),
-        ("results.html", "results/claims.csv"),
-        ("results.html", "results/files.txt"),
-    ],
-)
-def test_what_no_report_wrote_is_not_written_over(one_study, tmp_path, name, there):
-    place = tmp_path / "mine" / there
-    place.parent.mkdir(parents=True)
-    place.write_text("# MaBERT\n")
-    with pytest.raises(ValueError, match=f"{there} is there already, and no report wrote it"):
-        write_report(find([one_study]), tmp_path / "mine" / name)
-    assert place.read_text() == "# MaBERT\n"
-    assert [file for file in (tmp_path / "mine").rglob("*") if file.is_file()] == [place], "nothing is begun"
-
-
-def test_what_came_into_the_folder_of_a_report_is_not_written_over(one_study, tmp_path):
-    output = tmp_path / "report.html"
-    write_report(find([one_study]), output)
-    listing = output.with_suffix("") / "files.txt"
-    listing.write_text(listing.read_text().replace("claims.tex\n", ""))
-    with pytest.raises(ValueError, match=r"claims\.tex is there already"):
-        write_report(find([one_study]), output)
-
-
-def in_repository(file):
-    return file.name == "report.md" or file.suffix == ".svg"
-
-
-@pytest.mark.parametrize(
-    ("kept", "listed"),
-    [
-        pytest.param(lambda file: file.name != "files.txt", None, id="of before there were lists"),
-        pytest.param(in_repository, None, id="as a repository keeps it"),
-        pytest.param(in_repository, "claims.csv\n", id="with another's list"),
-        pytest.param(lambda file: file.name != "report.md", None, id="cut off before its Markdown"),
-    ],
-)
-def test_a_former_report_is_written_over(one_study, tmp_path, kept, listed):
-    output, folder = tmp_path / "report.html", tmp_path / "report"
-    files = write_report(find([one_study]), output)
-    for file in (output, output.with_suffix(".md"), *folder.iterdir()):
-        if not kept(file):
-            file.unlink()
-    if listed is not None:
-        (folder / "files.txt").write_text(listed)
-    assert write_report(find([one_study]), output) == files
-
-
-def test_every_seed_is_in_a_file(written):
-    path = written[0].with_suffix("") / "pattern-tiny-seeds.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == 8 * 3 * 5
-    assert {line["task"] for line in lines} == {"CoLA", "RTE", "MNLI-m, 13k-row sample"}
-
-
-@pytest.mark.slow
-def test_the_papers_tables_that_nothing_is_set_beside_are_shown_whole(found):
-    def told(found):
-        folds = [
-            part for part in parts(found) if isinstance(part, Fold) and part.summary.startswith("The paper's tab:")
-        ]
-        text = " ".join(part.text for part in parts(found) if isinstance(part, Text))
-        return [fold.summary.split(":")[1] for fold in folds], "The paper's curves of drift" in text
-
-    efficiency = ["eff_memory", "eff_infer", "eff_train"]
-    assert told(found) == ([], False)
-    assert told(replace(found, efficiency=None)) == (efficiency, False)
-    assert told(replace(found, drifts=())) == ([], True)
-    scores = ["pattern_glue", "glue_10pct", "glue_25pct", "glue_50pct", "glue_full_budget"]
-    assert told(NOTHING) == ([*scores, "ablation_integration", "pooling_pred_100pct", *efficiency], True)
-    (latency,) = [part for part in unfolded(parts(NOTHING)) if isinstance(part, Grid) and "infer" in part.title]
-    assert [cell.text for cell in latency.rows[0]][:2] == ["BERT", f"{paper.LATENCY.rows['bert'][128]:.3f}"]
-
-
 @pytest.fixture
 def one_study(results, tmp_path):
     """A folder with the smallest of them."""
@@ -215,50 +37,162 @@ def one_study(results, tmp_path):
     return folder
 
 
-def test_the_same_results_make_the_same_files(one_study, tmp_path):
-    first, again = (write_report(find([one_study]), tmp_path / name / "report.html") for name in "ab")
-    for ours, theirs in zip(first, again, strict=True):
-        assert ours.read_bytes() == theirs.read_bytes()
+def visible(page):
+    """The words that stand open."""
+    body = re.sub(r"<(svg|script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    while "<details>" in body:
+        body = re.sub(r"<details>(?:(?!<details>).)*?</details>", "", body, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", body).split()
 
 
-def test_every_machine_and_commit_that_cells_ran_on_is_named():
-    ran = [ENVIRONMENT, {**ENVIRONMENT, "commit": "def"}, {**ENVIRONMENT, "processor": "another"}]
-    (told, *_) = (
-        part
-        for part in parts(Found((read([row("MaBERT", {})], environments=ran),), None, (), (), ()))
-        if isinstance(part, Items)
-    )
-    assert all(text in told.lines[0] for text in ("commit abc", "commit def", "another"))
+@pytest.mark.slow
+def test_the_page_fetches_nothing_and_its_ids_are_unique(written):
+    page = written[0].read_text(encoding="utf-8")
+    for name in ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"):
+        page = page.replace(name, "")
+    assert "http" not in page
+    assert not FETCHED.search(re.sub(r'xlink:href="#', "", page))
+    ids = re.findall(r'\bid="([^"]+)"', re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
+    assert len(ids) == len(set(ids))
+    assert re.findall(r'<a href="#([^"]+)"', page) == ids
 
 
-def test_code_that_was_installed_is_known_by_its_version():
-    ran = [{**ENVIRONMENT, "commit": None, "packages": {**ENVIRONMENT["packages"], "mabert": "1.2"}}]
-    found = Found((read([row("MaBERT", {})], environments=ran),), None, (), (), ())
-    told = next(part for part in parts(found) if isinstance(part, Items))
-    assert "torch 2.0, mabert 1.2" in told.lines[0]
-    assert code_of({"commit": None}) == "mabert of an unknown version"
+@pytest.mark.slow
+def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_measured(written):
+    for suffix in (".html", ".md"):
+        text = written[0].with_suffix(suffix).read_text(encoding="utf-8")
+        order = ["What is decided", "Study of pattern (tiny)", "Memory and time over length", "Padding", "Throughput"]
+        order += ["Not measured, and every claim", "How claims are judged", "Where and when it was measured"]
+        places = [re.search(rf"(<h2[^>]*>|\n## ){re.escape(title)}", text).start() for title in order]
+        assert places == sorted(places)
+        assert text.index("commit abc") > text.index("Throughput"), "dates and commits stand at the end"
+        assert "predicted from 50% ratios" in text.replace("&quot;", '"').replace("&#34;", '"')
+        assert "share one pretrained model" in text
+    assert "<th" in written[0].read_text()
 
 
-def test_the_output_must_be_a_page(found, tmp_path):
-    with pytest.raises(ValueError, match=r"report\.pdf; it must end in \.html"):
-        write_report(found, tmp_path / "report.pdf")
+@pytest.mark.slow
+def test_the_page_of_the_committed_results_is_at_most_3000_words(request):
+    folder = request.config.rootpath / "benchmarks/results"
+    assert len(visible(to_html(TITLE, parts(find([folder]))))) <= 3000
 
 
-def test_the_command_writes_and_names_what_it_wrote(one_study, tmp_path, capsys):
+def test_the_markdown_links_to_the_figures_beside_it(written):
+    output, files = written
+    links = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", output.with_suffix(".md").read_text(encoding="utf-8"))
+    assert len(links) > 8
+    assert {output.parent / link for link in links} == {path for path in files if path.suffix == ".svg"}
+    assert all(path.is_file() for path in files)
+
+
+def test_numbers_are_in_files(written):
+    folder = written[0].with_suffix("")
+    frames = {path.stem: pd.read_csv(path) for path in written[1] if path.suffix == ".csv"}
+    assert set(frames) == {"claims", "scores", "memory-and-time", "padding", "throughput"}
+    assert (folder / "scores.csv").is_file()
+    assert set(frames["scores"].query("arm == 'MMTMMTMMTMMT'")["seed"]) == set(range(5))
+    assert len(frames["scores"].query("study == 'pattern'")) == 8 * 3 * 5
+    assert set(frames["claims"]["verdict"]) <= {"holds", "does not hold", "cannot be told", "not measured"}
+
+
+def test_too_few_seeds_are_said_before_the_verdicts(found):
+    few = read([row("map", {"cola": [0.5] * 4}, "map")], "pooling", title="Pooling")
+    (lines,) = [part for part in parts(replace(found, studies=(few,)))[:3] if isinstance(part, list)]
+    assert "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)" in lines
+
+
+@pytest.mark.slow
+def test_the_papers_tables_that_nothing_is_set_beside_are_shown(found):
+    def absent(found):
+        text = to_markdown("", parts(found))
+        return set(re.findall(r"<summary>The paper's tab:(\w+)", text)), "curves of drift under padding, which" in text
+
+    assert absent(found) == (set(), False)
+    assert absent(replace(found, efficiency=None)) == ({"eff_memory", "eff_infer", "eff_train"}, False)
+    labels, drift = absent(replace(found, studies=(), drifts=()))
+    assert (len(labels), drift) == (7, True)
+
+
+def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path):
+    output, folder = tmp_path / "report.html", tmp_path / "report"
+    write_report(replace(found, efficiency=None), output)
+    (folder / "notes.txt").write_text("mine")
+    listing = folder / "files.txt"
+    listing.write_text(listing.read_text() + "../report.html.md\n..\n\n")
+    (tmp_path / "report.html.md").write_text("elsewhere")
+    kept = {path.name for path in write_report(find([one_study]), output) if path.parent == folder}
+    assert {file.name for file in folder.iterdir()} == {"notes.txt", "files.txt", *kept}
+    assert (tmp_path / "report.html.md").is_file()
+
+
+@pytest.mark.parametrize("there", ["report.md", "report.html", "report/claims.csv", "report/files.txt"])
+def test_what_no_report_wrote_is_not_written_over(one_study, tmp_path, there):
+    place = tmp_path / "mine" / there
+    place.parent.mkdir(parents=True)
+    place.write_text("# MaBERT\n")
+    with pytest.raises(ValueError, match=f"{there} is there already, and no report wrote it"):
+        write_report(find([one_study]), tmp_path / "mine/report.html")
+    assert [file for file in (tmp_path / "mine").rglob("*") if file.is_file()] == [place], "nothing is begun"
+
+
+@pytest.mark.parametrize("kept", ["all", "as a repository keeps it"])
+def test_a_former_report_is_written_over_by_the_same(one_study, tmp_path, kept):
+    output, folder = tmp_path / "report.html", tmp_path / "report"
+    files = write_report(find([one_study]), output)
+    before = [file.read_bytes() for file in files]
+    if kept != "all":
+        for file in (output, *folder.glob("*.csv"), folder / "files.txt"):
+            file.unlink()
+    assert write_report(find([one_study]), output) == files
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_the_command_writes_and_names_what_it_wrote_and_refuses_in_one_line(one_study, tmp_path, capsys):
     output = tmp_path / "r.html"
     assert cli.main(["report", str(one_study), "-o", str(output)]) == 0
-    said = capsys.readouterr().out
-    assert f"{output}: the report\n" in said
-    assert f"{output.with_suffix('.md')}: the same as Markdown\n" in said
+    assert f"{output}: the report\n{output.with_suffix('.md')}: the same" in capsys.readouterr().out
     assert output.is_file()
-
-
-def test_the_command_refuses_in_one_line(tmp_path, capsys):
-    assert cli.main(["report", str(tmp_path)]) == 2
+    assert cli.main(["report", str(one_study), "-o", str(tmp_path / "r.pdf")]) == 2
+    assert "r.pdf; it must end in .html" in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert cli.main(["report", str(empty)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_markup_is_escaped_and_marked_up():
-    assert as_html(Text("a < b, `x<y`, **so**")) == "<p>a &lt; b, <code>x&lt;y</code>, <strong>so</strong></p>"
-    assert as_html(Heading(2, "A & B")) == '<h2 id="a-b">A &amp; B</h2>'
-    assert as_markdown(Fold("more", (Text("inside"),)), None) == "**more**\n\ninside\n"
+def test_sentences_are_escaped_and_marked_up():
+    assert inline("a < b, `x<y`, **so**") == "a &lt; b, <code>x&lt;y</code>, <strong>so</strong>"
+    folded = to_markdown("T", [Section("more", ["in < side"], folded=True), Figure("f", "<svg/>", "seen")], "beside")
+    assert folded == "# T\n\n<details><summary>more</summary>\n\nin &lt; side\n\n</details>\n\n![seen](beside/f.svg)\n"
+
+
+def test_a_table_marks_its_best_and_aligns_its_numbers():
+    shown = with_best(
+        table("t", ("a|b", "n"), [("x", "1,000 (2)"), ("y", "5"), ("z", "\N{EN DASH} why")], ["n < m"]), [1]
+    )
+    assert to_markdown("", [shown]) == (
+        "*t*\n\n| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |\n\nn &lt; m\n"
+    )
+    assert [number(cell) for cell in ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", "")] == [-0.5, 2.0, 1234.5, None, None]
+    assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
+
+
+def test_throughput_has_its_spread_and_says_what_was_too_slow():
+    timed = {"tokens": 1000, "slowest_ms": 500.0, "fastest_ms": 250.0, "tokens_per_second": 3000.0}
+    rows = [{"lengths": "short", "model": "bert", "status": "measured", "batch": 8, **timed}]
+    rows.append(
+        {"lengths": "short", "model": "deberta", "status": "too slow", "batch": None, "tokens_per_second": None}
+    )
+    shown = throughput_table("t.json", {"rows": rows, "quick": True})
+    assert list(shown["short"]) == ["3,000 (2,000-4,000, 8)", "\N{EN DASH} too slow"]
+    assert "Flagged: a quick trial run, not to be quoted." in shown.attrs["notes"]
+
+
+def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do():
+    history = [{"loss": 5.0, "step": 1}, {"eval_loss": 6.0, "step": 2}, {"eval_loss": 4.0, "step": 3}]
+    again = [*history, {"eval_loss": 4.0, "step": 3}]
+    assert loss_chart(again) == loss_chart(history), "a resumed run may have measured a step twice"
+    assert loss_chart(again).count("held out") == loss_chart(again).count("training") == 1
+    assert loss_chart([*history, {"loss": 4.0, "step": 4}]) != loss_chart(history)
+    assert stage_ends(3600, [{"share": 0.9}, {"share": 0.1}]) == [pytest.approx(3240)]
+    assert on_paper('<svg width="1"></svg>') == '<svg style="background: #fff" width="1"></svg>'

@@ -6,7 +6,7 @@ from mabert.train.fields import build
 from mabert.train.recipe import load_recipe
 from mabert_lab.cli.study import GRIDS
 from mabert_lab.report import paper
-from mabert_lab.report.study.results import QUESTIONS
+from mabert_lab.report.studies import QUESTIONS
 from mabert_lab.study.grid import (
     SCALES,
     STUDIES,
@@ -25,13 +25,12 @@ from tests.lab.study.helpers import pairs, planned, scale, study, world
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [("pattern", "PATTERNS"), ("components", "INTEGRATION"), ("pooling", "POOLING"), ("baselines", None)],
+    [("pattern", "pattern"), ("components", "components"), ("pooling", "pooling"), ("baselines", "glue_100")],
 )
 def test_a_packaged_study_has_every_row_of_its_table(name, table):
     packaged = load_study(name)
     rows = [arm.paper for arm in packaged.arms.values() if arm.paper is not None]
-    expected = list(paper.NAMES) if table is None else list(getattr(paper, table).rows)
-    assert sorted(rows) == sorted(expected)
+    assert sorted(rows) == sorted(paper.TABLES[table].mean.index)
     assert packaged.label is not None
 
 
@@ -133,7 +132,7 @@ def test_a_scale_may_stand_on_a_recipe():
 
 def test_names_that_stand_in_two_places_agree():
     assert tuple(paper.TASKS) == IN_PAPER
-    assert {name: TITLES[name] for name in paper.TASKS} == {name: task.title for name, task in paper.TASKS.items()}
+    assert {name: TITLES[name] for name in paper.TASKS} == {name: task["title"] for name, task in paper.TASKS.items()}
     assert tuple(GRIDS) == STUDIES
 
 

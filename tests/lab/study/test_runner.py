@@ -20,7 +20,7 @@ from mabert.processes import ended_as_interrupted
 from mabert.train import classifier, trainer
 from mabert.train.checkpoint import MANIFEST, seal
 from mabert_lab.cli import main
-from mabert_lab.report.study.results import read_study
+from mabert_lab.report.studies import read_study
 from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.cluster import parameters, send
@@ -92,7 +92,7 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert all(status.seconds > 0 for status in states.values())
     result = json.loads(results_file(plan, folder / "root").read_text())
     read = read_study(result, "test-small.json")
-    assert read.row("cls", 1.0).scores["cola"].keys() == {"accuracy", "matthews_correlation"}
+    assert read.arm("cls", 1.0).scores["cola"].keys() == {"accuracy", "matthews_correlation"}
     assert len(result["environments"]) == 1
     assert (result["kind"], result["study"], result["scale"]) == ("study", "test", plan.scale_name)
     assert result["reference"] == "map"

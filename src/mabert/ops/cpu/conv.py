@@ -18,7 +18,7 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, announce, describe, emit, fetch, is_valid, reserve
+from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, describe, emit, fetch, is_valid, prefetch_read, reserve
 from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
 from mabert.ops.layout import BLOCK, padded_channels, readable, steps_before
 
@@ -55,7 +55,7 @@ def _fetch_steps(
         else:
             clear(at, BLOCK_BYTES)
         if piece[PIECE_START] <= t + ahead[0] < piece[PIECE_END]:
-            announce(tensors[which], row, t + ahead[0], ahead[1], BLOCK)
+            prefetch_read(tensors[which], row, t + ahead[0], ahead[1], BLOCK)
 
 
 @njit

@@ -104,7 +104,7 @@ def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) 
 
 
 @njit(forceinline=True)
-def announce(tensor: Any, row: int, step: int, first: int, count: int) -> None:
+def prefetch_read(tensor: Any, row: int, step: int, first: int, count: int) -> None:
     """Have the channels that a later `fetch` will read brought to the second-level cache."""
     size = 4 - 2 * tensor[BF16]
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first

@@ -25,7 +25,7 @@ from mabert.ops.cpu.memory import fresh, own
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
 from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.reduce import sum_parts
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, reserve
+from mabert.ops.cpu.rows import ADDRESS, describe, emit, prefetch_read, reserve
 from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import LANES
@@ -40,7 +40,7 @@ _GRAD, _STATES, _DU, _DDELTA, _DZ, _DB_PARTS, _DC_PARTS, _PARAMETERS = range(INP
 
 
 @njit
-def _announce_next(
+def _prefetch_next(
     tensors: Any, row: int, t: int, first: int, last: int, stripe: int, reverse: bool, start: int, end: int
 ) -> None:
     """Announce what is read at this step of the next channels, or at the same step of the next chunk of the first."""
@@ -51,9 +51,9 @@ def _announce_next(
         t = t + CHUNK if reverse else t - CHUNK
     if start <= t < end:
         for read in (U, DELTA, _GRAD):
-            announce(tensors[read], row, t, first, PART)
+            prefetch_read(tensors[read], row, t, first, PART)
         if tensors[Z, ADDRESS]:
-            announce(tensors[Z], row, t, first, PART)
+            prefetch_read(tensors[Z], row, t, first, PART)
 
 
 @njit
@@ -155,7 +155,7 @@ def _scan_backward_job(
                     if gated:
                         fetch_padded(tensors[Z], row, t, first, count, PART, z + at)
                     prepare(delta + at, z + at, g + at, bias + i * PART_BYTES, slope + at, delta_softplus, gated)
-                    _announce_next(tensors, row, t, first, last, stripe, reverse, start, end)
+                    _prefetch_next(tensors, row, t, first, last, stripe, reverse, start, end)
                     for written in range(_DU, _DZ + gated):
                         reserve(tensors[written], row, t, first, count)
                 A_i, D_i, carry_i = A + i * state_bytes, D + i * PART_BYTES, carry + i * state_bytes

@@ -18,7 +18,7 @@ from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
 from mabert.ops.cpu.memory import fresh
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.rows import ADDRESS, announce, describe, emit, fetch, reserve
+from mabert.ops.cpu.rows import ADDRESS, describe, emit, fetch, prefetch_read, reserve
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import load, load_one, splat, store
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable, saved_states_shape
@@ -77,17 +77,17 @@ def _fetch_steps(
     x: int,
     delta: int,
 ) -> None:
-    """Read u and raw Δ of a tile's steps, and announce what is read or written next: z, y, and u and Δ a tile later."""
+    """Read u and raw Δ of a tile's steps, and prefetch what is read or written next: z, y, and u and Δ a tile later."""
     for k in range(steps):
         t = times[k]
         fetch_padded(tensors[U], row, t, first, count, BLOCK, x + k * BLOCK_BYTES)
         fetch_padded(tensors[DELTA], row, t, first, count, BLOCK, delta + k * BLOCK_BYTES)
         reserve(tensors[_Y], row, t, first, count)
         if tensors[Z, ADDRESS]:
-            announce(tensors[Z], row, t, first, count)
+            prefetch_read(tensors[Z], row, t, first, count)
         if start <= t + ahead < end:
-            announce(tensors[U], row, t + ahead, first, count)
-            announce(tensors[DELTA], row, t + ahead, first, count)
+            prefetch_read(tensors[U], row, t + ahead, first, count)
+            prefetch_read(tensors[DELTA], row, t + ahead, first, count)
 
 
 @njit

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from mabert.baselines.registry import FAMILIES
-from mabert.memory import is_want_of_memory
+from mabert.memory import is_out_of_memory
 from mabert.model import MaBertConfig, MaBertForMaskedLM
 from mabert_lab.bench import lengths
 from mabert_lab.bench.gpu.clock import interleave, peak_bytes
@@ -29,7 +29,7 @@ SPARE_BYTES = 2 << 30
 MORE_TEXTS = 8
 """Times as many texts a batch as on a CPU."""
 
-_STEPS = {"least": 3, "most": 10, "budget": 20.0}
+_STEPS: dict[str, Any] = {"least": 3, "most": 10, "budget": 20.0}
 
 
 def _ids(batch: int, length: int) -> Tensor:
@@ -47,7 +47,7 @@ def _fits(call: Callable[[], object]) -> bool:
         torch.cuda.synchronize()
         return True
     except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
-        if not is_want_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     torch.cuda.empty_cache()  # when the error no longer holds what the call had
     return False
@@ -104,7 +104,7 @@ def _fitting(calls: dict[str, Callable[[], object]], what: str) -> dict[str, Cal
     fitting = {side: call for side, call in calls.items() if _fits(call)}
     for side in calls:
         if side not in fitting:
-            sys.stdout.write(f"{what}: {side} is left out, for want of memory\n")
+            sys.stdout.write(f"{what}: {side} is left out, because memory ran out\n")
     return fitting
 
 

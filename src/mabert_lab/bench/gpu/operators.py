@@ -176,7 +176,7 @@ def _cuda_scan_version() -> str | None:
     built for another torch."""
     try:
         import mamba_ssm.ops.selective_scan_interface
-        import selective_scan_cuda  # noqa: F401
+        import selective_scan_cuda  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError:
         return None
     except Exception as error:  # of a library that does not fit, any

@@ -1,0 +1,209 @@
+"""The report's figures as SVG: scores of a study, memory and time over length, drift; the paper's lines are dashed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from mabert_lab.report import paper
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results, curve
+from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
+from mabert_lab.report.statistics import averages, summary
+from mabert_lab.report.studies import Study, percent
+
+PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
+"""What its memory says, though its other numbers are of bf16."""
+
+_COLOURS = [look.colour for look in reversed(LOOKS.values())]
+_FLOOR = 1e-16
+
+
+def arm_chart(study: Study) -> str | None:
+    """Averages of the arms with their deviation, and the paper's in a panel beside them; None where there is none."""
+    found = {budget: _averages(study, budget) for budget in study.budgets}
+    if not any(ours for ours, _ in found.values()):
+        return None
+    figure = Figure(figsize=(8.2, 1.3 + 0.3 * len(study.arms)), layout="constrained")
+    heights, several = range(len(study.arms), 0, -1), len(study.budgets) > 1
+    panels = figure.subplots(1, 2 if any(theirs for _, theirs in found.values()) else 1, sharey=True, squeeze=False)[0]
+    for height, arm in zip(heights, study.arms, strict=True):
+        mark, (ours, theirs) = "D" if arm.name == study.reference else "o", found[arm.budget]
+        if arm.name in ours:
+            mean, std, _ = ours[arm.name]
+            panels[0].errorbar(mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
+        if arm.name in theirs:
+            panels[1].plot(theirs[arm.name], height, mark, color=INK, markerfacecolor="none")
+    labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in study.arms]
+    panels[0].set_yticks(heights, labels, fontsize="small")
+    panels[0].set_ylim(0.4, len(study.arms) + 0.6)
+    flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
+    titles = (f"here ({study.scale})".replace("$", r"\$"), "the paper's, same tasks" + " (flagged)" * flagged)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title, color=INK, fontsize="medium")
+        axes.set_xlabel("average score")
+        plain(axes)
+    return svg(figure)
+
+
+def pretraining_chart(study: Study) -> str | None:
+    """Loss against step, a line for each pretraining of the largest budget, which arms that differ in fine-tuning alone
+    share; None without any."""
+    arms = [arm for arm in study.arms if arm.budget == study.budgets[-1] and arm.pretraining.get("history")]
+    every = [entry for arm in arms for entry in arm.pretraining["history"]]
+    what = "eval_loss" if any("eval_loss" in entry for entry in every) else "loss"
+    shared: dict[str, list[str]] = {}
+    curves: dict[str, dict[float, float]] = {}
+    for arm in arms:
+        cell = arm.pretraining.get("cell", arm.name)
+        shared.setdefault(cell, []).append(_label(study, arm.name))
+        curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
+    if not any(curves.values()):
+        return None
+    lines = {
+        shared[cell][0] + f" and {len(shared[cell]) - 1} more" * (len(shared[cell]) > 1): (
+            list(points),
+            list(points.values()),
+        )
+        for cell, points in curves.items()
+    }
+    return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
+
+
+def scaling_chart(results: Results, condition: Condition) -> str | None:
+    """A panel for each measure over length, logarithmic both ways, ours with its spread; None where there is nothing.
+
+    Args:
+        results: What `load_results` returned.
+        condition: One of the results' own.
+    """
+    tables = {measure: results.table(condition, measure) for measure in MEASURES}
+    tables = {measure: rows for measure, rows in tables.items() if any(map(curve, rows.values()))}
+    if not tables:
+        return None
+    size = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}[len(tables)]
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+        for model, look in LOOKS.items():
+            if model in paper.MODELS:
+                printed = paper.TABLES[measure].mean.loc[model]
+                strokes = {"color": look.colour, "marker": look.marker, "markerfacecolor": "none", "linestyle": DASHED}
+                axes.plot(printed.index, printed, linewidth=0.9, markersize=3.5, alpha=0.7, zorder=2, **strokes)
+            cells = rows.get(model, {})
+            points = curve(cells)
+            ends = [[cells[n].get(f"{end}_ms") or points[n] for n in points] for end in ("fastest", "slowest")]
+            spread = [[abs(end - value) for end, value in zip(each, points.values(), strict=True)] for each in ends]
+            axes.errorbar(
+                list(points), list(points.values()), spread if points else None, elinewidth=0.9, **_strokes(model)
+            )
+        remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
+        axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
+        axes.set_ylabel("MiB" if measure == "memory" else "ms")
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        # Up to three decades leave room for ticks between the powers of ten.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        _over_lengths(axes, sorted({length for cells in rows.values() for length in cells} | set(printed.index)))
+    shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]
+    names = [name for name in NAMES if name in paper.MODELS or any(row["model"] == name for row in shown)]
+    handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
+    here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
+    handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
+    if causes := [status for status in STATUSES[1:] if any(row["status"] == status for row in shown)]:
+        handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
+    columns = {1: 2, 2: 3, 3: 5}[len(tables)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def speed_chart(results: Results, condition: Condition) -> str | None:
+    """Tokens a second of one forward over length, a line a model, from the scale's zero, so that heights compare; None
+    where no latency was measured."""
+    rows = results.table(condition, "latency")
+    lines = {model: {n: 1e3 * n / value for n, value in curve(cells).items()} for model, cells in rows.items()}
+    lines = {model: points for model, points in lines.items() if points}
+    if not lines:
+        return None
+    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for model, points in lines.items():
+        axes.plot(list(points), list(points.values()), label=NAMES[model], **_strokes(model))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("tokens a second")
+    _over_lengths(axes, sorted({length for points in lines.values() for length in points}))
+    # Beside the lines, the fastest at the longest input on top.
+    order = sorted(lines, key=lambda model: (max(lines[model]), lines[model][max(lines[model])]), reverse=True)
+    handles = dict(zip(lines, axes.get_lines(), strict=True))
+    figure.legend(handles=[handles[model] for model in order], loc="outside right center", frameon=False)
+    return svg(figure)
+
+
+def drift_chart(result: Mapping[str, Any]) -> str:
+    """Cosine distance against padding, trained weights, a row of panels a situation.
+
+    Args:
+        result: What `mabert study drift` wrote.
+    """
+    rows = [row for row in result["rows"] if row["weights"] == "trained"]
+    figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
+    panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)
+    for (side, attention), line in zip(SITUATIONS, panels, strict=True):
+        for (vector, name), axes in zip(VECTORS.items(), line, strict=True):
+            for row in rows:
+                if (row["side"], row["attention"]) == (side, attention):
+                    label, colour, style = MASKINGS[row["masking"]]
+                    heights = [max(distance, _FLOOR) for distance in row[vector]]
+                    axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
+            axes.set_yscale("log")
+            axes.set_ylim(_FLOOR / 3, 3)
+            axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
+            plain(axes)
+    for axes in panels[-1]:
+        axes.set_xlabel("padded positions")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("cosine distance")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def _averages(study: Study, budget: float) -> tuple[dict[str, tuple[float, float | None, int]], dict[str, float]]:
+    """Averages of the arms of a budget over the tasks that the paper has too, or over all where it has none of them;
+    and the paper's."""
+    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
+    arms = {arm.name: arm for arm in study.arms if arm.budget == budget}
+    wanted = columns or [column.key for column in study.scored]
+    ours = {name: summary(averages(study.scores(arm), wanted).values()) for name, arm in arms.items()}
+    table, papers = study.table(budget), study.papers(columns)
+    theirs = {
+        arm.name: table.average(key, papers)
+        for key, arm in study.by_paper(budget).items()
+        if table is not None and papers and key in table.mean.index
+    }
+    return {name: found for name, found in ours.items() if found is not None}, theirs
+
+
+def _label(study: Study, name: str) -> str:
+    """An arm's name as matplotlib draws it, which would take what stands between two dollar signs for a formula."""
+    return study.label_of(name).replace("$", r"\$")
+
+
+def _strokes(model: str) -> dict[str, Any]:
+    """How a model's own line is drawn."""
+    look, ours = LOOKS[model], model == "mabert"
+    dots = {"marker": look.marker, "markersize": 7 if ours else 5}
+    return {"color": look.colour, "linewidth": 2.8 if ours else 1.4, "zorder": 4 if ours else 3, **dots}
+
+
+def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("tokens")
+    plain(axes)

@@ -1,1 +1,0 @@
-"""The paper's efficiency tables and figure, measured here, beside the paper's own."""

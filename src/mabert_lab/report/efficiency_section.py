@@ -1,0 +1,244 @@
+"""Memory and time over length beside the paper's: tables and ratios."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
+
+import pandas as pd
+
+from mabert_lab.report import paper
+from mabert_lab.report.charts import scaling_chart, speed_chart
+from mabert_lab.report.document import MISSING, Figure, Part, Section, table
+from mabert_lab.report.efficiency import (
+    DTYPES,
+    MEASURES,
+    NAMES,
+    Condition,
+    Results,
+    Row,
+    Rows,
+    ratio,
+    span_of,
+)
+from mabert_lab.report.machine import code_of, machine_of
+from mabert_lab.report.study_section import papers_table
+
+PROFILES = {
+    "paper": "The paper's settings",
+    "stock": "Rivals as transformers runs them",
+    "best": "Each model at its best",
+}
+GROUPS: dict[str, Sequence[str]] = {
+    "mean of the paper's five baselines": paper.BASELINES,
+    "the same without DeBERTa": tuple(model for model in paper.BASELINES if model != "deberta"),
+    "BERT alone": ("bert",),
+}
+LONGEST = 4096
+"""Tokens of the paper's headline."""
+
+
+def efficiency_parts(results: Results, folded: bool = True) -> list[Part]:
+    """The paper's headline under every condition, a figure, and each condition's tables.
+
+    Args:
+        results: What `load_results` returned.
+        folded: Whether each condition is one that a reader opens.
+    """
+    conditions = results.conditions()
+    short = letters(results)
+    rows = [
+        (name_of(each, short), *(headline(results.table(each, measure)) for measure in MEASURES)) for each in conditions
+    ]
+    rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
+    title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
+    notes = ["Above 1, MaBERT needs less.", *(f"{letter} is {machine}." for machine, letter in short.items())]
+    parts: list[Part] = [table(title, ("settings", *MEASURES.values()), rows, notes)]
+    sections = [Section(name_of(each), list(_condition(results, each)), folded) for each in conditions]
+    printed = [papers_table(paper.TABLES[name]) for name in ("parameters", *MEASURES)]
+    return [*parts, *sections, Section("The paper's own numbers", [f"Measured on {paper.MACHINE}.", *printed], folded)]
+
+
+def letters(results: Results) -> dict[str, str]:
+    """A letter for each machine, where there are several."""
+    machines = dict.fromkeys(each.machine for each in results.conditions() if each.machine)
+    return dict(zip(machines, ascii_uppercase, strict=False))
+
+
+def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
+    """A condition in words, its machine by a letter where that is given."""
+    on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
+    return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
+
+
+def file_of(condition: Condition) -> str:
+    """What the file of a condition's figure is called."""
+    machine = re.sub(r"[^a-z0-9.]+", "-", condition.machine.lower())
+    return "-".join(("efficiency", *filter(None, (*condition[:3], machine))))
+
+
+def headline(rows: Rows) -> str:
+    """The paper's headline recomputed."""
+    return _ratio(rows, LONGEST, paper.BASELINES) if rows else MISSING
+
+
+def measured_table(results: Results, rows: Rows, measure: str) -> pd.DataFrame:
+    """One table in the paper's form: a row a model, a column a length, the lowest of each in bold; times with the
+    fastest and the slowest call and how many were timed.
+
+    Args:
+        results: Where the parameters stand.
+        rows: Of the table.
+        measure: What they measure; memory has the parameters beside it, as in the paper.
+    """
+    lengths = lengths_of(rows)
+    numbers = {
+        length: [cells[length]["value"] or math.inf for cells in rows.values() if length in cells] for length in lengths
+    }
+    body = []
+    for model, cells in rows.items():
+        weights = sorted(row["weights_mib"] for row in cells.values() if row.get("weights_mib"))
+        counts = [
+            f"{results.parameters[model] / 1e6:,.3f}" if model in results.parameters else MISSING,
+            "-".join(dict.fromkeys(number(each) for each in (*weights[:1], *weights[-1:]))) or MISSING,
+        ]
+        shown = [_cell(cells.get(length), min(numbers[length])) for length in lengths]
+        body.append((NAMES[model], *(counts if measure == "memory" else ()), *shown, _settings(cells) or MISSING))
+    unit = "MiB" if measure == "memory" else "ms"
+    beside = ["params (M)", f"weights ({unit})"] if measure == "memory" else []
+    batches = sorted({row["batch"] for cells in rows.values() for row in cells.values()})
+    title = f"{MEASURES[measure].capitalize()} ({unit}), batch {', '.join(map(str, batches))}"
+    return table(title, ["model", *beside, *_heads(lengths), "ran with"], body, _notes(rows))
+
+
+def ratio_table(rows: Rows, measure: str) -> pd.DataFrame:
+    """Ratios at every length: to the paper's mean, to parts of it, and to the lowest rival, each above the paper's."""
+    lengths, printed, body = lengths_of(rows), paper.TABLES[measure].mean, []
+    for group, rivals in GROUPS.items():
+        body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
+        theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
+        body.append((f"{group}, in the paper", *theirs))
+    found = {
+        length: {
+            model: span.middle / own
+            for model in rows
+            if model != "mabert" and (span := span_of(rows, model, length, beside="mabert")) and span.middle
+        }
+        for length in lengths
+        if (own := rows.get("mabert", {}).get(length) and rows["mabert"][length]["value"])
+    }
+    body.append(("lowest measured rival", *(_lowest(found.get(length, {})) for length in lengths)))
+    rivals = printed.drop("mabert") / printed.loc["mabert"]
+    body.append(("lowest rival, in the paper", *(_lowest(dict(rivals.get(length, {}))) for length in lengths)))
+    return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
+
+
+def lengths_of(rows: Rows) -> list[int]:
+    """Every length of a table, shortest first."""
+    return sorted({length for cells in rows.values() for length in cells})
+
+
+def number(value: float) -> str:
+    """A positive number with four significant digits, or all of those before its point."""
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
+
+
+def flat_rows(results: Results) -> pd.DataFrame:
+    """Every measurement, a row each."""
+    return pd.DataFrame(
+        {**row, **row["condition"]._asdict(), "source": row["source"].name} for row in results.rows
+    ).drop(columns=["condition", "reason"])
+
+
+def _condition(results: Results, condition: Condition) -> Iterator[Part]:
+    found = {measure: results.table(condition, measure) for measure in MEASURES}
+    tables = {measure: rows for measure, rows in found.items() if rows}
+    if condition.profile == "best" and condition.device == "cuda":
+        yield "What serves a model best was measured on a processor; on a GPU it has the same settings, none compiled."
+    if (chart := scaling_chart(results, condition)) is not None:
+        yield Figure(
+            file_of(condition), chart, f"Memory and time over length, {name_of(condition)}; the paper's dashed"
+        )
+    if (chart := speed_chart(results, condition)) is not None:
+        yield Figure(f"{file_of(condition)}-speed", chart, f"Tokens a second over length, {name_of(condition)}")
+    for measure, rows in tables.items():
+        yield measured_table(results, rows, measure)
+        yield ratio_table(rows, measure)
+    used = {row["source"].key for row in results.rows if row["condition"] == condition}
+    yield [
+        ", ".join(
+            (
+                f"`{each.name}`: {each.date:%Y-%m-%d}",
+                machine_of(each.environment, condition.device),
+                code_of(each.environment),
+                *each.remarks,
+            )
+        )
+        for each in results.sources
+        if each.key in used
+    ]
+
+
+def _cell(row: Row | None, lowest: float) -> str:
+    if row is None:
+        return MISSING
+    if row["value"] is None:
+        if row["at_least"] is not None:
+            return f"{row['status']} (> {row['at_least']:,g} s)"
+        told = row["reason"] is None or row["status"] == "out of memory"
+        return row["status"] if told else f"{row['status']}: {row['reason']}"
+    text = number(row["value"])
+    if row.get("fastest_ms"):
+        text += f" ({number(row['fastest_ms'])}-{number(row['slowest_ms'])}, {row['samples']})"
+    return f"**{text}**" if row["value"] == lowest else text
+
+
+def _settings(cells: Mapping[int, Row]) -> str:
+    """What a model ran with, and at which lengths where that changed."""
+    told: dict[str, list[int]] = {}
+    for length, row in sorted(cells.items()):
+        if row["setting"]:
+            told.setdefault(row["setting"], []).append(length)
+    return "; ".join(f"{name} ({', '.join(_heads(at))})" if len(told) > 1 else name for name, at in told.items())
+
+
+def _notes(rows: Rows) -> list[str]:
+    """How the numbers were taken: in brackets, in micro-batches, in several runs."""
+    every = [row for cells in rows.values() for row in cells.values()]
+    notes = []
+    if any(row.get("fastest_ms") for row in every):
+        notes.append("Medians; in brackets the fastest and the slowest call and how many were timed.")
+    small = {(row["length"], row["micro_batch"]) for row in every if row["value"] and row["micro_batch"] < row["batch"]}
+    if small:
+        told = ", ".join(f"{size} at {length:,}" for length, size in sorted(small))
+        notes.append(
+            "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
+            f"micro-batch: {told}."
+        )
+    runs: dict[str, set[int]] = {}
+    for row in every:
+        runs.setdefault(row["source"].name, set()).add(row["length"])
+    if len(runs) > 1:
+        told = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
+        notes.append(f"Of several runs, and only what is of one compares closely: {told}.")
+    return notes
+
+
+def _heads(lengths: Sequence[int]) -> list[str]:
+    return [f"{length:,}" for length in lengths]
+
+
+def _ratio(rows: Rows, length: int, rivals: Sequence[str]) -> str:
+    found = ratio(rows, length, rivals)
+    if found is None or (found.value is None and found.at_least is None):
+        return MISSING
+    some = "" if found.counted == len(rivals) else f" over {found.counted} of {len(rivals)}"
+    known = "" if found.value is None else f"{found.value:.2f}{some}"
+    return known if found.at_least is None else f"≥ {found.at_least:.2f}" + (f" ({known})" if known else "")
+
+
+def _lowest(ratios: Mapping[str, float]) -> str:
+    if not ratios:
+        return MISSING
+    model = min(ratios, key=lambda each: ratios[each])
+    return f"{ratios[model]:.2f} ({NAMES[model]})"

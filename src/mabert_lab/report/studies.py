@@ -1,0 +1,262 @@
+"""What `mabert study` wrote of a study: read and checked."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mabert.reading import shown
+from mabert_lab.report import paper
+from mabert_lab.report.statistics import Seeds
+
+VERSION = 1
+METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
+STARTED = "\N{DAGGER}"
+"""Marks a task that started from the model fine-tuned on another."""
+
+QUESTIONS = {
+    "tab:pattern_glue": "pattern",
+    "tab:glue_full_budget": "baselines",
+    "fig:glue_budget_avg": "budget",
+    "tab:ablation_integration": "components",
+    "tab:pooling_pred_100pct": "pooling",
+}
+"""What studies ask that the paper asks too, by the labels of its tables and figure, in the order of the page."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task of a study.
+
+    Attributes:
+        key: In the scores.
+        title: What it is called.
+        metric: Key of the metric that it is scored by.
+        paper: The paper's column of this task; None where it has none.
+        sample: What rows it has, where they are not the official ones; None where they are.
+        train: Training rows; None where not told, as the three that follow.
+        validation: Rows it is scored on.
+        epochs: Passes over the training rows.
+        constant: The best score that one class for all could have.
+        start: The task whose fine-tuned model it started from; None where it was the pretrained one.
+        source: Where the data came from.
+    """
+
+    key: str
+    title: str
+    metric: str
+    paper: str | None = None
+    sample: str | None = None
+    train: int | None = None
+    validation: int | None = None
+    epochs: int | None = None
+    constant: float | None = None
+    start: str | None = None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The title, which for a sample says so."""
+        return f"{self.title}, {self.sample}" if self.sample and self.sample not in self.title else self.title
+
+    @property
+    def heading(self) -> str:
+        """The name with its metric, marked where it did not start from the pretrained model."""
+        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One pretrained model of a study and its scores.
+
+    Attributes:
+        name: What it differs in.
+        paper: Key of its row in the paper's table; None where it has none.
+        budget: Share of the pretraining steps.
+        pretraining: As the file has it: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and
+            so on; any of them may be missing.
+        scores: By task, metric and seed.
+        failed: Fine-tuning runs that broke off, each with ``column``, ``seed`` and ``reason``.
+    """
+
+    name: str
+    paper: str | None
+    budget: float
+    pretraining: Mapping[str, Any]
+    scores: Mapping[str, Mapping[str, Seeds]]
+    failed: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study at one scale.
+
+    Attributes:
+        name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or that of a file of one's own.
+        title: What it is called.
+        label: Of the paper's table, by which arms and claims are set beside it; None where it has none.
+        note: What a reader must know to read the numbers; may be empty.
+        reference: Arm that the others are compared with.
+        scale: Name of the size of its runs.
+        environments: Machines, versions and commits of its cells, the last one last.
+        settings: ``pretraining``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of them may be missing.
+        columns: Its tasks.
+        arms: Its models, by budget.
+        finished: When its last cell was finished; empty before the first one was.
+    """
+
+    name: str
+    title: str
+    label: str | None
+    note: str
+    reference: str
+    scale: str
+    environments: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+    columns: tuple[Column, ...]
+    arms: tuple[Arm, ...]
+    finished: str = ""
+
+    @property
+    def question(self) -> str | None:
+        """What it asks, of `QUESTIONS`; None where the paper does not ask it."""
+        return QUESTIONS.get(self.label or "")
+
+    @property
+    def budgets(self) -> list[float]:
+        """Those of its arms, smallest first."""
+        return sorted({arm.budget for arm in self.arms})
+
+    @property
+    def scored(self) -> list[Column]:
+        """The tasks that any arm has a score of."""
+        return [column for column in self.columns if any(column.key in self.scores(arm) for arm in self.arms)]
+
+    def scores(self, arm: Arm | None) -> dict[str, Seeds]:
+        """An arm's scores by task, each by its own metric; without the tasks that have none."""
+        every = {} if arm is None else arm.scores
+        found = {column.key: every.get(column.key, {}).get(column.metric, {}) for column in self.columns}
+        return {column: seeds for column, seeds in found.items() if seeds}
+
+    def arm(self, name: str, budget: float) -> Arm | None:
+        """An arm by its name and budget."""
+        return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
+
+    def reference_of(self, arm: Arm) -> Arm | None:
+        """What an arm is compared with: the reference of its budget and variant."""
+        variant = self.variant(arm)
+        return self.arm(f"{self.reference}, {variant}" if variant else self.reference, arm.budget)
+
+    def variant(self, arm: Arm) -> str:
+        """What sets an arm apart from one that the paper has: of ``none, both directions`` the second part.
+
+        Empty for a row of the paper's own, and where the reference has no such variant at this budget, or the arm is
+        that itself: these are compared with the plain reference.
+        """
+        variant = arm.name.partition(", ")[2]
+        reference = self.arm(f"{self.reference}, {variant}", arm.budget)
+        return variant if arm.paper is None and reference is not None and reference is not arm else ""
+
+    def by_paper(self, budget: float, variant: str = "") -> dict[str, Arm]:
+        """Arms of one budget by their keys in the paper's table, or the same of a variant."""
+        if not variant:
+            return {arm.paper: arm for arm in self.arms if arm.paper is not None and arm.budget == budget}
+        names = {arm.paper: arm.name for arm in self.arms if arm.paper is not None}
+        found = {key: self.arm(f"{name}, {variant}", budget) for key, name in names.items()}
+        return {key: arm for key, arm in found.items() if arm is not None}
+
+    def table(self, budget: float) -> paper.Table | None:
+        """The paper's table that a budget's arms are set beside; None where it has none."""
+        if self.question in ("budget", "baselines"):
+            return paper.GLUE.get(budget)
+        return paper.TABLES.get(self.question or "")
+
+    def named(self, columns: Iterable[str]) -> str:
+        """Names of tasks as a sentence has them, in the order of the study."""
+        wanted = set(columns)
+        names = [column.name for column in self.columns if column.key in wanted]
+        return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
+
+    def papers(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """The paper's columns of tasks, of those that it has."""
+        wanted = set(columns)
+        return tuple(each.paper for each in self.columns if each.key in wanted and each.paper in paper.TASKS)
+
+    def label_of(self, name: str) -> str:
+        """How an arm is shown."""
+        return {**paper.NAMES, "modernbert": "ModernBERT"}.get(name, name)
+
+
+def percent(share: float) -> str:
+    """A budget as it is written, such as `10%` or `12.5%`."""
+    return f"{100 * share:g}%"
+
+
+def read_study(content: Mapping[str, Any], file: str) -> Study:
+    """Check a study and make it a record.
+
+    Args:
+        content: Of the file.
+        file: Its name, for errors.
+
+    Raises:
+        ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
+    """
+    if content.get("version") != VERSION:
+        raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
+    _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
+    for name in ("study", "scale"):  # which name the files of a report
+        if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
+            raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
+    columns = tuple(_column(raw, file) for raw in content["columns"])
+    here = [content["environment"]]
+    ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
+    arms = [_arm(raw, {column.key for column in columns}, file) for raw in content["rows"]]
+    return Study(
+        name=content["study"],
+        title=content["title"],
+        label=content.get("label"),
+        note=content.get("note") or "",
+        reference=content["reference"],
+        scale=content["scale"],
+        environments=tuple(ran or here),
+        settings=content["settings"],
+        columns=columns,
+        arms=tuple(sorted(arms, key=lambda arm: arm.budget)),
+        finished=max((str(about.get("date", "")) for about in ran), default=""),
+    )
+
+
+def _column(raw: Mapping[str, Any], file: str) -> Column:
+    _need(raw, ("key", "title", "metric"), f"{file}: a column")
+    return Column(**{name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None})
+
+
+def _arm(raw: Mapping[str, Any], columns: set[str], file: str) -> Arm:
+    _need(raw, ("arm", "budget", "pretraining", "scores"), f"{file}: a row")
+    place = f"{file}: {raw['arm']}"
+    unknown = sorted(raw["scores"].keys() - columns)
+    if unknown:
+        raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(columns))}")
+    scores = {
+        column: {name: _seeds(seeds, f"{place}, {column}, {name}") for name, seeds in metrics.items()}
+        for column, metrics in raw["scores"].items()
+    }
+    failed = tuple(dict(each) for each in raw.get("failed") or ())
+    return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, failed)
+
+
+def _seeds(raw: Mapping[str, Any], place: str) -> dict[int, float]:
+    for seed, score in raw.items():
+        if not str(seed).isdigit():
+            raise ValueError(f"{place}: the seed is {seed!r}; it must be a whole number")
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(f"{place}, seed {seed}: the score is {score!r}; it must be a finite number")
+    return {int(seed): float(score) for seed, score in raw.items()}
+
+
+def _need(raw: Mapping[str, Any], names: Iterable[str], place: str) -> None:
+    absent = [name for name in names if name not in raw]
+    if absent:
+        raise ValueError(f"{place} lacks {', '.join(absent)}")

@@ -1,1 +1,0 @@
-"""Studies of many runs beside the paper's tables."""

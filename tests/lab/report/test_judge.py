@@ -1,0 +1,255 @@
+"""Each claim of the paper is judged by its rule, and numbers that bear it out, that refute it and that cannot tell are
+told apart."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mabert_lab.report import judge, paper
+from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, claims, least_calls, of_paper, papers_results
+from mabert_lab.study.grid import load_study
+
+NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
+SCORES, COSTS, DRIFT = ([claim for claim in claims() if claim.kind == kind] for kind in ("scores", "costs", "drift"))
+SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
+UNSUPPORTED = {"memory grows less than each", "Sparse attention", "the best trade of quality for cost"}
+"""What the paper's own tables do not bear out, or say nothing of."""
+
+
+def short(claim):
+    return claim.claim[:60]
+
+
+def verdicts(claim, studies=(), results=None, drifts=()):
+    found = [each for each in judge.verdicts(studies, results, drifts) if each.claim is claim]
+    assert found
+    return {each.verdict for each in found}
+
+
+def supported(claim):
+    return not any(text in claim.claim for text in UNSUPPORTED)
+
+
+def study(claim, height=lambda mean: mean, seeds=5, seconds=100.0, dear=100.0):
+    """The paper's scores measured again, each arm with the same noise, each pretraining with a time."""
+    made = judge.papers_study(
+        claim.rule["asks"][-1], lambda mean: {seed: height(mean) + NOISE[seed] for seed in range(seeds)}
+    )
+    first = claim.rule["first"][0]
+    timed = [replace(arm, pretraining={"seconds": dear if arm.paper == first else seconds}) for arm in made.arms]
+    return replace(made, arms=tuple(timed))
+
+
+@pytest.mark.parametrize("claim", SCORES, ids=short)
+def test_scores_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
+    mirrored = study(claim, lambda mean: 1 - mean, dear=1000.0)
+    assert verdicts(claim, [study(claim)]) == {HOLDS}
+    assert verdicts(claim, [mirrored]) == {FAILS}
+    assert verdicts(claim, [study(claim, seeds=4)]) == {OPEN}
+    assert verdicts(claim, []) == {UNMEASURED}
+
+
+def as_claimed(claim):
+    """The paper's numbers; of what they refute, others that bear it out."""
+
+    def change(measure, model, length, value):
+        if "Sparse" in claim.claim:
+            return {"longformer": 1, "bigbird": 1}.get(model, 2 if length < 4096 else 0.5) * 100.0
+        return 900 + length / 100 if model == "mabert" else 100.0 + length
+
+    return None if supported(claim) else change
+
+
+def against(claim):
+    """The paper's numbers, what is claimed to need less having ten times as much."""
+    less = {(rule["measure"], model) for rule in claim.rule["rules"] for model in rule["less"]}
+    return lambda measure, model, length, value: value * (10 if (measure, model) in less else 1)
+
+
+@pytest.mark.parametrize("claim", COSTS, ids=short)
+def test_costs_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
+    memory = claim.rule["rules"][0]["measure"] == "memory"
+    few = papers_results(rounds=3, spread=1e-9)
+    alike = papers_results(change=lambda measure, model, length, value: 1.0 * length)
+    assert verdicts(claim, results=papers_results(rounds=9, spread=1e-9, change=as_claimed(claim))) == {HOLDS}
+    assert verdicts(claim, results=papers_results(rounds=9, change=against(claim))) == {FAILS}
+    assert verdicts(claim, results=alike if memory else few) == {OPEN}
+    assert verdicts(claim, results=None) == {UNMEASURED}
+
+
+def curves(**by_masking):
+    """Trained weights in every situation; by masking, distances from no padding on."""
+    about = [{"weights": "trained", "side": side, "attention": seen} for side, seen in judge.SITUATIONS]
+    rows = [
+        {**situation, "masking": masking, "cls": distances, "mean": [each / 2 for each in distances]}
+        for situation in about
+        for masking, distances in by_masking.items()
+    ]
+    return [("drift.json", {"rows": rows})]
+
+
+def far(none, pre, post, both):
+    return {masking: [0.0, far] for masking, far in {"none": none, "pre": pre, "post": post, "pre+post": both}.items()}
+
+
+DRIFTS = {
+    "moves": (far(0.3, 0, 0, 0), far(1e-15, 0, 0, 0), far(2e-9, 0, 0, 0)),
+    "grows": ({"none": [0.0, 0.1, 0.2, 0.3]}, {"none": [0.0, 0.3, 0.2]}, {"none": [0.0, 0.1, 0.05, 0.3]}),
+    "suppressed": (far(0.3, 0, 0, 0.02), far(0.3, 0, 0, 0.2), far(0.3, 0, 0, 0.1)),
+    "ordered": (far(0, 0.2, 0.1, 0.01), far(0, 0.1, 0.2, 0.1), far(0, 1e-15, 1e-15, 1e-15)),
+}
+
+
+@pytest.mark.parametrize("claim", DRIFT, ids=short)
+def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
+    holds, fails, cannot = (verdicts(claim, drifts=curves(**each)) for each in DRIFTS[claim.rule["rule"]])
+    assert (holds, fails, cannot) == ({HOLDS}, {FAILS}, {OPEN})
+    assert verdicts(claim) == {UNMEASURED}
+
+
+@pytest.mark.parametrize("left", [0.16, 0.29])
+def test_less_than_half_suppressed_is_not_strongly(left):
+    (claim,) = (claim for claim in DRIFT if claim.rule["rule"] == "suppressed")
+    assert verdicts(claim, drifts=curves(**far(0.3, 0, 0, left))) == {FAILS}
+
+
+@pytest.mark.parametrize("claim", [*SCORES, *COSTS], ids=short)
+def test_the_papers_own_numbers_bear_out_what_its_tables_support(claim):
+    expected = HOLDS if supported(claim) else UNMEASURED if claim.kind == "scores" else FAILS
+    assert of_paper(claim).verdict == expected
+    assert bool(claim.note) >= (expected != HOLDS), "what the paper does not support must be said with the claim"
+
+
+@pytest.mark.parametrize("claim", claims(), ids=short)
+def test_each_claim_names_its_place_and_words_that_stand_there(claim):
+    assert claim.source
+    assert 1 < len(claim.quote.split()) < 15
+    if not SOURCE.is_file():
+        pytest.skip("the paper's source is not here")
+    text = SOURCE.read_text(encoding="utf-8")
+    for label in re.findall(r"(?:tab|fig):\w+", claim.source):
+        assert f"\\label{{{label}}}" in text
+    told = " ".join(re.sub(r"\$\\times\$", "x", text).replace("--", "-").split())
+    assert all(part.strip() in told for part in claim.quote.split("[...]"))
+
+
+@pytest.mark.parametrize(
+    ("signs", "verdict"),
+    [([1, 1], HOLDS), ([1, 0], OPEN), ([1, -1], FAILS), ([None, -1], FAILS), ([None, 1], UNMEASURED), ([], UNMEASURED)],
+)
+def test_a_claim_needs_every_comparison_and_falls_by_one(signs, verdict):
+    assert judge.judge(signs) == judge.judge(signs[::-1]) == verdict
+
+
+LOWEST = next(claim for claim in COSTS if claim.claim == "MaBERT has the lowest latency at 4,096 tokens")
+
+
+def rivals(calls, factor, spread=0.1):
+    """Times of five rivals, one of them at a factor of MaBERT's."""
+    change = lambda measure, model, length, value: {"mabert": 1.0, "longformer": factor}.get(model, 9.0)  # noqa: E731
+    return papers_results(spread, calls, change)
+
+
+@pytest.mark.parametrize(
+    ("calls", "factor", "verdict"),
+    [(4, 2.0, HOLDS), (3, 2.0, OPEN), (5, 0.5, FAILS), (4, 0.5, OPEN), (100, 1.1, OPEN), (5, 1.3, HOLDS)],
+)
+def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict):
+    assert verdicts(LOWEST, results=rivals(calls, factor)) == {verdict}
+
+
+def test_too_few_calls_are_said_with_how_many_are_needed():
+    (found,) = [each for each in judge.verdicts([], rivals(4, 0.5), []) if each.claim is LOWEST]
+    assert found.takes == "too few rounds, needed are: 4 of one model and 5 of the other"
+    assert "Longformer 0.50 [0.41, 0.61] times MaBERT, 4 calls or more" in found.numbers
+    assert (least_calls(), least_calls(5)) == ((4, 4), (4, 5))
+
+
+@given(st.integers(4, 30), st.floats(0.2, 5.0), st.floats(0.0, 0.4))
+def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
+    order = [FAILS, OPEN, HOLDS]
+    (less,), (more,) = (verdicts(LOWEST, results=rivals(calls, each, spread)) for each in (factor, 1.5 * factor))
+    assert order.index(less) <= order.index(more)
+
+
+def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
+    measured = rivals(9, 2.0)
+    without = replace(measured, rows=tuple(row for row in measured.rows if row["model"] != "deberta"))
+    (found,) = [each for each in judge.verdicts([], without, []) if each.claim is LOWEST]
+    assert (found.verdict, found.takes) == (UNMEASURED, "a number of: DeBERTa at 4,096")
+    late = {"value": None, "status": "too slow", "at_least": 99.0}
+    slow = [{**row, **late} if row["model"] == "deberta" else row for row in measured.rows]
+    assert verdicts(LOWEST, results=replace(measured, rows=tuple(slow))) == {HOLDS}
+
+
+BEST = next(claim for claim in SCORES if claim.claim.startswith("Masking and MAP together are better"))
+
+
+def components(heights, seeds=5, **changes):
+    made = judge.papers_study("components")
+    tasks = {"cola": "MCC", "rte": "accuracy"}
+    arms = tuple(
+        judge.Arm(
+            name,
+            name,
+            1.0,
+            {},
+            {task: {metric: {s: height + NOISE[s] for s in range(seeds)}} for task, metric in tasks.items()},
+        )
+        for name, height in heights.items()
+    )
+    return replace(made, arms=arms, scale="tiny", **changes)
+
+
+def test_arms_that_are_equal_in_every_pair_refute_only_with_seeds_enough():
+    heights = {"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4}
+    assert verdicts(BEST, [components(heights)]) == {FAILS}
+    assert verdicts(BEST, [components(heights, seeds=4)]) == {OPEN}
+
+
+def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
+    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4})
+    floors = tuple(replace(column, constant=0.6) for column in made.columns)
+    (found,) = [each for each in judge.verdicts([replace(made, columns=floors)], None, []) if each.claim is BEST]
+    assert found.verdict == OPEN
+    assert found.takes.startswith("longer pretraining, for no arm beats one answer for all on: CoLA, RTE")
+
+
+def test_a_missing_arm_is_named_and_one_that_is_worse_refutes_without_it():
+    (found,) = [
+        each for each in judge.verdicts([components({"full": 0.5, "none": 0.4})], None, []) if each.claim is BEST
+    ]
+    assert (found.verdict, found.takes) == (UNMEASURED, "arms: PSM only, MAP only")
+    assert verdicts(BEST, [components({"full": 0.4, "none": 0.5})]) == {FAILS}
+
+
+def test_a_sample_of_a_task_is_not_the_task():
+    (claim,) = (claim for claim in SCORES if claim.claim == "Masking and MAP together are best on every task")
+    made = study(claim, lambda mean: 1 - mean)
+    sampled = replace(made, columns=tuple(replace(column, sample="half") for column in made.columns))
+    assert verdicts(claim, [sampled]) == {UNMEASURED}
+
+
+def test_variants_of_the_arms_are_judged_apart():
+    heights = {"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4}
+    made = components(heights)
+    both = [replace(arm, name=f"{arm.name}, both directions", paper=None) for arm in made.arms]
+    found = judge.verdicts([replace(made, arms=(*made.arms, *both))], None, [])
+    places = [each.place for each in found if each.claim is BEST]
+    assert places == ["tiny, 100% of the steps", "tiny, 100% of the steps, both directions"]
+
+
+@pytest.mark.parametrize("name", ["pattern", "components", "pooling", "budget", "baselines"])
+def test_the_arms_of_the_packages_studies_are_those_that_the_claims_speak_of(name):
+    keys = {arm.paper for arm in load_study(name).arms.values() if arm.paper}
+    asked = {
+        key for claim in SCORES if name in claim.rule["asks"] for key in (*claim.rule["first"], *claim.rule["second"])
+    }
+    assert asked == keys
+    table = judge.papers_study(name)
+    assert {arm.paper for arm in table.arms} == keys
+    assert all(task in paper.TASKS for claim in SCORES for task in claim.rule.get("tasks", ()))

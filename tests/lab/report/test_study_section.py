@@ -1,0 +1,179 @@
+"""A study's part shows every score, every lack of one with its reason, and the paper's beside them."""
+
+import pytest
+
+from mabert_lab.report import paper
+from mabert_lab.report.charts import arm_chart, pretraining_chart
+from mabert_lab.report.document import MISSING, to_markdown
+from mabert_lab.report.studies import read_study
+from mabert_lab.report.study_section import (
+    FLAG,
+    difference_table,
+    failures,
+    further_table,
+    papers_table,
+    pretraining_table,
+    score_table,
+    section,
+    seeds,
+    side_by_side,
+    told,
+)
+from tests.lab.report.studies import SETTINGS, column, like_the_paper, read, row, study
+
+MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
+BUDGETS = [each for share, name in ((0.1, "glue_10"), (1.0, "glue_100")) for each in like_the_paper(name, share)]
+
+
+def cells(frame, first):
+    """The row of a table that begins with a name, without that."""
+    (found,) = [list(row[1:]) for row in frame.itertuples(index=False, name=None) if row[0] == first]
+    return found
+
+
+@pytest.fixture
+def odd():
+    """A study with every kind of lack."""
+    broken = {"cell": "x", "column": "rte", "seed": 3, "reason": "RuntimeError: out\nof memory"}
+    return read(
+        [
+            row(MMT, {"cola": [0.1, 0.2], "rte": [0.5, 0.6], "mnli_sample": [0.4]}, MMT),
+            row(MAMBA, {"cola": [0.0, 0.1]}, MAMBA, failed=[broken]),
+            row("T" * 12, {}, "T" * 12, pretraining={"status": "failed", "reason": "ValueError: nothing"}),
+            row("TTMTTMTTMTTM", {}, "TTMTTMTTMTTM", pretraining={"status": "missing"}),
+        ]
+    )
+
+
+def test_scores_are_mean_deviation_and_seeds_and_what_is_missing_says_why(odd):
+    shown = score_table(odd)
+    assert cells(shown, MMT) == ["**0.150 ± 0.071 (2)**", "0.550 ± 0.071 (2)", "0.400 (1)", "0.333 (1)"]
+    assert cells(shown, MAMBA)[1:] == [f"{MISSING} failed: RuntimeError", MISSING, MISSING]
+    assert cells(shown, "T" * 12) == [f"{MISSING} pretraining failed"] * 3 + [MISSING]
+    assert failures(odd) == [
+        f"{MAMBA}, 10%, RTE, seed 3: RuntimeError: out of memory",
+        f"{'T' * 12}, 10%, pretraining: ValueError: nothing",
+    ]
+    assert any(note.startswith(FLAG) and "1 to 2 seeds" in note for note in shown.attrs["notes"])
+    assert len(seeds(odd)) == 7
+
+
+def test_a_sample_never_stands_under_the_official_name(odd):
+    for shown in (score_table(odd), difference_table(odd)):
+        assert "MNLI-m, 13k-row sample (accuracy)" in shown.columns
+        assert "MNLI-m (accuracy)" not in shown.columns
+
+
+def test_what_no_text_is_needed_for_stands_below_the_scores():
+    rows = [row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)]
+    content = study(rows) | {"columns": [column("cola", constant=0.0), column("rte", constant=0.5)]}
+    shown = score_table(read_study(content, "pattern.json"))
+    assert cells(shown, "the best single class for all") == ["0.000", "0.500", "0.250"]
+
+
+def test_the_best_of_each_budget_is_bold_and_alone_none_is():
+    heights = {("a", 0.1): 0.3, ("b", 0.1): 0.2, ("a", 1.0): 0.4, ("b", 1.0): 0.5}
+    rows = [row(arm, {"cola": [height]}, None, budget) for (arm, budget), height in heights.items()]
+    shown = score_table(read(rows, "budget"))
+    bold = [each[:2] for each in shown.itertuples(index=False, name=None) if each[2].startswith("**")]
+    assert bold == [("a", "10%"), ("b", "100%")]
+    assert "**" not in score_table(read(rows[:1])).to_csv()
+
+
+def test_averages_beside_the_papers_are_over_the_same_tasks_with_ranks():
+    shown = side_by_side(read(like_the_paper("pooling", 1.0), "pooling"))
+    theirs = (0.676 + 0.654) / 2
+    assert cells(shown, "MAP") == [f"{theirs:.3f} ± 0.002 (5)", "1", f"{theirs:.3f}", "1"]
+    assert cells(shown, "CLS")[1:] == ["4", f"{(0.661 + 0.597) / 2:.3f}", "4"]
+    assert any(paper.TABLES["pooling"].flag in note for note in shown.attrs["notes"])
+    assert side_by_side(read([row("a", {"cola": [0.1]})])) is None
+
+
+def test_a_table_of_one_row_has_no_rank():
+    (only,) = [each for each in like_the_paper("pooling", 1.0) if each["arm"] == "map"]
+    assert not [name for name in side_by_side(read([only], "pooling")).columns if "rank" in name]
+    unmeasured = [row(key, {}, key, 1.0) for key in ("attn", "cls")]
+    assert not [name for name in side_by_side(read([only, *unmeasured], "pooling")).columns if "rank" in name]
+
+
+def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
+    def both(name, forward, backward):
+        yield row(name, {"cola": [forward] * 5}, name, 1.0)
+        yield row(f"{name}, both directions", {"cola": [backward] * 5}, None, 1.0)
+
+    shown = difference_table(read([*both("full", 0.5, 0.9), *both("none", 0.4, 0.2)], "components"))
+    assert cells(shown, "None")[0] == "**-0.100 [-0.100, -0.100] (5)**"
+    assert cells(shown, "none, both directions")[0] == "**-0.700 [-0.700, -0.700] (5)**"
+    assert cells(shown, "full, both directions")[0] == "**+0.400 [+0.400, +0.400] (5)**", "less the plain reference"
+    assert len(shown) == 3
+
+
+def test_a_difference_is_bold_where_the_test_tells_it_and_says_over_how_many_tasks():
+    rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)]
+    assert cells(difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 tasks**")
+    rows[1]["scores"]["rte"] = {"accuracy": {str(s): each for s, each in enumerate((0.4, 0.6, 0.5, 0.5, 0.5))}}
+    bold = [cell.startswith("**") for cell in cells(difference_table(read(rows)), MAMBA)]
+    assert bold == [True, False, False, True]
+
+
+def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
+    first, second = row(MMT, {"cola": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)
+    assert further_table(read([first, second])) is None
+    first["scores"]["cola"]["accuracy"] = {"0": 0.7, "1": 0.8}
+    shown = further_table(read([first, second]))
+    assert list(shown.columns[1:]) == ["CoLA (accuracy)"]
+    assert (cells(shown, MMT), cells(shown, MAMBA)) == (["0.750 ± 0.071 (2)"], [MISSING])
+
+
+def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(odd):
+    shown = pretraining_table(odd)
+    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt", "abc"]
+    assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 8]
+    other = row(MAMBA, {}, MAMBA)
+    other["pretraining"]["tokenizer"] = "other.txt"
+    notes = pretraining_table(read([row(MMT, {}, MMT), other])).attrs["notes"]
+    assert any(note.startswith(FLAG) and "cannot be compared" in note for note in notes)
+
+
+def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
+    shown = papers_table(paper.TABLES["pattern"])
+    assert shown.shape == (8, 10)
+    assert cells(shown, MAMBA)[0] == "0.401 ± 0.014"
+    assert cells(shown, "MTTMTTMTTMTT")[1] == "**0.913 ± 0.008**", "the paper sets another in bold"
+    assert shown.attrs["notes"] == [f"{FLAG}{paper.TABLES['pattern'].flag}."]
+    assert cells(papers_table(paper.TABLES["latency"]), "MaBERT")[-1] == "**34.703**"
+
+
+def test_what_was_run_and_chosen_is_said(odd):
+    assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
+    grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}
+    chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}, "from_mnli": True}))
+    assert (
+        "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
+    )
+    assert "small tasks start from the model tuned on MNLI" in chosen
+
+
+def test_a_study_without_any_result_still_has_its_section():
+    assert "every score and difference" in to_markdown("", [section(read([row(MMT, {}, MMT, pretraining={})]))])
+
+
+@pytest.mark.slow
+def test_charts_name_every_arm():
+    patterns, budgets = read(like_the_paper("pattern")), read(BUDGETS, "budget")
+    for name in paper.TABLES["pattern"].mean.index:
+        assert name in arm_chart(patterns)
+        assert name in pretraining_chart(patterns)
+    assert all(f"{name}, 100%" in arm_chart(budgets) for name in paper.MODELS.values())
+
+
+def test_without_held_out_loss_that_of_training_is_drawn_and_arms_of_one_pretraining_share_a_curve():
+    rows = like_the_paper("pooling", 1.0)
+    for each in rows:
+        each["pretraining"]["cell"] = "one"
+    assert "MAP and 3 more" in pretraining_chart(read(rows, "pooling"))
+    first = row(MMT, {})
+    first["pretraining"]["history"] = [{"step": 10, "loss": 9.1}]
+    assert "training loss" in pretraining_chart(read([first]))
+    first["pretraining"]["history"] = []
+    assert pretraining_chart(read([first])) is None
