@@ -13,6 +13,7 @@ FILES = (
     "generators-0.json",
     "manifest.json",
     "model.safetensors",
+    "open_with_mabert.py",
     "optimizer.safetensors",
     "scheduler.json",
     "tokenizer.json",
