@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from mabert.cli import main
+from mabert_lab.cli import main
 from tests.conversion.helpers import bits
 
 CHILD = """
 import itertools, pathlib, sys, time
 import torch
-from mabert.cli import main
+from mabert_lab.cli import main
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
 
@@ -57,5 +57,5 @@ def test_it_goes_on_where_it_was(
     assert not (tmp_path / "out/model.safetensors").exists()
     assert main([*words, "--resume"]) == 0
     assert bits(tmp_path / "out") == bits(converted[0])
-    assert "a MaBERT, ready to use; its figures are in conversion.html" in capsys.readouterr().out
+    assert "out: a MaBERT, ready to use" in capsys.readouterr().out
     assert (tmp_path / "out/conversion.html").is_file()
