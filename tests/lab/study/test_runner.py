@@ -30,7 +30,7 @@ from mabert_lab.study.runner import Runner
 from mabert_lab.study.work import BUSY, STOPPED, serve
 from tests.lab.study.helpers import FINETUNE, inference, planned, world, written
 
-LOSS = 4.3362
+LOSS = 4.6039
 """Held-out loss of the pretraining."""
 
 ARMS = {"map": {"paper": "map"}, "cls": {"paper": "cls", "finetune": {"pooling": "cls"}}}
@@ -106,7 +106,8 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
         assert all(-1 <= score <= 1 for score in scores.values())
         assert row["pretraining"]["status"] == "done"
         assert row["pretraining"]["steps"] == 12
-        assert row["pretraining"]["tokens"] == (9 * 12 + 3 * 24) * 8
+        whole = (9 * 12 + 3 * 24) * 8  # but for the text's last window, which is shorter
+        assert whole - 24 < row["pretraining"]["tokens"] <= whole
         assert not row["failed"]
     assert result["rows"][0]["pretraining"] == result["rows"][1]["pretraining"], "they share it"
     assert not list((folder / "root/cells").glob("*/checkpoint-*")), "nothing is left to resume"
@@ -586,7 +587,7 @@ def test_what_a_cell_gives_is_what_its_format_stands_for(unbroken):
     folder, _, plan, _ = unbroken
     losses = [CellFiles(folder / "root", row.pretraining).result()["outcome"]["held_out_loss"] for row in plan.rows]
     # Where this fails, finished cells would be taken for what the code no longer gives: raise FORMAT with the number.
-    assert (FORMAT, losses) == (2, [pytest.approx(LOSS, abs=1e-3)] * 2)
+    assert (FORMAT, losses) == (3, [pytest.approx(LOSS, abs=1e-3)] * 2)
 
 
 def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(unbroken, tmp_path):
