@@ -1,6 +1,5 @@
 """A run that is stopped anywhere and goes on ends with the bits of one that nothing stopped: runs of two steps."""
 
-import contextlib
 import math
 
 import pytest
@@ -21,14 +20,6 @@ def words():
     return tokenizer()
 
 
-def warmed(go, place):
-    """The same, after one stop that no test is timed by: the first loads what stopping and going on need."""
-    with contextlib.suppress(KeyboardInterrupt):
-        go(place, callbacks=[StopAt(0)])
-    go(place, resume=True)
-    return go
-
-
 @pytest.fixture(scope="module")
 def pretraining(tmp_path_factory, words):
     """A pretraining of two steps, with dropout, to be run in any folder; and the weights it ends with."""
@@ -39,7 +30,7 @@ def pretraining(tmp_path_factory, words):
         pretrain(plan, place, tokenizer=words, progress=False, **options)
         return (place / "model.safetensors").read_bytes()
 
-    return warmed(go, folder / "warm"), go(folder / "whole")
+    return go, go(folder / "whole")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +47,7 @@ def finetuning(tmp_path_factory, words):
         finetune(folder / "model", task, splits, place, how, progress=False, **options)
         return (place / "seed-0/model.safetensors").read_bytes()
 
-    return warmed(go, folder / "warm"), go(folder / "whole")
+    return go, go(folder / "whole")
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "finetuning"])

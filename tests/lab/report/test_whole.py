@@ -113,7 +113,6 @@ def test_the_papers_tables_that_nothing_is_set_beside_are_shown(found):
     assert (len(labels), drift) == (7, True)
 
 
-@pytest.mark.slow
 def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path):
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(replace(found, efficiency=None), output)
