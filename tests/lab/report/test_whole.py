@@ -95,6 +95,7 @@ def test_numbers_are_in_files(written):
     assert set(frames["claims"]["verdict"]) <= {"holds", "does not hold", "cannot be told", "not measured"}
 
 
+@pytest.mark.slow
 def test_too_few_seeds_are_said_before_the_verdicts(found):
     few = read([row("map", {"cola": [0.5] * 4}, "map")], "pooling", title="Pooling")
     (lines,) = [part for part in parts(replace(found, studies=(few,)))[:3] if isinstance(part, list)]
@@ -113,6 +114,7 @@ def test_the_papers_tables_that_nothing_is_set_beside_are_shown(found):
     assert (len(labels), drift) == (7, True)
 
 
+@pytest.mark.slow
 def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path):
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(replace(found, efficiency=None), output)
