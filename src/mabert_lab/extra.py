@@ -10,15 +10,16 @@ PACKAGES = ("jinja2", "mambapy", "matplotlib", "pandas", "submitit")
 Run = Callable[[argparse.Namespace], None]
 
 
-def lacking(error: ModuleNotFoundError, what: str) -> str:
+def lacking(error: ModuleNotFoundError) -> str:
     """Says which extra brings a package that is not there.
 
     Raises:
         ModuleNotFoundError: The same, where it is none of the lab's.
     """
-    if str(error.name).partition(".")[0] not in PACKAGES:
+    package = str(error.name).partition(".")[0]
+    if package not in PACKAGES:
         raise error
-    return f"{what}: {error.name} is not installed; the extra lab brings it: pip install 'mabert[lab]'"
+    return f"{package} is not installed; the extra lab brings it: pip install 'mabert[lab]'"
 
 
 def of_the_lab(run: Run) -> Run:
@@ -29,6 +30,6 @@ def of_the_lab(run: Run) -> Run:
         try:
             run(options)
         except ModuleNotFoundError as error:
-            raise ValueError(lacking(error, f"mabert {run.__name__.removeprefix('run_')}")) from error
+            raise ValueError(lacking(error)) from error
 
     return tried

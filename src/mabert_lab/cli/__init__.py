@@ -34,4 +34,4 @@ def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
             chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
             write_text(folder / "loss.svg", on_paper(chart))
     except ModuleNotFoundError as error:
-        yield lacking(error, "its figures")
+        yield f"no figures: {lacking(error)}"
