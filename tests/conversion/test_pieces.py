@@ -121,8 +121,10 @@ def test_a_vocabulary_without_ends_of_sentences_will_do():
 
 def test_some_pieces_are_the_first_short_ones_that_have_the_tokens():
     pieces = pieces_of([source([3000])], length=300)
-    found = [len(each) for each in some(pieces, 200, 40)]
-    assert found == [length for length in pieces.lengths if length <= 40][: len(found)]
-    assert sum(found[:-1]) < 200 <= sum(found)
-    assert [len(each) for each in some(pieces, 10**9, 40)] == [length for length in pieces.lengths if length <= 40]
+    longest = sorted(pieces.lengths)[len(pieces) // 3]
+    short = [length for length in pieces.lengths if length <= longest]
+    found = [len(each) for each in some(pieces, 50, longest)]
+    assert found == short[: len(found)]
+    assert sum(found[:-1]) < 50 <= sum(found)
+    assert [len(each) for each in some(pieces, 10**9, longest)] == short
     assert [len(each) for each in some(pieces, 1, 2)] == pieces.lengths[:1], "none is so short"

@@ -58,6 +58,8 @@ def test_a_result_says_what_was_done(converted):
     outcome = result["outcome"]
     assert (outcome["use"], outcome["pattern"]) == ("encoder", "MTM")
     assert sum(stage["steps"] for stage in outcome["stages"].values()) == STEPS
+    config = AutoModel.from_pretrained(folder).config
+    assert config.ssm_dt_rank == math.ceil(config.hidden_size / running.STEP_SIZES)
     learnt = sum(stage["tokens"] for stage in outcome["stages"].values())
     assert 1000 <= learnt < 1000 + 30
     assert 0.15 < outcome["stages"]["end_to_end"]["tokens"] / learnt < 0.35

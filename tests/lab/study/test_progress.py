@@ -61,6 +61,9 @@ def test_time_left_follows_from_finished_cells_of_the_kind_and_from_their_size(s
     assert seconds_left(plan, root, left) == pytest.approx(expected)
     assert wide.work / pretrain.work == pytest.approx(wide.parameters / pretrain.parameters)
     assert seconds_left(plan, root, []) == 0
+    (CellFiles(root, wide.name).run / "checkpoint-3").mkdir(parents=True)
+    begun = (1 - 3 / wide.steps) * 10 * wide.work / pretrain.work
+    assert seconds_left(plan, root, [wide.name]) == pytest.approx(begun)
 
 
 def test_a_terminal_shows_the_running_cell_only_while_the_study_runs(shown):
