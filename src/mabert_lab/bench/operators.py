@@ -8,11 +8,10 @@ them alike. Nothing is timed unless the operators agree with the reference here.
 
 import functools
 import gc
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +68,9 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
-        ValueError: mamba.py is not installed, of mabert's extra lab; says how.
+        ModuleNotFoundError: mamba.py is not installed, of mabert's extra lab.
     """
-    _refuse_without_rival()
+    import_module("mambapy")  # before anything is timed
     refuse_unless_correct()
     console = Console()
     rows: list[Row] = []
@@ -169,13 +168,6 @@ def conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> di
         "weight": torch.randn(channels, WIDTH, generator=generator).to(dtype) / WIDTH,
         "bias": torch.randn(channels, generator=generator).to(dtype),
     }
-
-
-def _refuse_without_rival() -> None:
-    if importlib.util.find_spec("mambapy") is None:
-        raise ValueError(
-            "bench ops measures mamba.py too, which the extra lab brings: pip install 'mabert[lab]', or make bench"
-        )
 
 
 def _transformers_scan(**inputs: Tensor) -> Tensor:

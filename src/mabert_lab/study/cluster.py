@@ -93,15 +93,12 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         submitit's jobs, each with its `job_id`.
 
     Raises:
-        ValueError: submitit is not installed, the engine is not there, a parameter is unknown or wrong, or a job is
-            refused; the message names the jobs that were sent before.
+        ModuleNotFoundError: submitit is not installed, of mabert's extra lab.
+        ValueError: The engine is not there, a parameter is unknown or wrong, or a job is refused; the message names the
+            jobs that were sent before.
     """
-    try:
-        import submitit
-    except ImportError as error:
-        raise ValueError(
-            "sending cells to a cluster needs submitit, which the extra lab brings: pip install 'mabert[lab]'"
-        ) from error
+    import submitit
+
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     sent: list[Any] = []
