@@ -78,7 +78,12 @@ def test_on_a_cpu_weights_are_prepacked_and_say_what_they_said(classifier, preci
         expected = plain.model(**tokens).logits.float().softmax(-1)[0].tolist()
     model = mabert.load(classifier, precision=precision, device="cpu")
     actual = list(model.predict(TEXTS[:1])[0]["probability"].values())
-    np.testing.assert_allclose(actual, expected, rtol=BF16 if precision else 1e-5)
+    if precision:  # a product and its activation are rounded once together, where they were rounded twice
+        with torch.inference_mode():
+            exact = plain.model.float()(**tokens).logits.softmax(-1)[0].tolist()
+        assert np.abs(np.subtract(actual, exact)).max() <= 1.2 * np.abs(np.subtract(expected, exact)).max()
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
     layers = {type(module) for module in model._loaded["classifier"].model.modules()}
     assert PackedLinear in layers
     assert torch.nn.Linear not in layers

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model import adapters
-from mabert.model.mamba import SAVED_NAMES, in_halves
+from mabert.model.mamba import SAVED_NAMES
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from tests.model.helpers import MAKINGS, build, config
 
@@ -69,17 +69,6 @@ def test_prepacking_leaves_them_as_they_are(kind):
     prepack(with_weights_that_only_multiply(model))
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
     torch.testing.assert_close(model(TOKENS, MASK)[0], expected)
-
-
-@torch.no_grad()
-def test_both_halves_come_of_one_call_where_somebody_watches_every_module():
-    projection, seen = nn.Linear(4, 6, bias=False), []
-    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
-    try:
-        in_halves(projection, torch.ones(1, 2, 4))
-    finally:
-        hook.remove()
-    assert seen == [projection]
 
 
 def test_gradients_of_a_feed_forward_network_are_shown_to_its_hooks():

@@ -28,7 +28,7 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import attention as attention_module
-from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore, in_halves
+from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.ops import softmax_attention, use_backend
 from tests.model.helpers import MAKINGS, VOCAB, build, config, ids, run
@@ -436,29 +436,6 @@ def test_inference_takes_no_way_round_what_is_hung_on_a_layer():
     assert (seen["up"] < -0.2).any(), "GELU is nowhere below -0.17: these are what it was given"
 
 
-def test_a_projection_with_a_bias_keeps_it_in_inference():
-    projection = torch.nn.Linear(4, 6)
-    hidden = torch.randn(1, 3, 4)
-    expected = projection(hidden).chunk(2, dim=-1)
-    with torch.no_grad():
-        for actual, half in zip(in_halves(projection, hidden), expected, strict=True):
-            torch.testing.assert_close(actual, half)
-
-
-def test_autocast_casts_a_projection_once_for_all_its_forwards():
-    projection = torch.nn.Linear(4, 6, bias=False)
-    hidden = torch.randn(1, 3, 4)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        first = in_halves(projection, hidden)
-        with torch.profiler.profile(record_shapes=True) as profile:
-            again = in_halves(projection, hidden)
-    for one, other in zip(first, again, strict=True):
-        assert one.dtype == torch.bfloat16
-        assert torch.equal(one, other)
-    cast = [event.input_shapes[0] for event in profile.events() if event.name == "aten::_to_copy"]
-    assert cast == [[1, 3, 4]], "the input alone"
-
-
 @pytest.mark.parametrize("position", ["pre", "post"])
 def test_what_attention_puts_out_is_gone_when_the_feed_forward_network_runs(position):
     (block,) = build(MaBertModel, config(layer_pattern="T", norm_position=position)).layers
@@ -468,28 +445,3 @@ def test_what_attention_puts_out_is_gone_when_the_feed_forward_network_runs(posi
     with torch.no_grad():
         block(torch.ones(1, 3, 8, dtype=torch.float64), PaddingMask(None))
     assert alive == [False]
-
-
-def test_what_the_norm_puts_out_is_gone_when_the_second_layer_runs():
-    model = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32).eval()
-    kept, alive = [], []
-
-    def watch(block):
-        block.feed_forward_norm.register_forward_hook(lambda module, args, output: kept.append(weakref.ref(output)))
-        block.feed_forward.down.register_forward_pre_hook(lambda module, args: alive.append(kept[-1]() is not None))
-
-    for block in model.layers:
-        watch(block)
-    with torch.no_grad():
-        plain = model(batch()).last_hidden_state
-    assert alive == [False, False]
-    alive.clear()
-    seen = []
-    for block in model.layers:
-        block.feed_forward.register_forward_hook(
-            lambda module, args, output: seen.append((args[0].shape, output.shape))
-        )
-    with torch.no_grad():
-        assert torch.equal(model(batch()).last_hidden_state, plain)
-    assert alive == [True, True], "who watches the network sees what goes in and what comes out"
-    assert [tuple(shape[-1] for shape in shapes) for shapes in seen] == [(model.config.hidden_size,) * 2] * 2

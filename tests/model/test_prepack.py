@@ -7,11 +7,13 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from transformers import AlbertConfig, AutoModel, BertConfig, ElectraConfig
+from transformers.activations import ACT2FN
 
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model.mamba import in_halves
-from mabert.model.prepack import PackedLinear, can_prepack, prepack
+from mabert.model.blocks import FeedForward
+from mabert.model.prepack import FUSED, NO_ACTIVATION, PackedLinear, can_prepack, prepack
 from tests.model.helpers import MAKINGS, VOCAB, build, config
 
 CPU = torch.device("cpu")
@@ -29,6 +31,24 @@ def layers(width=24, out=40, bias=True, dtype=torch.float32):
     return nn.Linear(width, out, bias=bias).to(dtype)
 
 
+class RoundedOnce(nn.Module):
+    """A layer and the activation behind it, computed in float32 and rounded once: what a prepacked model does."""
+
+    def __init__(self, linear, activation):
+        super().__init__()
+        self.linear, self.activation = linear, activation
+
+    def forward(self, hidden):
+        weights = (None if held is None else held.float() for held in (self.linear.weight, self.linear.bias))
+        return self.activation(nn.functional.linear(hidden.float(), *weights)).to(hidden.dtype)
+
+
+def rounded_once(model):
+    for network in [module for module in model.modules() if type(module) is FeedForward and not module.gated]:
+        network.up, network.activation = RoundedOnce(network.up, network.activation), nn.Identity()
+    return model
+
+
 def batch():
     tokens = torch.randint(1, VOCAB, (3, 20), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(20) < torch.tensor([20, 7, 1]).unsqueeze(1)).long()
@@ -44,14 +64,11 @@ def test_a_layer_multiplies_as_it_did(shape, dtype, bias):
     apart = torch.randn(24, *shape).to(dtype).movedim(0, -1)
     with torch.no_grad():
         for given in (hidden, apart):
-            for parts in (1, 2):
-                torch.testing.assert_close(PackedLinear(linear, dtype, parts)(given), linear(given), **CLOSE[dtype])
+            torch.testing.assert_close(PackedLinear(linear, dtype)(given), linear(given), **CLOSE[dtype])
 
 
 def test_no_rows_give_no_rows():
-    packed = PackedLinear(layers(), parts=2)
-    assert packed(torch.zeros(1, 0, 24)).shape == (1, 0, 40)
-    assert [part.shape for part in packed.parts(torch.zeros(0, 24))] == [(0, 20), (0, 20)]
+    assert PackedLinear(layers())(torch.zeros(1, 0, 24)).shape == (1, 0, 40)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,7 +89,7 @@ def test_the_layout_gives_the_weight_back_to_the_bit(dtype):
 def test_a_model_says_what_it_said_padded_or_not(dtype, direction):
     model = build(MaBertModel, config(ssm_direction=direction), dtype=dtype)
     tokens, mask = batch()
-    expected = model(tokens, mask).last_hidden_state
+    expected = rounded_once(copy.deepcopy(model))(tokens, mask).last_hidden_state
     assert prepack(model) is model
     assert not any(type(module) is nn.Linear for module in model.modules())
     torch.testing.assert_close(model(tokens, mask).last_hidden_state, expected, **CLOSE[dtype])
@@ -89,8 +106,36 @@ def test_a_model_says_what_it_said_padded_or_not(dtype, direction):
 def test_models_of_every_making_say_what_they_said(dtype, kind, making):
     model = build(kind, config(**MAKINGS[making]), dtype=dtype)
     tokens, mask = batch()
-    expected = model(tokens, mask)[0]
+    expected = rounded_once(copy.deepcopy(model))(tokens, mask)[0]
     torch.testing.assert_close(prepack(model)(tokens, mask)[0], expected, **CLOSE[dtype])
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "silu", "relu", "gelu_fast"])
+@pytest.mark.parametrize("kind", ["mabert", "glu", "bert", "albert", "electra"])
+@torch.no_grad()
+def test_an_activation_behind_a_layer_becomes_part_of_its_product(kind, act):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 12}
+    rivals = {"bert": BertConfig, "albert": AlbertConfig, "electra": ElectraConfig}
+    if kind in rivals:
+        model = AutoModel.from_config(rivals[kind](vocab_size=VOCAB, hidden_act=act, **sizes)).eval()
+    else:
+        model = build(
+            MaBertModel, config(hidden_act=act, feed_forward="glu" if kind == "glu" else "mlp"), dtype=torch.float32
+        )
+    tokens, mask = batch()
+    expected = model(tokens, mask)[0]
+    torch.testing.assert_close(prepack(model)(tokens, mask)[0], expected, rtol=1e-5, atol=1e-5)
+    applied = [module for module in model.modules() if getattr(module, "activation", NO_ACTIVATION) in FUSED.values()]
+    assert bool(applied) == (kind != "glu" and type(ACT2FN[act]) in FUSED)
+
+
+@torch.no_grad()
+def test_an_activation_that_somebody_watches_stays():
+    model, seen = build(MaBertModel, config(), dtype=torch.float32), []
+    model.layers[0].feed_forward.activation.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    prepack(model)(*batch())
+    assert (seen[0] < -0.2).any(), "GELU is nowhere below -0.17: this is what it was given"
+    assert type(model.layers[1].feed_forward.activation) is nn.Identity
 
 
 @pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="no instructions for bf16")
@@ -106,17 +151,6 @@ def test_autocast_finds_its_weights_cast():
     torch.testing.assert_close(actual, expected, **CLOSE[torch.bfloat16])
     with pytest.raises(RuntimeError, match=r"input is of torch.float32; the model was prepacked for torch.bfloat16"):
         model(tokens, mask)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@torch.no_grad()
-def test_both_halves_of_a_projection_come_apart(bias):
-    model = prepack(build(MaBertModel, config(layer_pattern="M", ssm_bias=bias), dtype=torch.float32))
-    projection = model.layers[0].mixer.in_proj
-    hidden = torch.randn(1, 5, 8)
-    first, second = in_halves(projection, hidden)
-    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
-    torch.testing.assert_close(torch.cat([first, second], dim=-1), projection(hidden))
 
 
 def test_layers_that_others_look_into_stay_as_they_are():
@@ -162,9 +196,10 @@ def test_it_is_copied_pickled_and_converted():
     for again in (copy.deepcopy(model), pickle.load(file), model.to("cpu")):
         assert torch.equal(again(tokens, mask).last_hidden_state, expected)
     if torch.bfloat16 in DTYPES:
-        short = build(MaBertModel, config(), dtype=torch.float32).to(torch.bfloat16)(tokens, mask).last_hidden_state
+        short = build(MaBertModel, config(), dtype=torch.float32).to(torch.bfloat16)
+        expected = rounded_once(short)(tokens, mask).last_hidden_state
         actual = copy.deepcopy(model).to(torch.bfloat16)(tokens, mask).last_hidden_state
-        torch.testing.assert_close(actual, short, **CLOSE[torch.bfloat16])
+        torch.testing.assert_close(actual, expected, **CLOSE[torch.bfloat16])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

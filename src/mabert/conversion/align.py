@@ -42,5 +42,5 @@ class Alignment(nn.Module):
         mixers: dict[str, Any] = dict(self.mixers.items())
         for layer, mixer in mixers.items():
             read, wanted = map(windows.of_tokens, seen[int(layer)])
-            losses.append(unexplained(mixer(*mixer.split(read, mask), mask)[0], wanted))
+            losses.append(unexplained(mixer(read, mask)[0], wanted))
         return torch.stack(losses)

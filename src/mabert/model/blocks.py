@@ -1,27 +1,16 @@
 """The two residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mabert.model.attention import SelfAttention
-from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
-from mabert.model.prepack import PackedLinear
-
-IN_PLACE: dict[type, Callable[[Tensor], Tensor]] = {
-    type(ACT2FN["gelu"]): torch.ops.aten.gelu_,
-    nn.ReLU: torch.relu_,
-    type(ACT2FN["silu"]): torch.ops.aten.silu_,
-}
-"""Activations that torch can also write over what they read."""
 
 
 class FeedForward(nn.Module):
@@ -37,25 +26,11 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(batch, time, D) to (batch, time, D)."""
-        return self.down(self.expand(hidden))
-
-    def expand(self, hidden: Tensor) -> Tensor:
-        """What the second layer reads, (batch, time, D) to (batch, time, intermediate size)."""
         inner = self.up(hidden)
-        if self.gated:
-            gate, inner = inner.chunk(2, dim=-1)
-            return self.activation(gate) * inner
-        return self.activate(inner)
-
-    def activate(self, inner: Tensor) -> Tensor:
-        """The activation; in inference in the place of what it is given, the largest tensor of a block."""
-        in_place = IN_PLACE.get(type(self.activation))
-        # jit.trace runs a second time without gradients and wants the same graph.
-        free = not (torch.is_grad_enabled() or torch.jit.is_tracing())
-        ours = isinstance(self.up, PackedLinear) or is_plain(self.up)  # else whoever made `inner` may have kept it
-        if in_place is None or not (free and ours and is_bare(self.up) and is_bare(self.activation)):
-            return self.activation(inner)
-        return in_place(inner)
+        if not self.gated:
+            return self.down(self.activation(inner))
+        gate, value = inner.chunk(2, dim=-1)
+        return self.down(self.activation(gate) * value)
 
 
 class ResidualBlock(GradientCheckpointingLayer):
@@ -83,15 +58,9 @@ class ResidualBlock(GradientCheckpointingLayer):
         return hidden if self.norm_before else norm(hidden)
 
     def feed(self, hidden: Tensor) -> Tensor:
-        """H + FFN(LN(H)), or LN(H + FFN(H)); (batch, time, D) to the same.
-
-        In two calls where nobody watches, so that what the norm puts out is gone when the second layer, whose product
-        may take memory of its own, runs.
-        """
-        network, norm = self.feed_forward, self.feed_forward_norm
-        if type(network) is FeedForward and is_bare(network):
-            return self.after(norm, hidden, network.down(network.expand(self.before(norm, hidden))))
-        return self.after(norm, hidden, network(self.before(norm, hidden)))
+        """H + FFN(LN(H)), or LN(H + FFN(H)); (batch, time, D) to the same."""
+        norm = self.feed_forward_norm
+        return self.after(norm, hidden, self.feed_forward(self.before(norm, hidden)))
 
 
 class TransformerBlock(ResidualBlock):
@@ -138,9 +107,8 @@ class MambaBlock(ResidualBlock):
             H^{L+1} (batch, time, D).
         """
         norm = self.mixer_norm
-        paths = self.mixer.split(mask.before_core(self.before(norm, hidden)), mask)
-        hidden = self.after(norm, hidden, self.mixer(*paths, mask, output_attentions)[0])
-        del paths
+        read = mask.before_core(self.before(norm, hidden))
+        hidden = self.after(norm, hidden, self.mixer(read, mask, output_attentions)[0])
         return mask.after_block(self.feed(hidden))
 
 

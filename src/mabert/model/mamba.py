@@ -1,20 +1,17 @@
 """The Mamba core of the sequential blocks: steps (i) to (iii) of the paper, Eqs. 4 to 9."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.utils import logging
 
-from mabert.model.bare import is_bare, is_plain
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
-from mabert.model.packing import is_tracing
-from mabert.model.prepack import PackedLinear
 from mabert.ops import depthwise_conv1d, selective_scan
 
 logger = logging.get_logger(__name__)
@@ -103,11 +100,7 @@ class Recurrence(nn.Module):
 
 
 class SelectiveCore(nn.Module):
-    """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
-
-    Local mixing is a call of this module without a gate, the rest a call with one: accelerate loads offloaded weights
-    when a module is called.
-    """
+    """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8)."""
 
     def __init__(self, config: MaBertConfig, direction: str) -> None:
         super().__init__()
@@ -145,9 +138,16 @@ class SelectiveCore(nn.Module):
         init.uniform_(self.conv_weight, -bound, bound)
         init.uniform_(self.conv_bias, -bound, bound)
 
-    def mix_locally(self, u: Tensor, mask: PaddingMask) -> Tensor:
-        """ũ = SiLU(conv(u)) (Eq. 5), (batch, time, D_m) to the same."""
-        return depthwise_conv1d(
+    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> CoreOutput:
+        """Runs Eqs. 5 to 8, one sequence per row.
+
+        Args:
+            u: Input path (batch, time, D_m).
+            z: Gating path (batch, time, D_m).
+            mask: The batch's padding.
+            heads: Groups of channels to report the hidden attention of; None, not at all.
+        """
+        mixed = depthwise_conv1d(
             u,
             self.conv_weight,
             self.conv_bias,
@@ -157,27 +157,10 @@ class SelectiveCore(nn.Module):
             cu_seqlens=mask.cu_seqlens,
             reverse=self.reverse,
         )
-
-    def forward(self, u: Tensor, z: Tensor | None, mask: PaddingMask, heads: int | None = None) -> Tensor | CoreOutput:
-        """Mixes locally where there is no gate yet, and scans what was mixed where there is one.
-
-        Args:
-            u: Input path (batch, time, D_m), before local mixing or after it.
-            z: Gating path (batch, time, D_m), or None.
-            mask: The batch's padding.
-            heads: Groups of channels to report the hidden attention of; None, not at all.
-
-        Returns:
-            ũ (batch, time, D_m), or what the scan gives.
-        """
-        return self.mix_locally(u, mask) if z is None else self.scan(u, z, mask, heads)
-
-    def scan(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None) -> CoreOutput:
-        """Eqs. 6 to 8, one sequence per row; see `forward`."""
-        d, B, C = self.x_proj(u).split(self.split, dim=-1)
-        steps = (u, self.dt_proj(d), B, C)
+        d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
+        steps = (mixed, self.dt_proj(d), B, C)
         gated, attention = self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads)
-        return CoreOutput(gated, u, attention)
+        return CoreOutput(gated, mixed, attention)
 
 
 def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
@@ -190,9 +173,6 @@ def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: A
 class MambaMixer(nn.Module):
     """SSM(Ĥ) of Eq. 2: input and gate split, one core or two, gated readout, output projection."""
 
-    PARTS: ClassVar[Mapping[str, int]] = {"in_proj": 2}
-    """What prepacking keeps in parts, of which one can go before the other."""
-
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
@@ -200,38 +180,22 @@ class MambaMixer(nn.Module):
         self.cores = nn.ModuleList([SelectiveCore(config, name) for name in DIRECTIONS[config.ssm_direction]])
         self.out_proj = nn.Linear(config.ssm_inner_size, config.hidden_size, bias=config.ssm_bias)
 
-    def split(self, hidden: Tensor, mask: PaddingMask) -> tuple[list[Tensor], Tensor]:
-        """Eqs. 4 and 5: the two paths, the input path mixed locally.
-
-        Apart from what follows, since neither Ĥ nor the unmixed path is needed there: at the height of a forward,
-        during the scan, their memory is free again.
+    def forward(
+        self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs Eqs. 4 to 9.
 
         Args:
             hidden: Ĥ (batch, time, D), normalised and masked.
-            mask: The batch's padding.
-
-        Returns:
-            ũ of each core and z, all (batch, time, D_m).
-        """
-        u, z = in_halves(self.in_proj, hidden)
-        return [core(u, None, mask) for core in self.cores], z
-
-    def forward(
-        self, mixed: list[Tensor], z: Tensor, mask: PaddingMask, output_attentions: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 6 to 9 on what `split` gives.
-
-        Args:
-            mixed: ũ of each core (batch, time, D_m).
-            z: Gating path (batch, time, D_m).
             mask: The batch's padding.
             output_attentions: Whether to return the hidden attention of the scan, see `mabert.model.hidden_attention`.
 
         Returns:
             Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
         """
+        u, z = self.in_proj(hidden).chunk(2, dim=-1)
         heads = self.num_attention_heads if output_attentions else None
-        outputs = [core(u, z, mask, heads) for core, u in zip(self.cores, mixed, strict=True)]
+        outputs = [core(u, z, mask, heads) for core in self.cores]
         gated = sum_of([output.gated for output in outputs])
         if not output_attentions:
             return self.out_proj(gated), None
@@ -245,31 +209,3 @@ class MambaMixer(nn.Module):
 def sum_of(terms: list[Tensor]) -> Tensor:
     """The sum of one tensor a direction, without adding to a zero."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(dim=0)
-
-
-def in_halves(projection: nn.Linear | PackedLinear, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """A projection's result cut in two along its features, in inference as two tensors of which one can go before the
-    other.
-
-    What a person put in the projection's place or in its weight's, or hung on it, is called as it is.
-
-    Args:
-        projection: To 2 M features.
-        hidden: (batch, time, D).
-
-    Returns:
-        Both halves, (batch, time, M).
-    """
-    if isinstance(projection, PackedLinear) and is_bare(projection):
-        first, second = projection.parts(hidden)
-        return first, second
-    plain = is_plain(projection)
-    # Autocast keeps what it has cast of a whole weight, and would cast halves anew in each forward.
-    cast = torch.is_autocast_enabled(hidden.device.type)
-    if torch.is_grad_enabled() or is_tracing() or cast or not plain:
-        first, second = projection(hidden).chunk(2, dim=-1)
-        return first, second
-    weights, bias = projection.weight.chunk(2), projection.bias
-    biases = (None, None) if bias is None else bias.chunk(2)
-    first, second = (nn.functional.linear(hidden, *half) for half in zip(weights, biases, strict=True))
-    return first, second

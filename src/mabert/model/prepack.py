@@ -3,13 +3,14 @@
 import platform
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+from transformers.activations import ACT2FN
 
-from mabert.model.bare import is_plain
 from mabert.model.packing import is_tracing
 from mabert.ops.transforms import is_transformed
 
@@ -17,6 +18,23 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HALF = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 """Operators that say whether oneDNN multiplies a short float on this processor; a torch without oneDNN has none."""
+
+NO_ACTIVATION = ("none", "")
+
+FUSED = {
+    type(ACT2FN["gelu"]): ("gelu", "none"),
+    type(ACT2FN["gelu_new"]): ("gelu", "tanh"),
+    type(ACT2FN["silu"]): ("swish", ""),
+    nn.ReLU: ("relu", ""),
+}
+"""Activations that oneDNN applies to a product as it is made, by its names."""
+
+ACTIVATED = {
+    "FeedForward": ("up", "activation"),
+    "AlbertLayer": ("ffn", "activation"),
+    **{f"{family}Intermediate": ("dense", "intermediate_act_fn") for family in ("Bert", "Roberta", "Electra")},
+}
+"""Classes of networks to their layer whose whole result their activation reads."""
 
 
 class PackedLinear(nn.Module):
@@ -28,27 +46,30 @@ class PackedLinear(nn.Module):
     Args:
         linear: The layer, on a CPU.
         dtype: Of the product; default, the weight's.
-        parts: Tensors, cut along the features, in which `parts` gives the result.
+        activation: What oneDNN applies to the product, see `FUSED`; default, nothing.
     """
 
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype | None = None, parts: int = 1) -> None:
+    def __init__(
+        self, linear: nn.Linear, dtype: torch.dtype | None = None, activation: tuple[str, str] = NO_ACTIVATION
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.activation = activation
         weight, bias = (None if held is None else held.detach() for held in (linear.weight, linear.bias))
         assert weight is not None
-        self._pack(weight.to(dtype), parts)
+        self._pack(weight.to(dtype))
         self.register_buffer("bias", None if bias is None else bias.to(dtype))
 
-    def _pack(self, weight: Tensor, parts: int) -> None:
+    def _pack(self, weight: Tensor) -> None:
         self.dtype = weight.dtype
-        self._packs = [torch.ops.mkldnn._reorder_linear_weight(part.contiguous()) for part in weight.chunk(parts)]
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
 
     @property
     def weight(self) -> Tensor:
         """A copy of the weight in the ordinary layout, (out_features, in_features)."""
-        return torch.cat([pack.to_dense() for pack in self._packs])
+        return self._packed.to_dense()
 
     @property
     def nbytes(self) -> int:
@@ -57,12 +78,7 @@ class PackedLinear(nn.Module):
         return weight + (0 if self.bias is None else self.bias.nbytes)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features)."""
-        results = self.parts(input)
-        return results[0] if len(results) == 1 else torch.cat(results, dim=-1)
-
-    def parts(self, input: Tensor) -> list[Tensor]:
-        """The result in as many tensors as the layer was packed for.
+        """(..., in_features) to (..., out_features).
 
         Raises:
             RuntimeError: If the input wants gradients or is of another dtype (autocast casts it as it does for
@@ -79,11 +95,8 @@ class PackedLinear(nn.Module):
             raise RuntimeError(f"the input is of {input.dtype}; the model was prepacked for {self.dtype}")
         if input.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("a prepacked model has no gradients; load the model again to train it")
-        biases = [None] * len(self._packs) if self.bias is None else self.bias.chunk(len(self._packs))
-        return [
-            torch.ops.mkldnn._linear_pointwise(input, pack, bias, "none", [], "")
-            for pack, bias in zip(self._packs, biases, strict=True)
-        ]
+        name, variant = self.activation
+        return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, name, [], variant)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, dtype={self.dtype}"
@@ -114,7 +127,7 @@ class PackedLinear(nn.Module):
         elif weight.shape != shape:
             error_msgs.append(f"size mismatch for {name}: it is {tuple(weight.shape)}, the layer's {shape}")
         else:
-            self._pack(weight.to("cpu", self.dtype), len(self._packs))
+            self._pack(weight.to("cpu", self.dtype))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLinear":
         weight = fn(self.weight)
@@ -122,15 +135,15 @@ class PackedLinear(nn.Module):
             raise RuntimeError(f"a prepacked model cannot be moved to {weight.device} in {weight.dtype}; load it again")
         super()._apply(fn, recurse)
         if weight.dtype != self.dtype:
-            self._pack(weight, len(self._packs))
+            self._pack(weight)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packs": (self.weight, len(self._packs))}
+        return {**self.__dict__, "_packed": self.weight}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._pack(*self._packs)
+        self._pack(self._packed)
 
 
 def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
@@ -139,9 +152,8 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
     Linear layers become `PackedLinear`, in place, and hold no second copy of their weights. As they were stay those
     whose weight is another module's as well (a decoder's, tied to embeddings), those with hooks or with a weight that
     is quantized or sharded, those beneath an adapter of PEFT, which writes to them when it is merged, and layers of any
-    other class. `save_pretrained` writes the ordinary layout, in the dtype packed for, and
-    `load_state_dict` packs anew. A module whose class has
-    `PARTS`, layer names to numbers, gets `parts` of those layers.
+    other class. An activation behind a layer (`ACTIVATED`) becomes part of its product, and `nn.Identity` stands in
+    its place. `save_pretrained` writes the ordinary layout, in the dtype packed for, and `load_state_dict` packs anew.
 
     Args:
         model: Any module on a CPU, of any family.
@@ -170,12 +182,31 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
                 f"{wanted}"
             )
     packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # what is packed goes at once
+    shared = Counter(id(getattr(module, name)) for module, name in places)
     for module, name in places:
         child = getattr(module, name)
         if child not in packed:
-            packed[child] = PackedLinear(child, dtype, getattr(module, "PARTS", {}).get(name, 1))
+            packed[child] = PackedLinear(child, dtype, take_activation(module, name, shared[id(child)]))
         setattr(module, name, packed[child])
     return model.requires_grad_(False)
+
+
+def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str]:
+    """Takes the activation out of a network whose layer of that name is to apply it; returns what oneDNN calls it.
+
+    Args:
+        module: The network.
+        name: The layer's.
+        places: Where the layer stands in the model; in several it applies nothing.
+    """
+    layer, place = ACTIVATED.get(type(module).__name__, ("", ""))
+    if layer != name or places > 1 or getattr(module, "gated", False):
+        return NO_ACTIVATION
+    activation = getattr(module, place)
+    if type(activation) not in FUSED or not is_bare(activation):
+        return NO_ACTIVATION
+    setattr(module, place, nn.Identity())
+    return FUSED[type(activation)]
 
 
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -185,3 +216,20 @@ def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
     if not here or not torch.backends.mkldnn.is_available():
         return False
     return getattr(torch.ops.mkldnn, HALF[dtype])() if dtype in HALF else dtype == torch.float32
+
+
+def is_plain(module: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Whether a module is a bare linear layer of torch's own class whose parameters are ordinary tensors.
+
+    A quantized or sharded weight is a tensor of a class of its own, which need not know how to be laid out.
+    """
+    if type(module) is not nn.Linear or not is_bare(module):
+        return False
+    return all(held is None or type(held) in (nn.Parameter, Tensor) for held in module._parameters.values())
+
+
+def is_bare(module: nn.Module) -> bool:
+    """Whether a module is called as its class has it: no hooks of its own or of all modules, and no forward of its
+    own."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not (any(hooks) or _has_any_global_hook() or "forward" in vars(module))
