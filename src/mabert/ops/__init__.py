@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from mabert.ops import derivatives
-from mabert.ops.backends import Choice, SlowBackendWarning, attention_pays, explain, requested_backend, use_backend
+from mabert.ops.backends import (
+    PORTABLE,
+    Choice,
+    SlowBackendWarning,
+    attention_pays,
+    explain,
+    refuse_unless_portable,
+    requested_backend,
+    use_backend,
+)
 from mabert.ops.checks import check_float, check_input, check_matrix, check_steps, widen
 
 __all__ = [
@@ -93,6 +102,11 @@ def selective_scan(
     if delta_bias is not None:
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
     floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
+    if requested_backend() == PORTABLE:
+        refuse_unless_portable(cu_seqlens)
+        from mabert.ops import portable
+
+        return portable.selective_scan(*floats, mask, delta_softplus, reverse).to(u.dtype)
     # jit.trace runs a second time without gradients and wants the same graph.
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
     keep_states = wanted or torch.jit.is_tracing()
@@ -148,6 +162,11 @@ def depthwise_conv1d(
     if activation not in ("silu", None):
         raise ValueError(f"activation must be 'silu' or None, got {activation!r}")
     wide, silu = (widen(u), widen(weight), widen(bias)), activation == "silu"
+    if requested_backend() == PORTABLE:
+        refuse_unless_portable(cu_seqlens)
+        from mabert.ops import portable
+
+        return portable.depthwise_conv1d(*wide, mask, mode, activation, reverse).to(u.dtype)
     return derivatives.conv(*wide, mask, cu_seqlens, mode, silu, reverse, requested_backend()).to(u.dtype)
 
 

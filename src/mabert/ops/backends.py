@@ -15,6 +15,9 @@ from mabert.environment import bf16_instructions
 
 AUTO = "auto"
 BACKENDS = ("reference", "cpu", "triton")
+PORTABLE = "portable"
+"""What captures the recurrent operators in torch's own operations, see `mabert.ops.portable`."""
+
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 
 _requested: ContextVar[str] = ContextVar("mabert_backend", default=AUTO)
@@ -30,7 +33,7 @@ class Choice:
     """The backend that serves a call.
 
     Attributes:
-        name: ``reference``, ``cpu`` or ``triton``.
+        name: ``reference``, ``cpu``, ``triton`` or ``portable``.
         reason: Why this one, in words.
         slow: Whether the automatic choice had to fall back to the reference.
     """
@@ -52,13 +55,14 @@ def use_backend(name: str) -> Iterator[None]:
     that must run inside the block too.
 
     Args:
-        name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype.
+        name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype; ``portable`` around
+            `torch.export`, whose graph then needs nothing of this package.
 
     Raises:
         ValueError: No backend has that name. Whether the named one can serve a call is checked at the call.
     """
-    if name not in (*BACKENDS, AUTO):
-        raise ValueError(f"backend must be one of {', '.join((*BACKENDS, AUTO))}, got {name!r}")
+    if name not in (*BACKENDS, AUTO, PORTABLE):
+        raise ValueError(f"backend must be one of {', '.join((*BACKENDS, AUTO, PORTABLE))}, got {name!r}")
     token = _requested.set(name)
     try:
         yield
@@ -85,6 +89,8 @@ def explain(*tensors: torch.Tensor | None) -> Choice:
     Raises:
         ValueError: The backend asked for by `use_backend` cannot serve them; the message says what is missing.
     """
+    if requested_backend() == PORTABLE:
+        return Choice(PORTABLE, "asked for by use_backend")
     present = [tensor for tensor in tensors if tensor is not None]
     wide = [tensor.new_empty(0, dtype=torch.float32) if tensor.dtype == torch.float16 else tensor for tensor in present]
     return choose(requested_backend(), *wide)
@@ -131,6 +137,14 @@ def _what_is_missing(name: str, tensors: list[torch.Tensor]) -> str:
     if not _is_installed(compiler):
         return f"{compiler}, which compiles the kernels, is not installed"
     return ""
+
+
+def refuse_unless_portable(cu_seqlens: torch.Tensor | None) -> None:
+    """Raise where the portable form of an operator does not serve: outside of a captured graph, and for packed rows."""
+    if not torch.compiler.is_compiling():
+        raise ValueError("backend 'portable' is for graphs that torch.export captures; any other is faster here")
+    if cu_seqlens is not None:
+        raise ValueError("backend 'portable' takes no packed rows (cu_seqlens); give a padded batch")
 
 
 def interprets_triton() -> bool:

@@ -1,0 +1,232 @@
+"""A model written as ONNX or for OpenVINO, for runtimes that know neither torch nor this package."""
+
+import contextlib
+import dataclasses
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mabert.baselines.load import load_as_saved
+from mabert.baselines.registry import family_of
+from mabert.data.encode import Encoding
+from mabert.data.tokenizer import load_tokenizer
+from mabert.ops import use_backend
+from mabert.places import place_of
+from mabert.sentences import SentenceFolder
+from mabert.writing import filling
+
+FORMS = ("onnx", "openvino")
+
+LARGEST_DIFFERENCE = 1e-4
+"""Of the runtime's outputs to PyTorch's, in shares of the largest output; beyond it nothing is written."""
+
+_FOLDED = 1 << 26
+"""Bytes of a constant that may be computed before the graph is written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What `export` wrote.
+
+    Attributes:
+        file: The graph.
+        difference: Largest difference of an output to PyTorch's, in shares of the largest output.
+        runtime: Who computed it, with its version.
+    """
+
+    file: Path
+    difference: float
+    runtime: str
+
+
+def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
+    """Writes a model with the head it was saved with, in float32, for batches of any number and length.
+
+    The folder is as `optimum` has it: the graph beside configuration, tokenizer and, for a folder of
+    sentence-transformers, its modules. Inputs are `input_ids`, `attention_mask` and, where the tokenizer makes them,
+    `token_type_ids`, all int64 (batch, sequence); outputs have transformers' names.
+
+    Args:
+        model: Model folder, hub name or delta; MaBERT or another encoder of `mabert.baselines`.
+        output: Folder to write.
+        to: `onnx`, or `openvino`.
+
+    Raises:
+        ValueError: If there is no such form, a package that it takes is not installed, the model cannot be captured, or
+            the runtime's outputs are not PyTorch's.
+    """
+    if to not in FORMS:
+        raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
+    for package in ("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino"):
+        if find_spec(package) is None:
+            raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
+    place = place_of(model)
+    loaded, tokenizer = load_as_saved(place).float(), load_tokenizer(place)
+    loaded.set_attn_implementation("sdpa")  # an exporter knows torch's attention, not ours
+    names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
+    plain = _Plain(loaded, names)
+    runtime: type[_OnnxRuntime | _OpenVino] = _OnnxRuntime if to == "onnx" else _OpenVino
+    sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
+    with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
+        runtime.write(onnx_program(plain), staging / runtime.FILE)
+        running = runtime(staging / runtime.FILE)
+        difference = max(_differences(plain, running))
+        if not difference <= LARGEST_DIFFERENCE:
+            raise ValueError(f"{running.title} gives outputs {difference:.1e} from PyTorch's; nothing is written")
+        loaded.config.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        if sentences is not None:
+            sentences.copy_to(staging)
+        if encoding is not None:
+            encoding.save(staging)
+    return Exported(Path(output) / runtime.FILE, difference, running.title)
+
+
+class _Plain(nn.Module):
+    """A model that takes its inputs by position and gives a tuple."""
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model.eval().requires_grad_(False), names
+        self.longest = family_of(model.config).longest(model.config)
+        self.outputs = list(model(**dict(zip(names, self.sample(), strict=True))).keys())
+
+    def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> tuple[Tensor, ...]:
+        """A batch with padding to the left of one row and to the right of another."""
+        draw = torch.Generator().manual_seed(seed)
+        ids = torch.randint(self.model.config.vocab_size, (rows, time), generator=draw)
+        mask = torch.ones_like(ids)
+        mask[1:, time - time // 3 :] = 0
+        mask[2:] = mask[2:].flip(1)
+        return (ids, mask, torch.zeros_like(ids))[: len(self.names)]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The model's outputs, see `outputs`."""
+        given = self.model(**dict(zip(self.names, inputs, strict=True)))
+        return tuple(given[name] for name in self.outputs)
+
+
+def onnx_program(plain: _Plain) -> Any:
+    """The graph as torch's exporter makes it, with constants computed and each loop holding its own.
+
+    OpenVINO reads no loop whose body looks at values around it.
+    """
+    from onnxscript import optimizer
+
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2, max=plain.longest)}
+    with torch.no_grad(), use_backend("portable"), _quiet():
+        program = torch.onnx.export(
+            plain,
+            plain.sample(),
+            dynamo=True,
+            dynamic_shapes=(tuple(axes for _ in plain.names),),
+            input_names=plain.names,
+            output_names=plain.outputs,
+            verbose=False,
+        )
+    assert program is not None
+    optimizer.fold_constants(program.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
+    for node in program.model.graph:
+        if node.op_type == "Scan":
+            _hold_constants(node.attributes["body"].value, str(node.name))
+    optimizer.remove_unused_nodes(program.model)
+    return program
+
+
+def _hold_constants(body: Any, prefix: str) -> None:
+    """Gives a loop's body constants of its own in place of those around it."""
+    import onnx_ir
+
+    nodes = list(body)
+    inside = {*body.inputs, *(value for node in nodes for value in node.outputs)}
+    held: dict[Any, Any] = {}
+    for node in nodes:
+        for place, value in enumerate(node.inputs):
+            if value is None or value in inside:
+                continue
+            if value not in held:
+                own = onnx_ir.Value(name=f"{prefix}.{value.name}", shape=value.shape, type=value.type)
+                tensor = onnx_ir.AttrTensor("value", value.const_value)
+                body.insert_before(nodes[0], onnx_ir.Node("", "Constant", [], [tensor], outputs=[own]))
+                held[value] = own
+            node.replace_input_with(place, held[value])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages that are not there and on its own deprecations."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(before)
+
+
+class _OnnxRuntime:
+    """ONNX Runtime on a CPU."""
+
+    FILE = "model.onnx"
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime
+
+        self.title = f"ONNX Runtime {onnxruntime.__version__}"
+        self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    @staticmethod
+    def write(program: Any, file: Path) -> None:
+        """Writes the graph, with weights in a file of their own where one file cannot hold them."""
+        program.save(file)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs in order."""
+        return self._session.run(None, inputs)
+
+
+class _OpenVino:
+    """OpenVINO on a CPU."""
+
+    FILE = "openvino_model.xml"
+
+    def __init__(self, file: Path) -> None:
+        import openvino
+
+        self.title = f"OpenVINO {openvino.__version__.partition('-')[0]}"
+        self._compiled = openvino.compile_model(file, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    @staticmethod
+    def write(program: Any, file: Path) -> None:
+        """Writes the graph and, beside it, its weights."""
+        import openvino
+
+        onnx = file.with_suffix(".onnx")
+        program.save(onnx)
+        openvino.save_model(openvino.convert_model(onnx), file, compress_to_fp16=False)
+        for written in (onnx, onnx.with_name(f"{onnx.name}.data")):
+            written.unlink(missing_ok=True)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs in order."""
+        return list(self._compiled(inputs).to_tuple())
+
+
+def _differences(plain: _Plain, running: Any) -> Iterator[float]:
+    """Differences of a runtime's outputs to PyTorch's on a few batches, in shares of the largest output."""
+    for rows, time in ((1, 2), (3, 9), (4, 24)):
+        inputs = plain.sample(rows, min(time, plain.longest or time), seed=rows)
+        with torch.no_grad():
+            wanted = plain(*inputs)
+        given = running({name: tensor.numpy() for name, tensor in zip(plain.names, inputs, strict=True)})
+        for one, other in zip(wanted, given, strict=True):
+            yield float(np.abs(one.numpy() - other).max() / np.abs(one.numpy()).max())

@@ -1,0 +1,67 @@
+"""The two recurrent operators in torch's own operations alone, for graphs that go where this package is not.
+
+`torch.export` and the ONNX exporter capture the recurrence as one loop over time (`torch.scan`) whose body holds a few
+small operations on a state of (batch, state, channel). Nobody should call them otherwise: `mabert.ops.reference` is the
+specification, and the kernels are fast.
+"""
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.scan import scan
+from torch.nn.functional import conv1d, pad, silu, softplus
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    mask: Tensor | None,
+    delta_softplus: bool,
+    reverse: bool,
+) -> Tensor:
+    """Scan by a loop over time; see `mabert.ops.selective_scan` for the contract."""
+    u, delta, B, C = (_silence(tensor, mask) for tensor in (u, delta, B, C))
+    delta = delta if delta_bias is None else delta + delta_bias
+    delta = _silence(softplus(delta) if delta_softplus else delta, mask)  # a step of size zero leaves the state alone
+    rates = A.T.contiguous()
+
+    def step(state: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        size, written, enters, reads = given
+        state = torch.exp(size.unsqueeze(1) * rates) * state + enters.unsqueeze(2) * written.unsqueeze(1)
+        return state, (reads.unsqueeze(1) @ state).squeeze(1)
+
+    start = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
+    by_time = tuple(tensor.transpose(0, 1) for tensor in (delta, delta * u, B, C))
+    y = scan(step, start, by_time, reverse=reverse)[1].transpose(0, 1)
+    y = y if D is None else y + D * u
+    y = y if z is None else y * silu(_silence(z, mask))
+    return _silence(y, mask)
+
+
+def depthwise_conv1d(
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    mode: str,
+    activation: str | None,
+    reverse: bool,
+) -> Tensor:
+    """Convolve by torch's convolution; see `mabert.ops.depthwise_conv1d` for the contract."""
+    width = weight.shape[1]
+    before = width - 1 if mode == "causal" else (width - 1) // 2
+    after = width - 1 - before
+    if reverse:
+        before, after, weight = after, before, weight.flip(1)
+    padded = pad(_silence(u, mask).transpose(1, 2), (before, after))
+    y = conv1d(padded, weight.unsqueeze(1), bias, groups=weight.shape[0]).transpose(1, 2)
+    return _silence(silu(y) if activation == "silu" else y, mask)
+
+
+def _silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
+    return tensor if mask is None else tensor.masked_fill(~mask.unsqueeze(-1), 0.0)
