@@ -1,14 +1,13 @@
-"""Numbers within what a person can mean: a range is declared beside each field and option, and one function checks it.
+"""Numbers within what a person can mean: a range is declared beside each field and option.
 
-A range stands in a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, or in a table by the field's name.
+A range stands in a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, which `mabert.train.fields` looks at,
+or in a table by the field's name.
 """
 
 import math
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union
+from typing import Any
 
 from mabert.reading import shown
 
@@ -50,20 +49,6 @@ class Range:
             raise ValueError(f"{name} is {shown(value)}; it must be {self}")
 
 
-def check_values(where: str, recipe: Any) -> None:
-    """Checks every field of a dataclass against its annotation, however it was made.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    for name, hint in typing.get_type_hints(type(recipe), include_extras=True).items():
-        for place, kind, value in _leaves(hint, getattr(recipe, name), f"{where}.{name}" if where else name):
-            if isinstance(kind, Range):
-                kind.check(value, place)
-            elif value not in kind:
-                raise ValueError(f"{place} is {shown(value)}; it must be one of {list(kind)}")
-
-
 def check_ranges(fields: Mapping[str, Any], ranges: Mapping[str, Range], where: str = "") -> None:
     """Checks numbers by name: within the range that there is for it, or within `ANY`.
 
@@ -75,20 +60,6 @@ def check_ranges(fields: Mapping[str, Any], ranges: Mapping[str, Range], where: 
             ranges[name].check(value, where + name)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             ANY.check(value, where + name)
-
-
-def _leaves(hint: Any, value: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    """Places in a value with what each must be: a Range, or the choices of a Literal."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        yield from ((name, each, value) for each in hint.__metadata__ if isinstance(each, Range))
-    elif origin is Literal:
-        yield name, arguments, value
-    elif origin in (Union, types.UnionType) and value is not None:
-        yield from _leaves(next(each for each in arguments if each is not type(None)), value, name)
-    elif origin is list:
-        for place, item in enumerate(value):
-            yield from _leaves(arguments[0], item, f"{name}[{place}]")
 
 
 COUNT = Range(1, 10**9)

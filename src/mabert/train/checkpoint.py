@@ -94,9 +94,8 @@ def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
         verify(chosen)
     except DamagedCheckpointError as error:
         whole = next((each for each in reversed(there) if each != chosen and is_whole(each)), None)
-        helps = "remove that checkpoint, and --resume "
         if whole is None:
-            helps = f"no other checkpoint is whole: {helps}begins anew"
+            helps = "no other checkpoint is whole: remove that checkpoint, and --resume begins anew"
         else:
             helps = f"the newest whole checkpoint is {whole}: --resume-from {whole.name} goes on from there"
         raise DamagedCheckpointError(f"{error}; {helps}") from error

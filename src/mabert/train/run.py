@@ -85,14 +85,10 @@ class RunFolder:
         if not (self.path / REQUEST).is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
         there = self.request()
+        known = there.get(RESOLVED) or {}
         compared = [key for key in request if key == RESOLVED or not self.trusted]
-        changed = [
-            text
-            for name, text in differences(
-                {key: there.get(key) for key in compared}, {key: request[key] for key in compared}
-            )
-            if name not in self.free and not is_known(there, name)
-        ]
+        changes = differences({key: there.get(key) for key in compared}, {key: request[key] for key in compared})
+        changed = [text for name, text in changes if name not in self.free and known.get(LOCATIONS.get(name)) is None]
         if changed:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
 
@@ -145,31 +141,20 @@ class RunFolder:
         return result
 
 
-def is_known(request: dict[str, Any], name: str) -> bool:
-    """Whether a field says where something lies whose content the run knows."""
-    return (request.get(RESOLVED) or {}).get(LOCATIONS.get(name)) is not None
-
-
 def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What was asked, with relative paths that lead somewhere from where the run began made absolute; without what is
-    no part of a recipe."""
-    content = {name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}
+    """What was asked, without what is no part of a recipe; relative paths in the fields of those dotted names are made
+    absolute where they lead somewhere from where the run began."""
     began = Path(request.get(DIRECTORY) or Path.cwd())
 
-    def found(value: Any) -> Any:
+    def found(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: found(each, f"{name}.{key}".removeprefix(".")) for key, each in value.items()}
         if isinstance(value, list):
-            return [found(each) for each in value]
-        return str(began / value) if isinstance(value, str) and value and (began / value).exists() else value
+            return [found(each, name) for each in value]
+        leads = name in names and isinstance(value, str) and value and (began / value).exists()
+        return str(began / value) if leads else value
 
-    for name in names:
-        *sections, last = name.split(".")
-        section = content
-        for each in sections:
-            section[each] = dict(section.get(each) or {})
-            section = section[each]
-        if last in section:
-            section[last] = found(section[last])
-    return content
+    return found({name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}, "")
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]]:
