@@ -14,6 +14,8 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from mabert.baselines.load import build
+from mabert.baselines.registry import family_named
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 
@@ -68,6 +70,17 @@ def recipe(folder, **training):
         stages=[Stage(12, 0.75), Stage(24, 0.25)],
         training=TrainingRecipe(**{**TRAINING, "log_steps": 2, "eval_steps": 6, **training}),
     )
+
+
+def of_family(name, folder, seed=7, **changes):
+    """A model of another family with random weights and its tokenizer, in a folder."""
+    torch.manual_seed(seed)
+    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"} | changes
+    words, family = tokenizer(), family_named(name)
+    special = family.special_ids(words.pad_token_id, words.cls_token_id, words.sep_token_id)
+    build("masked_lm", family.config_of(sizes, vocab_size=len(words), **special)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
 
 
 def rows(count, seed, labelled=True):

@@ -15,8 +15,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from mabert import MaBertForMaskedLM, precision
-from mabert.baselines.load import build
-from mabert.baselines.registry import family_named
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
@@ -29,7 +27,7 @@ from mabert.train.kinds import Classification, kind_of
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
 from tests.model.helpers import config
-from tests.train.helpers import At, kill_at, rows, same_weights, tokenizer, under_torchrun
+from tests.train.helpers import At, kill_at, of_family, rows, same_weights, tokenizer, under_torchrun
 
 RECIPE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
 TASK = table_task("birds", ("no", "yes"))
@@ -79,18 +77,6 @@ def watched_batches(monkeypatch):
 
     monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
     return seen
-
-
-def bert(folder):
-    """A small BERT that was never trained, with the vocabulary of the tests."""
-    words, family = tokenizer(), family_named("bert")
-    sizes = {"hidden_size": 16, "layer_pattern": "TT", "num_attention_heads": 2, "intermediate_size": 32}
-    special = family.special_ids(words.pad_token_id, words.cls_token_id, words.sep_token_id)
-    fields = family.config_of({**sizes, "max_position_embeddings": 24}, vocab_size=len(words), **special)
-    torch.manual_seed(0)
-    build("masked_lm", fields).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.slow
@@ -184,7 +170,7 @@ def test_a_budget_counts_padding_where_the_model_runs_it(pretrained, tmp_path, m
         return max(ids.numel() for ids in seen)
 
     assert largest(pretrained, "masked", padding_safe_masking="pre") <= 100
-    assert largest(bert(tmp_path / "bert"), "other") <= 100
+    assert largest(of_family("bert", tmp_path / "bert"), "other") <= 100
     assert largest(pretrained, "unpadded") > 100, "padding is not run, and not counted"
 
 
@@ -545,7 +531,7 @@ go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2]
     ("family", "batches"), [("mabert", "length"), ("mabert", "random"), ("mabert", "tokens"), ("bert", "length")]
 )
 def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, family, batches):
-    model = pretrained if family == "mabert" else bert(tmp_path / "bert")
+    model = pretrained if family == "mabert" else of_family("bert", tmp_path / "bert")
     for count in (1, 2):
         code, told = under_torchrun(tmp_path, PROGRAM, model, tmp_path / str(count), batches, processes=count)
         assert code == 0, told

@@ -30,7 +30,7 @@ class Checked:
             setattr(self, name, convert(hint, getattr(self, name), f"{self.section}.{name}".removeprefix(".")))
 
 
-def hints_of(kind: type) -> dict[str, Any]:
+def hints_of(kind: Any) -> dict[str, Any]:
     """The fields of a dataclass with their annotations."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -23,13 +23,12 @@ from mabert.data.leaderboard import write_leaderboard
 from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
 from mabert.data.tokenizer import load_tokenizer
-from mabert.environment import environment
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import Job, rate_for, train_classifier
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe, check_seeds
-from mabert.train.run import RESULT, RunFolder, grid_file, now
+from mabert.train.run import RESULT, RunFolder, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError, joined, size_of
 from mabert.writing import filling, write_text
 
@@ -260,16 +259,8 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
             write_leaderboard(job.kind.task, answers, place, split=split, index=column(job.splits[split], "index"))
         else:
             write_predictions(place / f"{split}.tsv", job, split, answers)
-    result = {
-        "seed": seed,
-        "learning_rate": rate,
-        "metrics": metrics,
-        "history": trained.history,
-        "environment": environment(),
-        "finished": now(),
-        "seconds": round(trained.stopwatch.before + time.time() - began, 1),
-    }
-    write_text(place / RESULT, json.dumps(result, indent=2) + "\n")
+    about = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": trained.history}
+    result = write_record(place / RESULT, about, trained.stopwatch.before + time.time() - began)
     leave_no_checkpoints(job, rate, seed)
     return result
 

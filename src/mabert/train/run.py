@@ -41,11 +41,6 @@ LOCATIONS = {
 """Fields that say where something lies, and what of `resolved` says what it holds: that is compared, not the place."""
 
 
-def now() -> str:
-    """The time as records have it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def grid_file(folder: Path, rate: float) -> Path:
     """Where the score of a learning rate that fine-tuning tries is kept."""
     return folder / "grid" / f"{rate:g}.json"
@@ -94,11 +89,8 @@ class RunFolder:
 
     def _holds_results(self) -> bool:
         # A run that failed before its first result leaves these; nothing is lost by starting again.
-        kept = (
-            entry
-            for entry in self.path.iterdir()
-            if entry.name not in (REQUEST, LOGS) and not entry.name.endswith(WRITING)
-        )
+        names = (entry for entry in self.path.iterdir() if entry.name not in (REQUEST, LOGS))
+        kept = (entry for entry in names if not entry.name.endswith(WRITING))
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
@@ -129,16 +121,15 @@ class RunFolder:
             seconds: Duration over all starts of the run.
             about: Further entries, such as the seed.
         """
-        result = {
-            "request": self.request(),
-            "outcome": outcome,
-            **about,
-            "environment": environment(),
-            "finished": now(),
-            "seconds": round(seconds, 1),
-        }
-        write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        return result
+        return write_record(self.path / RESULT, {"request": self.request(), "outcome": outcome, **about}, seconds)
+
+
+def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Writes what is known of a training, with what it ran on, when it ended and how long it took; returns all that."""
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    record = {**content, "environment": environment(), "finished": finished, "seconds": round(seconds, 1)}
+    write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    return record
 
 
 def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
