@@ -31,7 +31,7 @@ from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.kinds import Kind
-from mabert.train.recipe import FinetuneRecipe, check_packing
+from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, rows_at_once, training_arguments
 from mabert.writing import CannotSaveError
@@ -125,8 +125,7 @@ class Job:
         own = {name: value for name, value in own.items() if value is not None}
         fields = {**self.kind.config_fields(), **family_of(config).classifier_dropout(recipe.dropout)}
         if isinstance(config, MaBertConfig):
-            unpad = {"unpad": "never" if recipe.packing == "none" else "auto"}
-            config = make_config(**{**config.to_dict(), **fields, **unpad, **own})
+            config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
         else:
             for name, value in own.items():
                 raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")

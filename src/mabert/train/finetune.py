@@ -121,17 +121,23 @@ def finetune(
         leave_no_checkpoints(job, result["learning_rate"], result["seed"])
     try:
         rate, scores = best_rate(job, chooser, tried)
-        check_rate(folder.path, rate, done)
         runs = run_seeds(job, rate, done, keep_models)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
-    if not writes:
-        return {}
-    runs = all_runs(folder.path, rate, runs)
-    outcome = {"learning_rate": rate, "tried": scores, "main_metric": task.main_metric, "scores": spread(job, runs)}
-    grid = [read_json_if_there(grid_file(folder.path, each)) or {} for each in rates]
-    seconds = sum(each.get("seconds", 0.0) for each in [*grid, *runs])  # over all starts
-    return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in runs])
+    return write_outcome(job, folder, rate, scores, runs) if writes else {}
+
+
+def write_outcome(
+    job: Job, folder: RunFolder, rate: float, scores: dict[str, float | None], runs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Writes `result.json` over all seeds at one learning rate, those that earlier starts finished among them."""
+    before = map(read_json, job.folder.glob(f"seed-*/{RESULT}"))
+    found = {run["seed"]: run for run in (*before, *runs) if run["learning_rate"] == rate}
+    whole, metric = [found[seed] for seed in sorted(found)], job.kind.task.main_metric
+    outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(job, whole)}
+    grid = [read_json_if_there(grid_file(job.folder, each)) or {} for each in job.recipe.learning_rates or []]
+    seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
+    return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
 
 
 def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
@@ -200,18 +206,18 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
     return record
 
 
-def check_rate(folder: Path, rate: float, done: Mapping[int, dict[str, Any] | None]) -> None:
-    """Refuses to set seeds beside each other that were trained at different learning rates."""
-    for seed, result in done.items():
-        if result is not None and result["learning_rate"] != rate:
-            there = f"{folder / f'seed-{seed}'} was trained at a learning rate of {result['learning_rate']:g}"
-            raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
-
-
 def run_seeds(
     job: Job, rate: float, done: Mapping[int, dict[str, Any] | None], keep_models: bool
 ) -> list[dict[str, Any]]:
-    """The result of every seed, of those that are done as it is; those that diverged are told when all are through."""
+    """The result of every seed, of those that are done as it is; those that diverged are told when all are through.
+
+    Raises:
+        ValueError: If one that is done was trained at another learning rate.
+    """
+    for seed, before in done.items():
+        if before is not None and before["learning_rate"] != rate:
+            there = f"{job.folder / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
+            raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
     runs, diverged = [], {}
     for seed, before in done.items():
         try:
@@ -226,13 +232,6 @@ def run_seeds(
         kept = "; the other seeds are finished and kept; leave out those that diverged" if runs else ""
         raise TrainingDivergedError(causes + kept)
     return runs
-
-
-def all_runs(folder: Path, rate: float, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of some seeds and of those that earlier starts finished at the same learning rate, by seed."""
-    before = map(read_json, folder.glob(f"seed-*/{RESULT}"))
-    found = {run["seed"]: run for run in (*before, *runs) if run["learning_rate"] == rate}
-    return [found[seed] for seed in sorted(found)]
 
 
 def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:

@@ -111,13 +111,11 @@ def pretrain(
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
     kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
-    origin = "given by the caller"
     if recipe.start_from is not None:
         load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
+    origin = "given by the caller"
     if tokenizer is None:
-        before = folder.resolved().get("tokenizer") if resume else None
-        cache, asked = Path(recipe.data.cache or default_cache()), recipe.tokenizer or recipe.start_from
-        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
+        tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)
     config = model_config(recipe, tokenizer)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
@@ -154,6 +152,12 @@ def pretrain(
     trainer.train(kept)
     outcome = finish(trainer, folder.path, finishes) | data.counts
     return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
+
+
+def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:
+    """The recipe's tokenizer and where it is from; `before` is what this said when the run began."""
+    family, cache = family_named(recipe.architecture), Path(recipe.data.cache or default_cache())
+    return find_tokenizer(family, recipe.tokenizer or recipe.start_from, recipe.data.readable(), cache, before)
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:

@@ -22,6 +22,11 @@ PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
 Packing = Literal["none", "pack", "unpad"]
 
 
+def unpad_of(packing: Packing) -> Literal["auto", "never"]:
+    """MaBERT's own field for how its batches run."""
+    return "never" if packing == "none" else "auto"
+
+
 def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
     """Refuses packed rows where padding is meant to have its effect, or the model takes none.
 
@@ -149,11 +154,6 @@ class TrainingRecipe(Checked, where="training"):
     keep_checkpoints: Annotated[int, COUNT] = 2
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
-
-    @property
-    def unpad(self) -> Literal["auto", "never"]:
-        """MaBERT's own field for how its batches run, which follows from `packing`."""
-        return "never" if self.packing == "none" else "auto"
 
 
 @dataclass

@@ -8,8 +8,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from mabert.baselines.load import build, load, load_config, refuse_quantized
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.model import MaBertConfig
 from mabert.precision import resolve_precision
-from mabert.train.recipe import PretrainRecipe, check_packing
+from mabert.train.recipe import PretrainRecipe, check_packing, unpad_of
 
 
 def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
@@ -21,6 +22,8 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
     """
     config = new_config(recipe, tokenizer) if recipe.start_from is None else started_config(recipe, tokenizer)
     check_packing(recipe.training.packing, config)
+    if isinstance(config, MaBertConfig):
+        config.unpad = unpad_of(recipe.training.packing)
     longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {recipe.start_from}` gives it more" if recipe.start_from is not None else ""
@@ -40,8 +43,6 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
     for name, value in of_run.items():
         if asked.get(name, value) != value:
             raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
-    if family.name == "mabert":
-        of_run["unpad"] = recipe.training.unpad
     config = family.config_of(asked, vocab_size=size, **of_run)
     with torch.device("meta"):
         # What a configuration cannot know by itself shows before hours of tokenising, not after.
@@ -58,11 +59,8 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -
     config = load_config(start)
     if (family := family_of(config)).name != recipe.architecture:
         raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
-    changes = family.own_dropout(recipe.model)
-    if family.name == "mabert":
-        changes["unpad"] = recipe.training.unpad
     try:
-        config = load_config(start, **changes)
+        config = load_config(start, **family.own_dropout(recipe.model))
     except ValueError as error:
         raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
     refuse_quantized(start)
