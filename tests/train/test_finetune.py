@@ -160,6 +160,17 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "other/seed-0").config.unpad == "auto"
 
 
+def test_every_seed_runs_its_batches_as_it_is_asked_to(pretrained, tmp_path):
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, args, state, control, model, **_):
+            seen.append(model.config.unpad)
+
+    go(pretrained, tmp_path, seeds=(0, 1), packing="none", callbacks=[Look()])
+    assert seen == ["never"] * 20
+
+
 @pytest.mark.slow
 def test_a_budget_counts_padding_where_the_model_runs_it(pretrained, tmp_path, monkeypatch):
     seen = watched_batches(monkeypatch)

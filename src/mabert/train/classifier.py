@@ -1,5 +1,6 @@
 """One fine-tuned model: the task's examples, the model with a new head, one training run."""
 
+import copy
 import hashlib
 import json
 import logging
@@ -126,17 +127,19 @@ class Job:
         fields = {**self.kind.config_fields(), **family_of(config).classifier_dropout(recipe.dropout)}
         if isinstance(config, MaBertConfig):
             config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
+        elif own:
+            name, value = next(iter(own.items()))
+            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
         else:
-            for name, value in own.items():
-                raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
             config = type(config)(**{**config.to_dict(), **fields})
         check_packing(recipe.packing, config, pools=True)
         check_fits("the classifier", parameters_of(class_for(self.kind.use, config), config), TRAINED)
         return config
 
     def new_model(self) -> PreTrainedModel:
-        """The pretrained encoder (or one at random) under a new head."""
-        return build(self.kind.use, self.config) if self.recipe.from_scratch else with_new_head(self.model, self.config)
+        """The pretrained encoder (or one at random) under a new head, with a configuration of its own."""
+        config = copy.deepcopy(self.config)
+        return build(self.kind.use, config) if self.recipe.from_scratch else with_new_head(self.model, config)
 
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
