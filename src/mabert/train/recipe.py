@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_fields
 from mabert.data.corpus import Source, parse_sources
 from mabert.reading import shown
 from mabert.train.fields import Checked, build, convert, convert_number, read_yaml, unknown, with_overrides
@@ -184,8 +184,9 @@ class PretrainRecipe(Checked):
         super().__post_init__()
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
-        from mabert.baselines.registry import family_named  # with torch and transformers
-        from mabert.model.config import check_fields
+        # Before torch and transformers are loaded, which takes seconds; numbers that are written as text come after.
+        check_fields({name: value for name, value in self.model.items() if isinstance(value, int | float)}, "model.")
+        from mabert.baselines.registry import family_named
 
         known = family_named(self.architecture).known_fields()
         for key in self.model:
