@@ -1,14 +1,13 @@
-"""Numbers within what a person can mean: a range is declared beside each field and option, and one function checks it.
+"""Numbers within what a person can mean: a range is declared beside each field and option.
 
-A range stands in a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, or in a table by the field's name.
+A range stands in a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, which `mabert.train.fields` looks at,
+or in a table by the field's name.
 """
 
 import math
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union
+from typing import Any
 
 from mabert.reading import shown
 
@@ -50,47 +49,6 @@ class Range:
             raise ValueError(f"{name} is {shown(value)}; it must be {self}")
 
 
-def check_values(where: str, recipe: Any) -> None:
-    """Checks every field of a dataclass against its annotation, however it was made.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    for name, hint in typing.get_type_hints(type(recipe), include_extras=True).items():
-        for place, kind, value in _leaves(hint, getattr(recipe, name), f"{where}.{name}" if where else name):
-            if isinstance(kind, Range):
-                kind.check(value, place)
-            elif value not in kind:
-                raise ValueError(f"{place} is {shown(value)}; it must be one of {list(kind)}")
-
-
-def check_ranges(fields: Mapping[str, Any], ranges: Mapping[str, Range], where: str = "") -> None:
-    """Checks numbers by name: within the range that there is for it, or within `ANY`.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    for name, value in fields.items():
-        if name in ranges:
-            ranges[name].check(value, where + name)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            ANY.check(value, where + name)
-
-
-def _leaves(hint: Any, value: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    """Places in a value with what each must be: a Range, or the choices of a Literal."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        yield from ((name, each, value) for each in hint.__metadata__ if isinstance(each, Range))
-    elif origin is Literal:
-        yield name, arguments, value
-    elif origin in (Union, types.UnionType) and value is not None:
-        yield from _leaves(next(each for each in arguments if each is not type(None)), value, name)
-    elif origin is list:
-        for place, item in enumerate(value):
-            yield from _leaves(arguments[0], item, f"{name}[{place}]")
-
-
 COUNT = Range(1, 10**9)
 """Of steps, epochs and the like."""
 
@@ -126,3 +84,62 @@ EXPANSION = Range(0, 64, above=True)
 
 ANY = Range(-(2**31), 2**31)
 """Of fields that have no range of their own."""
+
+DEEPEST = 1000
+"""Layers at most."""
+
+RANGES = {
+    "vocab_size": Range(1, 2**24),
+    "hidden_size": Range(1, 2**16),
+    "embedding_size": Range(1, 2**16),
+    "num_hidden_layers": Range(1, DEEPEST),
+    "num_hidden_groups": Range(1, DEEPEST),
+    "inner_group_num": Range(1, DEEPEST),
+    "num_attention_heads": Range(1, 2**12),
+    "intermediate_size": Range(1, 2**20),
+    "max_position_embeddings": Range(1, 2**24),
+    "type_vocab_size": Range(0, 2**16),
+    "num_labels": Range(1, 2**20),
+    "initializer_range": Range(0, 1000),
+    "layer_norm_eps": Range(0, 1),
+    "norm_eps": Range(0, 1),
+    "rotary_base": Range(0, 10**12, above=True),
+    "ssm_expand": EXPANSION,
+    "ssm_state_size": Range(1, 2**12),
+    "ssm_conv_kernel": Range(1, 2**10),
+    "ssm_dt_rank": Range(1, 2**16),
+    "ssm_dt_min": Range(0, 10**6, above=True),
+    "ssm_dt_max": Range(0, 10**6, above=True),
+    "attention_window": Range(0, 2**24),
+}
+"""What the numbers of a configuration may be, of this family and of others, by name."""
+
+BY_LAYER = ("rotary_base", "attention_window")
+"""Fields that may be a list with an entry for each layer."""
+
+
+def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
+    """Refuses numbers of a configuration, of any family, that a person cannot mean or torch refuses later.
+
+    Args:
+        fields: Those that are set.
+        where: What stands before a name in messages.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name in BY_LAYER:
+        if isinstance(given.get(name), list):
+            for layer, value in enumerate(given.pop(name)):
+                if value is not None:
+                    RANGES[name].check(value, f"{where}{name}[{layer}]")
+    ranges = RANGES | {name: RATE for name in given if "dropout" in name and name.endswith(("dropout", "prob"))}
+    for name, value in given.items():
+        if name in ranges:
+            ranges[name].check(value, where + name)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            ANY.check(value, where + name)
+    vocabulary = given.get("vocab_size")
+    if vocabulary is not None and given.get("pad_token_id") is not None:
+        Range(0, vocabulary - 1).check(given["pad_token_id"], f"{where}pad_token_id")

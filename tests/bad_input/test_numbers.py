@@ -12,10 +12,10 @@ import pytest
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertConfig, memory
-from mabert.bounds import Range
+from mabert.bounds import RANGES, Range
 from mabert.cli import parser
 from mabert.cli.command import Ranged
-from mabert.model.config import RANGES, make_config
+from mabert.model.config import make_config
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.recipe import DataRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe
 from mabert_lab.cli import COMMANDS

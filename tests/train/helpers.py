@@ -4,44 +4,26 @@ import atexit
 import os
 import random
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import torch
+from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from mabert.baselines.load import build
+from mabert.baselines.registry import family_named
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 
-WORDS = [
-    "the",
-    "a",
-    "river",
-    "house",
-    "bird",
-    "stone",
-    "light",
-    "wind",
-    "paper",
-    "road",
-    "green",
-    "small",
-    "old",
-    "bright",
-    "cold",
-    "sings",
-    "falls",
-    "opens",
-    "moves",
-    "holds",
-    "under",
-    "over",
-    "near",
-    "beside",
-    "through",
-    "never",
-    "often",
-    "slowly",
-    "again",
-]
+TEXT = (
+    "the a river house bird stone light wind paper road green small old bright cold sings "
+    "falls opens moves holds under over near beside through never often slowly again"
+)
+WORDS = TEXT.split()
 
 
 def corpus(path, documents=60, seed=0):
@@ -90,28 +72,81 @@ def recipe(folder, **training):
     )
 
 
+def of_family(name, folder, seed=7, **changes):
+    """A model of another family with random weights and its tokenizer, in a folder."""
+    torch.manual_seed(seed)
+    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"} | changes
+    words, family = tokenizer(), family_named(name)
+    special = family.special_ids(words.pad_token_id, words.cls_token_id, words.sep_token_id)
+    build("masked_lm", family.config_of(sizes, vocab_size=len(words), **special)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def rows(count, seed, labelled=True):
+    """Texts that hold the word `bird` or not."""
+    draw = np.random.default_rng(seed)
+    plain = [word for word in WORDS if word != "bird"]
+    texts, labels = [], []
+    for number in range(count):
+        words = list(draw.choice(plain, size=draw.integers(3, 9)))
+        if number % 2:
+            words[draw.integers(len(words))] = "bird"
+        texts.append(" ".join(words))
+        labels.append(number % 2)
+    columns = {"text_a": texts, "index": list(range(count))}
+    return Dataset.from_dict(columns | ({"label": labels} if labelled else {}))
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(a, b):
+    """The models in two folders are the same to the bit."""
+    a, b = weights(a), weights(b)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+
+def under_torchrun(folder, program, *arguments, processes=2):
+    """Runs a program in several processes; returns the exit code and what it said."""
+    (folder / "program.py").write_text(program)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    told = [str(folder / "program.py"), *map(str, arguments)]
+    done = subprocess.run([*launch, *told], capture_output=True, text=True, env=environment, timeout=250)
+    return done.returncode, done.stderr
+
+
+class At(TrainerCallback):
+    """Does something to the model as a step begins, once; steps count from 0."""
+
+    def __init__(self, step, what):
+        self.step, self.what = step, what
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            self.step = None
+            with torch.no_grad():
+                self.what(model)
+
+
+def stop_at(step):
+    """Sends what Ctrl-C sends, during one step."""
+    return At(step, lambda model: os.kill(os.getpid(), signal.SIGINT))
+
+
+def kill_at(step):
+    """Ends a run as a kill does, during one step."""
+
+    def killed(model):
+        raise SystemError("killed")
+
+    return At(step, killed)
+
+
 def must_part() -> None:
     """Has a process fail that is still connected with others when the interpreter ends."""
     atexit.register(lambda: torch.distributed.is_initialized() and os._exit(3))
-
-
-class StopAt(TrainerCallback):
-    """Sends what Ctrl-C sends, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-class KillAt(TrainerCallback):
-    """Ends a run as a kill does, during one step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise SystemError("killed")

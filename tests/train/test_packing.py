@@ -3,9 +3,6 @@ same bits."""
 
 import json
 import math
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -17,7 +14,7 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
-from tests.train.helpers import WORDS, tokenizer
+from tests.train.helpers import WORDS, tokenizer, under_torchrun
 
 TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
 
@@ -125,12 +122,9 @@ def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_sam
         "import sys, pathlib; from tests.train.test_packing import part_of_two; "
         "part_of_two(pathlib.Path(sys.argv[1]), sys.argv[2])"
     )
-    (tmp_path / "program.py").write_text(program)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-    for resume in ("", str(tmp_path / "checkpoint-5")):
-        told = [str(tmp_path / "program.py"), str(tmp_path), resume]
-        assert subprocess.run([*launch, *told], env=environment, timeout=250).returncode == 0
+    for resume in ("", tmp_path / "checkpoint-5"):
+        code, told = under_torchrun(tmp_path, program, tmp_path, resume)
+        assert code == 0, told
     first, second, again = (json.loads((tmp_path / f"of-{name}.json").read_text()) for name in ("0", "1", "0-resumed"))
     assert first["batches"] == second["batches"]
     assert first["losses"] == second["losses"]

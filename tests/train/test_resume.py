@@ -6,37 +6,31 @@ import pytest
 
 from mabert import MaBertForMaskedLM
 from mabert.data.table import table_task
-from mabert.train import classifier as classifiers
+from mabert.train import trainer
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe
 from tests.model.helpers import config
-from tests.train.helpers import KillAt, StopAt, recipe, tokenizer
-from tests.train.test_finetune import rows
+from tests.train.helpers import kill_at, recipe, rows, stop_at, tokenizer
 
 
 @pytest.fixture(scope="module")
-def words():
-    return tokenizer()
-
-
-@pytest.fixture(scope="module")
-def pretraining(tmp_path_factory, words):
+def pretraining(tmp_path_factory):
     """A pretraining of two steps, with dropout, to be run in any folder; and the weights it ends with."""
     folder = tmp_path_factory.mktemp("pretraining")
     plan = recipe(folder, steps=2, warmup_steps=1, save_steps=1, eval_steps=2, log_steps=1)
 
     def go(place, **options):
-        pretrain(plan, place, tokenizer=words, progress=False, **options)
+        pretrain(plan, place, tokenizer=tokenizer(), progress=False, **options)
         return (place / "model.safetensors").read_bytes()
 
     return go, go(folder / "whole")
 
 
 @pytest.fixture(scope="module")
-def finetuning(tmp_path_factory, words):
+def finetuning(tmp_path_factory):
     """Likewise a fine-tuning."""
-    folder = tmp_path_factory.mktemp("finetuning")
+    folder, words = tmp_path_factory.mktemp("finetuning"), tokenizer()
     MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16)).save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
     how = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, dropout=0.1, precision="fp32")
@@ -57,11 +51,11 @@ def kind(request):
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "finetuning"], indirect=True)
-@pytest.mark.parametrize(("stop", "error"), [(StopAt, KeyboardInterrupt), (KillAt, SystemError)])
+@pytest.mark.parametrize(("stop", "error"), [(stop_at, KeyboardInterrupt), (kill_at, SystemError)])
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_stop_at_any_step_changes_no_bit(tmp_path, monkeypatch, kind, stop, error, step):
     go, whole = kind
-    monkeypatch.setattr(classifiers, "SAVE_SECONDS", 0.0 if stop is KillAt else math.inf)
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0 if stop is kill_at else math.inf)
     with pytest.raises(error):
         go(tmp_path / "run", callbacks=[stop(step)])
     assert go(tmp_path / "run", resume=True) == whole

@@ -5,19 +5,19 @@ import dataclasses
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
 from mabert.baselines.family import Shape
-from mabert.baselines.load import build, load_config
+from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.train.pretrain import model_config, pretrain
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
-from tests.train.helpers import MODEL, recipe, tokenizer
+from tests.train.helpers import of_family, recipe, same_weights, tokenizer, weights
 
 
 @pytest.fixture
@@ -36,16 +36,9 @@ def begin(tmp_path, start, **training):
     return dataclasses.replace(recipe(tmp_path, **training), model={}, start_from=str(start))
 
 
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
 def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_path, start):
     pretrain(begin(tmp_path, start, steps=2, learning_rate=0.0), tmp_path / "run", progress=False)
-    before, after = weights(start), weights(tmp_path / "run")
-    assert before.keys() == after.keys()
-    for name, weight in before.items():
-        assert torch.equal(weight, after[name]), name
+    same_weights(start, tmp_path / "run")
     assert load_config(tmp_path / "run").hidden_size == 24
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
 
@@ -82,18 +75,6 @@ def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, 
     assert main(["pretrain", "mini", "--resume", "-o", str(tmp_path / "run")]) == 0, "it goes on as it was asked for"
 
 
-def of_family(name, folder, seed=7, **changes):
-    """A model of another family with random weights and its tokenizer, in a folder."""
-    torch.manual_seed(seed)
-    sizes = {name: value for name, value in MODEL.items() if name != "ssm_state_size"} | changes
-    family = family_named(name)
-    special = family.special_ids(tokenizer().pad_token_id, tokenizer().cls_token_id, tokenizer().sep_token_id)
-    model = build("masked_lm", family.config_of(sizes, vocab_size=len(tokenizer()), **special))
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("name", ["bert", "albert", "longformer", "deberta", "modernbert"])
 def test_other_families_go_on_too_and_lose_no_weight(tmp_path, name):
     start = of_family(name, tmp_path / "start")
@@ -117,21 +98,22 @@ def test_dropout_is_that_of_the_family(tmp_path, name):
 def test_what_would_not_fit_the_weights_is_refused(tmp_path, start):
     with pytest.raises(ValueError, match=r"model.hidden_size is that of .*start, which the run starts from"):
         dataclasses.replace(begin(tmp_path, start), model={"hidden_size": 32})
-    plan = dataclasses.replace(begin(tmp_path, start), architecture="bert")
-    with pytest.raises(ValueError, match=r"architecture is 'bert', and .*start is a mabert"):
-        pretrain(plan, tmp_path / "run", progress=False)
     with pytest.raises(FileNotFoundError, match="no model folder"):
         load_recipe("mini", ["start_from=nowhere", "data.sources=[text.txt]"])
-    assert not (tmp_path / "run").exists()
-
-
-def test_another_tokenizer_is_refused(tmp_path, start):
     other = tokenizer()
     other.add_tokens(["unheard"])
     other.save_pretrained(tmp_path / "other")
-    plan = dataclasses.replace(begin(tmp_path, start), tokenizer=str(tmp_path / "other"))
-    with pytest.raises(ValueError, match=r"the tokenizer is not the one in .*start, whose ids the weights"):
-        pretrain(plan, tmp_path / "run", progress=False)
+    for changes, message in (
+        ({"architecture": "bert"}, r"architecture is 'bert', and .*start is a mabert"),
+        ({"tokenizer": str(tmp_path / "other")}, r"the tokenizer is not the one in .*start, whose ids the weights"),
+        (
+            {"model": {"padding_safe_masking": "both"}},
+            r"the recipe's model fields do not go with .*start: .*padding_safe",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pretrain(dataclasses.replace(begin(tmp_path, start), **changes), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_that_has_outgrown_the_weights_is_refused(tmp_path, start):
@@ -159,12 +141,6 @@ def test_an_empty_variable_trains_no_random_weights(tmp_path, capsys):
     assert main(["pretrain", "mini", "--start-from", "", "-o", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.startswith("mabert: ")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_change_that_cannot_be_is_not_blamed_on_the_models_file(tmp_path, start):
-    plan = dataclasses.replace(begin(tmp_path, start), model={"padding_safe_masking": "both"})
-    with pytest.raises(ValueError, match=r"the recipe's model fields do not go with .*start: .*padding_safe_masking"):
-        pretrain(plan, tmp_path / "run", progress=False)
 
 
 def test_a_model_without_the_head_is_refused_before_the_text_is_read(tmp_path, start, monkeypatch):

@@ -1,8 +1,10 @@
 """What all subcommands share: how one is added, and how it speaks."""
 
 import argparse
+import dataclasses
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -47,6 +49,35 @@ class Ranged(argparse.Action):
 def within(range: Range) -> Any:
     """The action of an option that takes numbers within a range; argparse takes a partial class, its stubs do not."""
     return partial(Ranged, range)
+
+
+def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> None:
+    """Adds the option of a recipe's field, with its type, range, choices and default.
+
+    Args:
+        group: Of the parser.
+        recipe: The dataclass.
+        name: Of the field.
+        option: Its name on the command line.
+        text: Help, to which the default is added.
+    """
+    default = next(field.default for field in dataclasses.fields(recipe) if field.name == name)
+    hint = typing.get_type_hints(recipe, include_extras=True)[name]
+    if hint is bool:
+        group.add_argument(option, dest=name, action="store_true", help=text)
+        return
+    how: dict[str, Any] = {"dest": name, "default": default}
+    how["help"] = text if default is None else f"{text} [%(default)s]".strip()
+    hint = next(each for each in typing.get_args(hint) if each is not type(None)) if default is None else hint
+    if typing.get_origin(hint) is list:
+        how["nargs"], (hint,) = "+", typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        how["choices"] = typing.get_args(hint)
+    else:
+        how["metavar"] = option.removeprefix("--").replace("-", "_").upper()
+        how["type"], range = typing.get_args(hint)
+        how["action"] = within(range)
+    group.add_argument(option, **how)
 
 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import COUNT, LEARNING_RATE, MOST_SEEDS, RATE, ROWS, SEED, TOKENS
-from mabert.cli.command import command, load_libraries, quoted, say, within
+from mabert.bounds import MOST_SEEDS, SEED, TOKENS
+from mabert.cli.command import add_field, command, load_libraries, quoted, say, within
 from mabert.processes import ended_as_interrupted, keep_freed_memory
 from mabert.reading import shown
+from mabert.train.recipe import FinetuneRecipe
 
 GLUE = "hub:nyu-mll/glue"
 GLUE_OPTIONS = {"data": GLUE}
@@ -21,6 +22,23 @@ TABLE_OPTIONS = {
     "label_column": "label",
 }
 """Where the examples come from, with defaults: of a GLUE task, of a table."""
+FIELDS = {
+    "learning_rates": ("--learning-rate", "several make a grid [2e-5 at width 768, narrower: more]"),
+    "epochs": ("--epochs", "[10 for CoLA, MRPC and RTE, else 3]"),
+    "batch_size": ("--batch-size", ""),
+    "batch_tokens": ("--batch-tokens", "tokens a step at most, in place of --batch-size"),
+    "dropout": ("--dropout", ""),
+    "max_length": ("--max-length", "tokens of an example [all the model takes]"),
+    "truncate": ("--truncate", "cut longer examples"),
+    "precision": ("--precision", ""),
+    "batches": ("--batches", "of similar length, or mixed"),
+    "packing": ("--packing", "run batches without their padding, or as one row, or padded and masked"),
+    "select": ("--select", "which epoch's weights"),
+    "pooling": ("--pooling", "[the model's]"),
+    "padding_safe_masking": ("--masking", "of padding [the model's]"),
+    "from_scratch": ("--from-scratch", "random weights: the same model without pretraining"),
+}
+"""Fields of `FinetuneRecipe` by their options, with what helps beside the default."""
 
 
 def add_pretrain(commands: Any) -> None:
@@ -101,35 +119,8 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--regression", action="store_true", help="labels are numbers")
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
-    how.add_argument(
-        "--learning-rate",
-        type=float,
-        action=within(LEARNING_RATE),
-        nargs="+",
-        help="several make a grid [2e-5 at width 768, narrower: more]",
-    )
-    how.add_argument("--epochs", type=int, action=within(COUNT), help="[10 for CoLA, MRPC and RTE, else 3]")
-    how.add_argument("--batch-size", type=int, action=within(ROWS), default=32, help="[%(default)s]")
-    how.add_argument(
-        "--batch-tokens", type=int, action=within(TOKENS), help="tokens a step at most, in place of --batch-size"
-    )
-    how.add_argument("--dropout", type=float, action=within(RATE), default=0.1, help="[%(default)s]")
-    how.add_argument("--max-length", type=int, action=within(TOKENS), help="tokens of an example [all the model takes]")
-    how.add_argument("--truncate", action="store_true", help="cut longer examples")
-    how.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
-    how.add_argument(
-        "--batches", choices=("length", "random"), default="length", help="of similar length, or mixed [%(default)s]"
-    )
-    how.add_argument(
-        "--packing",
-        choices=("none", "pack", "unpad"),
-        default="unpad",
-        help="run batches without their padding, or as one row, or padded and masked [%(default)s]",
-    )
-    how.add_argument("--select", choices=("last", "best"), default="last", help="which epoch's weights [%(default)s]")
-    how.add_argument("--pooling", choices=("map", "attention", "cls", "mean"), help="[the model's]")
-    how.add_argument("--masking", choices=("none", "pre", "post", "pre+post", "exact"), help="of padding [the model's]")
-    how.add_argument("--from-scratch", action="store_true", help="random weights: the same model without pretraining")
+    for name, (option, text) in FIELDS.items():
+        add_field(how, FinetuneRecipe, name, option, text)
     how.add_argument(
         "--resume", action="store_true", help="go on where it was stopped, keeping the seeds that are finished"
     )
@@ -157,7 +148,6 @@ def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     from mabert.folders import config_fields
     from mabert.places import place_of
-    from mabert.train.recipe import FinetuneRecipe
     from mabert.train.run import RunFolder
 
     check_finetune(options)
@@ -166,22 +156,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     config_fields(options.model)
     RunFolder(options.output).check({}, options.resume)
     task, splits = load_examples(options)
-    recipe = FinetuneRecipe(
-        learning_rates=options.learning_rate,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        batch_tokens=options.batch_tokens,
-        batches=options.batches,
-        packing=options.packing,
-        dropout=options.dropout,
-        max_length=options.max_length,
-        truncate=options.truncate,
-        precision=options.precision,
-        select=options.select,
-        from_scratch=options.from_scratch,
-        pooling=options.pooling,
-        padding_safe_masking=options.masking,
-    )
+    recipe = FinetuneRecipe(**{name: getattr(options, name) for name in FIELDS})
     source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
     load_libraries()
     from mabert.train.finetune import finetune

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from mabert.baselines.load import Use
-from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN, check_values
+from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.conversion import choose
 from mabert.conversion.agreement import compare
 from mabert.conversion.align import Alignment
@@ -35,6 +35,7 @@ from mabert.model.config import expand_schedule
 from mabert.places import default_cache, place_of
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import digest
+from mabert.train.fields import build
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
 from mabert.writing import filling, write_text
@@ -122,8 +123,7 @@ def convert(
             holds another run.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
-    asked = ConversionRecipe(**recipe)
-    check_values("", asked)
+    asked = build(ConversionRecipe, recipe, "")
     texts = [texts] if isinstance(texts, str | Path) else texts
     place = place_of(teacher)
     use_of(place, teacher_config(place))

@@ -12,12 +12,13 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.load import POOLER, Use, check_vocabulary, class_for, refuse_quantized
+from mabert.bounds import check_fields
 from mabert.conversion.families import TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
 from mabert.folders import CONFIG, config_fields
 from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model.config import check_fields, in_words, make_config
+from mabert.model.config import in_words, make_config
 from mabert.model.load import load_model
 from mabert.sentences import SentenceFolder
 

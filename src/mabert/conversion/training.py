@@ -7,19 +7,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import TrainingArguments
 
 from mabert.conversion.pieces import Pieces
 from mabert.data.batches import TokenBudgetSampler
-from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
-from mabert.train.trainer import (
-    MaBertTrainer,
-    SaveOnInterrupt,
-    Stopwatch,
-    device_arguments,
-    orderly,
-)
+from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.trainer import MaBertTrainer, training_arguments
 
 BATCH_TOKENS = 512
 """Of a step, of all processes together."""
@@ -33,20 +25,14 @@ class ConversionTrainer(MaBertTrainer):
     """Trains a module whose forward gives losses, to be added up.
 
     Args:
-        sampler: Gives the batches.
         arguments: As `MaBertTrainer` takes them.
     """
 
     smaller = "a machine with more memory helps"
 
-    def __init__(self, *, sampler: TokenBudgetSampler, **arguments: Any) -> None:
+    def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.sampler = sampler
         self.parts: list[Tensor] = []
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        loader = DataLoader(self.train_dataset, batch_sampler=self.sampler, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         losses = model(**inputs)
@@ -111,8 +97,9 @@ def train(
     steps = len(batches) // processes
     lengths = pieces.lengths
     taken = [sum(lengths[index] for index in batch) for batch in batches]
-    arguments = TrainingArguments(
-        output_dir=str(folder),
+    arguments = training_arguments(
+        folder,
+        precision,
         max_steps=steps,
         learning_rate=rate,
         warmup_steps=steps // 20,
@@ -125,28 +112,18 @@ def train(
         logging_steps=LOG_STEPS,
         save_strategy="no",
         save_total_limit=1,
-        remove_unused_columns=False,
-        report_to=[],
         ddp_find_unused_parameters=False,
-        logging_nan_inf_filter=False,
-        accelerator_config={"even_batches": False},
-        **device_arguments(precision),
     )
-    interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
     trainer = ConversionTrainer(
         model=module,
-        args=orderly(arguments),
+        args=arguments,
         data_collator=collate,
         train_dataset=pieces,
-        callbacks=[interrupt, stopwatch],
         title=title,
         step_tokens=[sum(taken[step * processes : (step + 1) * processes]) for step in range(steps)],
-        sampler=sampler,
+        batches=sampler,
+        save_seconds=SAVE_SECONDS,
     )
-    kept = checkpoint_to_resume(folder) if resume and folder.exists() else None
-    with interrupt.listening():
-        trainer.train(resume_from_checkpoint=kept and str(kept))
-    if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {checkpoints(folder)[-1]}; go on with --resume")
+    trainer.train(checkpoint_to_resume(folder) if resume and folder.exists() else None)
     history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return {"steps": steps, "tokens": sum(taken), "seconds": round(stopwatch.seconds, 1), "history": history}
+    return {"steps": steps, "tokens": sum(taken), "seconds": round(trainer.stopwatch.seconds, 1), "history": history}

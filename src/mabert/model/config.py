@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -10,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from mabert.bounds import EXPANSION, RATE, Range, check_ranges
+from mabert.bounds import BY_LAYER, DEEPEST, check_fields
 from mabert.model.anywhere import AUTO_MAP, OpensAnywhere, write_module
 from mabert.reading import shown
 
@@ -28,62 +27,6 @@ SCHEDULES: dict[str, str] = {
 
 LAYER_TYPES = {"M": "linear_attention", "T": "full_attention"}
 """A letter of the schedule to transformers' name of that kind of layer."""
-
-
-DEEPEST = 1000
-"""Layers at most."""
-
-RANGES = {
-    "vocab_size": Range(1, 2**24),
-    "hidden_size": Range(1, 2**16),
-    "embedding_size": Range(1, 2**16),
-    "num_hidden_layers": Range(1, DEEPEST),
-    "num_hidden_groups": Range(1, DEEPEST),
-    "inner_group_num": Range(1, DEEPEST),
-    "num_attention_heads": Range(1, 2**12),
-    "intermediate_size": Range(1, 2**20),
-    "max_position_embeddings": Range(1, 2**24),
-    "type_vocab_size": Range(0, 2**16),
-    "num_labels": Range(1, 2**20),
-    "initializer_range": Range(0, 1000),
-    "layer_norm_eps": Range(0, 1),
-    "norm_eps": Range(0, 1),
-    "rotary_base": Range(0, 10**12, above=True),
-    "ssm_expand": EXPANSION,
-    "ssm_state_size": Range(1, 2**12),
-    "ssm_conv_kernel": Range(1, 2**10),
-    "ssm_dt_rank": Range(1, 2**16),
-    "ssm_dt_min": Range(0, 10**6, above=True),
-    "ssm_dt_max": Range(0, 10**6, above=True),
-    "attention_window": Range(0, 2**24),
-}
-"""What the numbers of a configuration may be, of this family and of others, by name."""
-
-BY_LAYER = ("rotary_base", "attention_window")
-"""Fields that may be a list with an entry for each layer."""
-
-
-def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
-    """Refuses numbers of a configuration, of any family, that a person cannot mean or torch refuses later.
-
-    Args:
-        fields: Those that are set.
-        where: What stands before a name in messages.
-
-    Raises:
-        ValueError: Naming the field, the value and what would be right.
-    """
-    given = {name: value for name, value in fields.items() if value is not None}
-    for name in BY_LAYER:
-        if isinstance(given.get(name), list):
-            for layer, value in enumerate(given.pop(name)):
-                if value is not None:
-                    RANGES[name].check(value, f"{where}{name}[{layer}]")
-    dropouts = {name: RATE for name in given if "dropout" in name and name.endswith(("dropout", "prob"))}
-    check_ranges(given, RANGES | dropouts, where)
-    vocabulary = given.get("vocab_size")
-    if vocabulary is not None and given.get("pad_token_id") is not None:
-        Range(0, vocabulary - 1).check(given["pad_token_id"], f"{where}pad_token_id")
 
 
 def expand_schedule(pattern: str) -> str:

@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from mabert.bounds import check_fields
 from mabert.folders import CONFIG, config_fields
 from mabert.memory import check_fits
-from mabert.model.config import MaBertConfig, check_fields, make_config
+from mabert.model.config import MaBertConfig, make_config
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 

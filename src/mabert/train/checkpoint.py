@@ -94,9 +94,8 @@ def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
         verify(chosen)
     except DamagedCheckpointError as error:
         whole = next((each for each in reversed(there) if each != chosen and is_whole(each)), None)
-        helps = "remove that checkpoint, and --resume "
         if whole is None:
-            helps = f"no other checkpoint is whole: {helps}begins anew"
+            helps = "no other checkpoint is whole: remove that checkpoint, and --resume begins anew"
         else:
             helps = f"the newest whole checkpoint is {whole}: --resume-from {whole.name} goes on from there"
         raise DamagedCheckpointError(f"{error}; {helps}") from error
@@ -105,20 +104,16 @@ def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
 
 def drop_damaged(run: Path, chosen: Path) -> None:
     """Removes damaged checkpoints that are newer than the one which a training goes on from."""
-    for later in checkpoints(run):
-        if step_of(later) > step_of(chosen) and not is_whole(later):
+    there = checkpoints(run)
+    for later in there[there.index(chosen) + 1 :]:
+        if not is_whole(later):
             shutil.rmtree(later)
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     found = (folder for folder in run.glob("checkpoint-*") if folder.is_dir() and folder.name[11:].isdigit())
-    return sorted(found, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint was saved after."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+    return sorted(found, key=lambda folder: int(folder.name[11:]))
 
 
 def is_whole(folder: Path) -> bool:

@@ -1,5 +1,6 @@
-"""One classifier: the task's examples, the model with a new head, one training run."""
+"""One fine-tuned model: the task's examples, the model with a new head, one training run."""
 
+import copy
 import hashlib
 import json
 import logging
@@ -15,45 +16,25 @@ from accelerate import PartialState
 from accelerate.utils import reduce
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
 
 from mabert.baselines.load import build, class_for, load_config, with_new_head
 from mabert.baselines.registry import family_of
 from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
-from mabert.data.collate import Collator, FlatteningCollator
+from mabert.data.collate import Collator
 from mabert.data.encode import EncodedDataset
 from mabert.data.glue import GlueTask
-from mabert.data.metrics import compute
-from mabert.data.task import Rows, Task, column
+from mabert.data.task import Rows, Task
 from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.model.load import parameters_of
 from mabert.precision import resolve_precision
-from mabert.train.checkpoint import checkpoint_to_resume, checkpoints
-from mabert.train.recipe import FinetuneRecipe, check_packing
+from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.kinds import Kind
+from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
 from mabert.train.run import UNFINISHED
-from mabert.train.trainer import (
-    SAVE_SECONDS,
-    MaBertTrainer,
-    SaveOnInterrupt,
-    Stopwatch,
-    TrainingDivergedError,
-    device_arguments,
-    joined,
-    orderly,
-    rows_at_once,
-)
+from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, rows_at_once, training_arguments
 from mabert.writing import CannotSaveError
 
 logger = logging.getLogger(__name__)
@@ -82,130 +63,6 @@ def rate_for(config: PreTrainedConfig) -> float:
     return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
 
-@dataclass
-class TaskData:
-    """A task ready for one tokenizer.
-
-    Attributes:
-        task: What it is.
-        splits: Encoded examples by split: `train`, one or two whose name starts with `validation`, `test...` if there.
-        labels: Labels by validation split.
-        indices: The `index` column by split.
-    """
-
-    task: Task
-    splits: dict[str, EncodedDataset]
-    labels: dict[str, np.ndarray]
-    indices: dict[str, list[int]]
-
-    @property
-    def validations(self) -> list[str]:
-        """Names of the validation splits."""
-        return [name for name in self.splits if name.startswith("validation")]
-
-    def digest(self) -> str:
-        """What the examples are known by: a hash of every id and label of every split."""
-        sha = hashlib.sha256()
-        for name, examples in self.splits.items():
-            sha.update(f"{name} {len(examples)}".encode())
-            for index in range(len(examples)):
-                sha.update(json.dumps(examples[index], sort_keys=True).encode())
-        return sha.hexdigest()[:16]
-
-
-def encode_task(
-    task: Task, splits: Mapping[str, Rows], tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool
-) -> TaskData:
-    """Encodes every split of a task.
-
-    Raises:
-        ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
-    """
-    warn_of_nothing_to_learn(task, splits)
-    return TaskData(
-        task,
-        {
-            name: EncodedDataset(rows, tokenizer, max_length, truncate, f"{task.name} {name}")
-            for name, rows in splits.items()
-        },
-        {name: np.asarray(column(rows, "label")) for name, rows in splits.items() if name.startswith("validation")},
-        {name: column(rows, "index") for name, rows in splits.items()},
-    )
-
-
-def warn_of_nothing_to_learn(task: Task, splits: Mapping[str, Rows]) -> None:
-    """Says so where no training text holds a word, or all scores of a regression are one number."""
-    texts = (
-        text for name in ("text_a", "text_b") if name in splits["train"][:1] for text in column(splits["train"], name)
-    )
-    if not any(text.strip() for text in texts):
-        logger.warning("all training texts of %s are empty: there is nothing to learn from them", task.name)
-    for name, rows in splits.items():
-        labels = set(column(rows, "label")) if task.is_regression and "label" in rows[:1] else set()
-        if len(labels) == 1:
-            told = "nothing to learn from them" if name == "train" else "a correlation with them is not defined"
-            logger.warning("all %s scores of %s are %g: %s", name, task.name, labels.pop(), told)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all runs of one fine-tuning share.
-
-    Attributes:
-        model: Folder or hub name of the pretrained model.
-        tokenizer: Its tokenizer.
-        data: The task's examples.
-        recipe: How to train.
-        progress: Whether to show progress.
-        callbacks: transformers callbacks beside ours.
-    """
-
-    model: str | Path
-    tokenizer: PreTrainedTokenizerFast
-    data: TaskData
-    recipe: FinetuneRecipe
-    progress: bool = True
-    callbacks: Sequence[TrainerCallback] = ()
-
-    @property
-    def epochs(self) -> int:
-        """Passes over the training data."""
-        return epochs_of(self.recipe, self.data.task)
-
-    def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
-        """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
-        recipe, lengths = self.recipe, self.data.splits["train"].lengths
-        grouped = recipe.batches == "length"
-        if recipe.batch_tokens is None:
-            return ExampleSampler(lengths, recipe.batch_size, epochs=self.epochs, seed=seed, grouped=grouped)
-        return TokenBudgetSampler(
-            lengths,
-            recipe.batch_tokens,
-            epochs=self.epochs,
-            seed=seed,
-            grouped=grouped,
-            padded=recipe.packing == "none" or not runs_unpadded(classifier_config(self)),
-        )
-
-    def logits(self, classifier: PreTrainedModel, split: str) -> np.ndarray:
-        """A classifier's outputs for one split, float32 (examples, labels).
-
-        Raises:
-            TrainingDivergedError: If they are no numbers: the last step was too large.
-        """
-        examples, recipe = self.data.splits[split], self.recipe
-        rows = recipe.batch_size if recipe.batches == "random" else None
-        logits = logits_of(classifier, examples, self.tokenizer.pad_token_id, recipe.precision, rows)
-        if not np.isfinite(logits).all():
-            raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
-        return logits
-
-    def scores(self, classifier: PreTrainedModel) -> dict[str, float | None]:
-        """The task's metrics on its first validation split."""
-        split = self.data.validations[0]
-        return compute(self.data.task, self.logits(classifier, split), self.data.labels[split])
-
-
 def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
     """Passes over a task's training data."""
     if recipe.epochs is not None:
@@ -214,165 +71,174 @@ def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What came out of one training run.
+class Job:
+    """What all trainings of one fine-tuning share.
 
     Attributes:
-        classifier: The model.
-        history: What was logged on the way.
-        before: Seconds that earlier starts of the run spent on it.
-    """
-
-    classifier: PreTrainedModel
-    history: list[dict[str, Any]]
-    before: float
-
-
-def checkpoints_of(folder: Path, rate: float, seed: int) -> Path:
-    """Where a training run of a fine-tuning in `folder` leaves its checkpoints."""
-    return folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
-
-
-def train_classifier(job: Job, folder: Path, rate: float, seed: int) -> Trained:
-    """One training run, from its last checkpoint if there is one.
-
-    Args:
-        job: What to train on, and how.
+        model: Folder or hub name of the pretrained model.
+        tokenizer: Its tokenizer.
+        kind: Of the task, for it.
+        splits: The task's rows: `train`, one or two whose name starts with `validation`, `test...` if there.
+        recipe: How to train.
+        max_length: Tokens of an example at most.
         folder: Of the fine-tuning.
-        rate: Peak learning rate.
-        seed: Of head, order and dropout.
-
-    Raises:
-        TrainingDivergedError: If the loss is no longer a sensible number.
-        MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
-        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+        processes: This process among those that train together.
+        progress: Whether to show progress.
+        callbacks: transformers callbacks beside ours.
     """
+
+    model: str | Path
+    tokenizer: PreTrainedTokenizerFast
+    kind: Kind
+    splits: Mapping[str, Rows]
+    recipe: FinetuneRecipe
+    max_length: int
+    folder: Path
+    processes: PartialState
+    progress: bool = True
+    callbacks: Sequence[TrainerCallback] = ()
+
+    @cached_property
+    def examples(self) -> dict[str, EncodedDataset]:
+        """The examples of each split, ready for the model."""
+        how = (self.tokenizer, self.max_length, self.recipe.truncate)
+        return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
+
+    @cached_property
+    def labels(self) -> dict[str, np.ndarray]:
+        """The truth about each validation split."""
+        return {split: self.kind.labels(rows) for split, rows in self.splits.items() if split.startswith("validation")}
+
+    def digest(self) -> str:
+        """What the examples are known by: a hash of every id and label of every split."""
+        sha = hashlib.sha256()
+        for name, examples in self.examples.items():
+            sha.update(f"{name} {len(examples)}".encode())
+            for index in range(len(examples)):
+                sha.update(json.dumps(examples[index], sort_keys=True).encode())
+        return sha.hexdigest()[:16]
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        """The pretrained model's configuration with what the task and the recipe say, checked."""
+        recipe, config = self.recipe, load_config(self.model)
+        own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
+        own = {name: value for name, value in own.items() if value is not None}
+        fields = {**self.kind.config_fields(), **family_of(config).classifier_dropout(recipe.dropout)}
+        if isinstance(config, MaBertConfig):
+            config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
+        elif own:
+            name, value = next(iter(own.items()))
+            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
+        else:
+            config = type(config)(**{**config.to_dict(), **fields})
+        check_packing(recipe.packing, config, pools=True)
+        check_fits("the classifier", parameters_of(class_for(self.kind.use, config), config), TRAINED)
+        return config
+
+    def new_model(self) -> PreTrainedModel:
+        """The pretrained encoder (or one at random) under a new head, with a configuration of its own."""
+        config = copy.deepcopy(self.config)
+        return build(self.kind.use, config) if self.recipe.from_scratch else with_new_head(self.model, config)
+
+    def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
+        """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
+        recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
+        how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task), "seed": seed}
+        how["grouped"] = recipe.batches == "length"
+        if recipe.batch_tokens is None:
+            return ExampleSampler(lengths, recipe.batch_size, **how)
+        unpads = isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
+        return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
+
+    def logits(self, model: PreTrainedModel, split: str) -> np.ndarray:
+        """A model's outputs for one split, float32 (examples, outputs). If they are no numbers, the last step was too
+        large, and this is a TrainingDivergedError."""
+        recipe = self.recipe
+        rows = recipe.batch_size if recipe.batches == "random" else None
+        logits = logits_of(model, self.examples[split], self.tokenizer.pad_token_id, recipe.precision, rows)
+        if not np.isfinite(logits).all():
+            raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
+        return logits
+
+    def scores(self, model: PreTrainedModel) -> dict[str, float | None]:
+        """The task's metrics on its first validation split."""
+        split = next(iter(self.labels))
+        return self.kind.scores(self.logits(model, split), self.labels[split])
+
+    def checkpoints(self, rate: float, seed: int) -> Path:
+        """Where a training leaves its checkpoints."""
+        return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
+
+
+def train_classifier(job: Job, rate: float, seed: int) -> "ClassifierTrainer":
+    """One training run, from its last checkpoint if there is one; returns the trainer, with the model. Errors are those
+    of `MaBertTrainer.train`."""
     set_seed(seed)
-    classifier = new_classifier(job)
-    batches = job.batches(seed)
-    place = checkpoints_of(folder, rate, seed)
-    joined(job.recipe.precision).wait_for_everyone()  # the first may be removing some of before
-    checkpoint = checkpoint_to_resume(place)
-    interrupt, stopwatch = SaveOnInterrupt(SAVE_SECONDS), Stopwatch()
-    trainer = ClassifierTrainer(
-        model=classifier,
-        args=training_arguments(job.recipe, place, rate, seed, len(batches)),
-        data_collator=FlatteningCollator() if job.recipe.packing == "pack" else Collator(job.tokenizer.pad_token_id),
-        train_dataset=job.data.splits["train"],
-        eval_dataset=job.data.splits[job.data.validations[0]],
-        title=f"{job.data.task.name} seed {seed} lr {rate:g}" if job.progress else None,
-        step_tokens=[sum(map(batches.lengths.__getitem__, batch)) for batch in batches],
-        job=job,
-        batches=batches,
-        callbacks=[interrupt, stopwatch, *job.callbacks],
-    )
-    with interrupt.listening():
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    if interrupt.interrupted:
-        raise KeyboardInterrupt(f"saved {checkpoints(place)[-1]}; go on with --resume")
+    model = job.new_model()
+    job.processes.wait_for_everyone()  # the first may be removing checkpoints of before
+    checkpoint = checkpoint_to_resume(job.checkpoints(rate, seed))
+    trainer = ClassifierTrainer(model, job, rate, seed)
+    trainer.train(checkpoint)
     if trainer.best_weights is not None:
-        classifier.load_state_dict(trainer.best_weights)
-    if isinstance(classifier.config, MaBertConfig):
-        classifier.config.unpad = "auto"
-    ends = [0, *batches.epoch_ends()]
-    history = [
-        {**entry, "epoch": round(float(np.interp(entry["step"], ends, range(len(ends)))), 4)}
-        for entry in trainer.state.log_history
-        if "train_runtime" not in entry
-    ]
-    return Trained(classifier, history, stopwatch.before)
-
-
-def training_arguments(recipe: FinetuneRecipe, place: Path, rate: float, seed: int, steps: int) -> TrainingArguments:
-    """A run in transformers' words."""
-    return orderly(
-        TrainingArguments(
-            output_dir=str(place),
-            num_train_epochs=1,  # as long as the run
-            per_device_train_batch_size=max(1, recipe.batch_size // joined(recipe.precision).num_processes),
-            learning_rate=rate,
-            warmup_steps=round(recipe.warmup_share * steps),
-            weight_decay=recipe.weight_decay,
-            lr_scheduler_type="linear",
-            seed=seed,
-            logging_steps=max(1, min(50, steps // 20)),
-            save_strategy="no",
-            save_total_limit=1,
-            report_to=[],
-            remove_unused_columns=False,
-            logging_nan_inf_filter=False,
-            accelerator_config={"even_batches": False},
-            **device_arguments(recipe.precision),
-        )
-    )
-
-
-def new_classifier(job: Job) -> PreTrainedModel:
-    """The pretrained encoder (or one at random) under a new head."""
-    config = classifier_config(job)
-    check_packing(job.recipe.packing, config, pools=True)
-    check_fits("the classifier", parameters_of(class_for("classifier", config), config), TRAINED)
-    return build("classifier", config) if job.recipe.from_scratch else with_new_head(job.model, config)
-
-
-def classifier_config(job: Job) -> PreTrainedConfig:
-    """The pretrained model's configuration with what the task and the recipe say."""
-    task, recipe = job.data.task, job.recipe
-    config = load_config(job.model)
-    own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
-    fields = {
-        "num_labels": task.num_labels,
-        "id2label": dict(enumerate(task.label_names)) or None,
-        "label2id": {name: index for index, name in enumerate(task.label_names)} or None,
-        "problem_type": "regression" if task.is_regression else "single_label_classification",
-        **family_of(config).classifier_dropout(recipe.dropout),
-    }
-    if isinstance(config, MaBertConfig):
-        fields["unpad"] = "never" if recipe.packing == "none" else "auto"
-        fields |= {name: value for name, value in own.items() if value is not None}
-        return make_config(**{**config.to_dict(), **fields})
-    for name, value in own.items():
-        if value is not None:
-            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {job.model} is a {config.model_type} model")
-    return type(config)(**{**config.to_dict(), **fields})
-
-
-def runs_unpadded(config: PreTrainedConfig) -> bool:
-    """Whether a model leaves the padding of a batch out."""
-    return isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
+        model.load_state_dict(trainer.best_weights)
+    if isinstance(model.config, MaBertConfig):
+        model.config.unpad = "auto"
+    return trainer
 
 
 class ClassifierTrainer(MaBertTrainer):
-    """A whole run's batches; the task's metrics on the validation data after every epoch.
-
-    Args:
-        job: What to train on, and how.
-        batches: All of the run, which Trainer takes to be one epoch.
-        arguments: As `MaBertTrainer` takes them.
-    """
+    """A whole run's batches, which Trainer takes to be one epoch; the task's metrics after every real one."""
 
     smaller = SMALLER
 
-    def __init__(self, *, job: Job, batches: ExampleSampler | TokenBudgetSampler, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, model: PreTrainedModel, job: Job, rate: float, seed: int) -> None:
+        recipe, processes, self.whole = job.recipe, job.processes.num_processes, job.batches(seed)
+        steps = len(self.whole)
+        super().__init__(
+            model=model,
+            args=training_arguments(
+                job.checkpoints(rate, seed),
+                recipe.precision,
+                num_train_epochs=1,
+                per_device_train_batch_size=max(1, recipe.batch_size // processes),
+                learning_rate=rate,
+                warmup_steps=round(recipe.warmup_share * steps),
+                weight_decay=recipe.weight_decay,
+                seed=seed,
+                logging_steps=max(1, min(50, steps // 20)),
+                save_strategy="no",
+                save_total_limit=1,
+            ),
+            data_collator=collator_of(recipe.packing, job.tokenizer),
+            train_dataset=job.examples["train"],
+            eval_dataset=job.examples[next(iter(job.labels))],
+            batches=self.whole if processes == 1 else SplitBatches(self.whole, processes),
+            title=f"{job.kind.task.name} seed {seed} lr {rate:g}" if job.progress else None,
+            step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
+            callbacks=job.callbacks,
+        )
         # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
         # take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
-        self.job, self.batches = job, batches
-        self.add_callback(EvaluateAt(batches.epoch_ends()))
+        self.job = job
+        self.add_callback(EvaluateAt(self.whole.epoch_ends()))
         self.best_weights: dict[str, torch.Tensor] | None = None
 
-    def get_train_dataloader(self) -> DataLoader:
-        examples, processes = self.job.data.splits["train"], self.args.world_size
-        parts: Sampler[list[int]] = SplitBatches(self.batches, processes) if processes > 1 else self.batches
-        pinned = self.args.dataloader_pin_memory
-        loader = DataLoader(examples, batch_sampler=parts, collate_fn=self.data_collator, pin_memory=pinned)
-        return self.accelerator.prepare(loader)
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was logged on the way, with the task's epochs in place of Trainer's."""
+        ends = [0, *self.whole.epoch_ends()]
+        return [
+            {**entry, "epoch": round(float(np.interp(entry["step"], ends, range(len(ends)))), 4)}
+            for entry in self.state.log_history
+            if "train_runtime" not in entry
+        ]
 
     @cached_property
     def sizes(self) -> list[int]:
         """Examples of each step, all processes together."""
-        return [len(batch) for batch in self.batches]
+        return [len(batch) for batch in self.whole]
 
     @property
     def own_part(self) -> float:
@@ -389,17 +255,14 @@ class ClassifierTrainer(MaBertTrainer):
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
         return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)
 
-    def evaluate(self, *arguments: Any, **options: Any) -> Any:
+    def measure(self) -> dict[str, Any]:
         """Scores the first validation split, and keeps the best weights if they are wanted."""
         scores = self.job.scores(self.model)
-        metrics = {f"eval_{name}": value for name, value in scores.items()}
-        main, best = scores[self.job.data.task.main_metric], self.state.best_metric
+        main, best = scores[self.job.kind.task.main_metric], self.state.best_metric
         if self.job.recipe.select == "best" and main is not None and (best is None or main > best):
             self.state.best_metric = main  # which a checkpoint keeps
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.log(metrics)
-        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return {f"eval_{name}": value for name, value in scores.items()}
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
@@ -411,8 +274,7 @@ class ClassifierTrainer(MaBertTrainer):
             super()._save_checkpoint(model, trial)
         except CannotSaveError as error:
             # Training needs no disk, so one that is full need not end it; several processes would wait for this one.
-            listeners = (each for each in self.callback_handler.callbacks if isinstance(each, SaveOnInterrupt))
-            if self.args.world_size > 1 or any(each.interrupted for each in listeners):
+            if self.args.world_size > 1 or self.interrupt.interrupted:
                 raise
             logger.warning("%s; training goes on", error.found)
 
@@ -424,18 +286,12 @@ class ClassifierTrainer(MaBertTrainer):
 
 
 class EvaluateAt(TrainerCallback):
-    """Asks for an evaluation after certain steps.
-
-    Args:
-        steps: After which.
-    """
+    """Asks for an evaluation after certain steps."""
 
     def __init__(self, steps: Collection[int]) -> None:
         self.steps = frozenset(steps)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Asks for one."""
         control.should_evaluate = state.global_step in self.steps
         return control
@@ -452,28 +308,18 @@ def logits_of(
 ) -> np.ndarray:
     """A classifier's outputs, float32 (examples, labels), in the order of the examples.
 
-    Of several processes, all of which must call this, each runs a part of the batches, and all get the whole.
-
-    Args:
-        model: The classifier.
-        examples: What to classify.
-        pad_id: Of padding.
-        precision: As in `FinetuneRecipe`.
-        rows: Of a batch, which are then taken in the order of the examples; default, batches of like length. Each text
-            alone where what it gives depends on those beside it, but for a MaBERT that is asked for in such batches.
-
-    Raises:
-        MemoryError: If a batch does not fit the memory; says how large it is.
+    Batches are of like length, or of so many `rows` in the order of the examples. Each text is alone where what it
+    gives depends on those beside it, but for a MaBERT that is asked for in such batches. Of several processes, all of
+    which must call this, each runs a part of the batches, and all get the whole.
     """
-    training, helps = model.training, SHORTER if rows is None else SMALLER
+    training, helps, device = model.training, SHORTER if rows is None else SMALLER, model.device
     model.eval()
-    device = model.device
     collate = Collator(pad_id)
     out = np.zeros((len(examples), model.config.num_labels), np.float32)
-    order = range(len(examples))
     asked = rows is not None and isinstance(model.config, MaBertConfig)  # a study of what padding does
     if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths):
         rows = 1
+    order = range(len(examples))
     batches = (
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )

@@ -6,15 +6,38 @@ import difflib
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal, Union
 
 from mabert.data import files
 from mabert.reading import shown
 from mabert.reading_yaml import parse_yaml
 
 
+class Checked:
+    """A dataclass whose fields fit their annotations, however it is made.
+
+    Args:
+        where: Name of the section that it is, for messages.
+    """
+
+    section: ClassVar[str]
+
+    def __init_subclass__(cls, where: str = "") -> None:
+        cls.section = where
+
+    def __post_init__(self) -> None:
+        for name, hint in hints_of(type(self)).items():
+            setattr(self, name, convert(hint, getattr(self, name), f"{self.section}.{name}".removeprefix(".")))
+
+
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass with their annotations."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
 def build(kind: type, content: Any, where: str) -> Any:
-    """Makes a dataclass of nested mappings, checking names and types.
+    """Makes a dataclass of nested mappings, checking names, types and ranges.
 
     Args:
         kind: The dataclass.
@@ -25,60 +48,54 @@ def build(kind: type, content: Any, where: str) -> Any:
         content = {}
     if not isinstance(content, dict):
         raise ValueError(f"{where} is {shown(content)}; it must be a mapping of fields")
-    hints = typing.get_type_hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}
-    values, prefix = {}, f"{where}." if where else ""
+    hints, values, prefix = hints_of(kind), {}, f"{where}." if where else ""
     for key, value in content.items():
-        if key not in names:
-            known, deeper = ([prefix + each for each in found] for found in (names, sections_fields(kind)))
-            raise ValueError(unknown(f"{prefix}{key}", known, deeper))
+        if key not in hints:
+            sections = [(name, hint) for name, hint in hints.items() if dataclasses.is_dataclass(hint)]
+            deeper = [f"{prefix}{name}.{each}" for name, hint in sections for each in hints_of(hint)]
+            raise ValueError(unknown(f"{prefix}{key}", [prefix + name for name in hints], deeper))
         values[key] = convert(hints[key], value, f"{prefix}{key}")
-    missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and is_required(f)]
+    fields = (f for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING)
+    missing = [field.name for field in fields if field.name not in values]
     if missing:
         raise ValueError(f"{where or 'the recipe'} lacks {', '.join(missing)}")
     return kind(**values)
 
 
 def check(kind: type, content: Any, where: str) -> None:
-    """Refuses fields that a dataclass could not be made of, naming the place that they stand in.
-
-    Raises:
-        ValueError: As `build` does, and where the values do not go together.
-    """
+    """Refuses fields that a dataclass could not be made of, naming the place that they stand in."""
     try:
         build(kind, content, "")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def is_required(declared: dataclasses.Field) -> bool:
-    """Whether a field has no default."""
-    return declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING
-
-
 def convert(hint: Any, value: Any, name: str) -> Any:
-    """Checks one value against the type of its field.
+    """A value as the annotation of its field has it.
 
     Raises:
         ValueError: Naming the field, the value and what would be right.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return build(typing.cast(type, hint), value, name)
-    if origin in (Union, types.UnionType):
-        return None if value is None else convert(next(a for a in arguments if a is not type(None)), value, name)
-    if origin is list:
+    if origin is Annotated:
+        value, (range,) = convert(arguments[0], value, name), hint.__metadata__
+        range.check(value, name)
+    elif dataclasses.is_dataclass(hint):
+        value = value if isinstance(value, typing.cast(type, hint)) else build(typing.cast(type, hint), value, name)
+    elif origin in (Union, types.UnionType):
+        value = None if value is None else convert(next(a for a in arguments if a is not type(None)), value, name)
+    elif origin is list:
         items = value if isinstance(value, list) else [value]
-        return [convert(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(items)]
-    if origin is dict or hint is Any:
-        if origin is dict and not isinstance(value, dict):
+        value = [convert(arguments[0], item, f"{name}[{place}]") for place, item in enumerate(items)]
+    elif origin is dict:
+        if not isinstance(value, dict):
             raise ValueError(f"{name} is {shown(value)}; it must be a mapping of fields")
-        return value
-    if origin is Literal:
+    elif origin is Literal:
         if value not in arguments:
             raise ValueError(f"{name} is {shown(value)}; it must be one of {list(arguments)}")
-        return value
-    return convert_number(hint, value, name)
+    elif hint is not Any:
+        value = convert_number(hint, value, name)
+    return value
 
 
 def convert_number(hint: type, value: Any, name: str) -> Any:
@@ -109,13 +126,6 @@ def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] 
     names = {each.rpartition(".")[2]: each for each in known}
     near = meant or [names[each] for each in difflib.get_close_matches(last, names, n=1, cutoff=0.7)]
     return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
-
-
-def sections_fields(kind: type) -> typing.Iterator[str]:
-    """Dotted names of the fields of a dataclass's sections, which are dataclasses themselves."""
-    for name, hint in typing.get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint):
-            yield from (f"{name}.{each.name}" for each in dataclasses.fields(hint))
 
 
 def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:

@@ -22,8 +22,6 @@ def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str
         raise ValueError(f"decay_exempt is {exempt!r}; it must be 'default' or 'nothing'")
     if exempt == "nothing":
         return [name for name, _ in model.named_parameters()]
-    spared: set[int] = set()
-    for module in model.modules():
-        if isinstance(module, Recurrence):
-            spared.update(id(getattr(module, name)) for name in Recurrence.FLOAT32)
+    scans = [module for module in model.modules() if isinstance(module, Recurrence)]
+    spared = {id(getattr(scan, name)) for scan in scans for name in Recurrence.FLOAT32}
     return [name for name, parameter in model.named_parameters() if parameter.ndim > 1 and id(parameter) not in spared]

@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_values
+from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_fields
 from mabert.data.corpus import Source, parse_sources
 from mabert.reading import shown
-from mabert.train.fields import (
-    build,
-    convert,
-    convert_number,
-    read_yaml,
-    unknown,
-    with_overrides,
-)
+from mabert.train.fields import Checked, build, convert, convert_number, read_yaml, unknown, with_overrides
 from mabert.train.run import DIRECTORY, REQUEST, located
 
 if TYPE_CHECKING:
@@ -27,6 +20,11 @@ PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
 """Fields that may name files."""
 
 Packing = Literal["none", "pack", "unpad"]
+
+
+def unpad_of(packing: Packing) -> Literal["auto", "never"]:
+    """MaBERT's own field for how its batches run."""
+    return "never" if packing == "none" else "auto"
 
 
 def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
@@ -46,20 +44,17 @@ def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = Fa
 
     if not isinstance(config, MaBertConfig):
         raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
-    if config.padding_safe_masking != "exact":
-        raise ValueError(
-            f"packing is 'pack', padding_safe_masking {config.padding_safe_masking!r}: packed rows have no padding for "
-            "it to act on; use packing 'none'"
-        )
-    if pools and config.pooling == "attention":
-        raise ValueError(
-            "packing is 'pack', pooling 'attention': that pooling looks at padding, and packed rows have none; "
-            "use packing 'none'"
-        )
+    masking, told = config.padding_safe_masking, None
+    if masking != "exact":
+        told = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
+    elif pools and config.pooling == "attention":
+        told = "pooling 'attention': that pooling looks at padding, and packed rows have none"
+    if told is not None:
+        raise ValueError(f"packing is 'pack', {told}; use packing 'none'")
 
 
 @dataclass
-class DataRecipe:
+class DataRecipe(Checked, where="data"):
     """Text to pretrain on.
 
     Attributes:
@@ -78,9 +73,6 @@ class DataRecipe:
     held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 
-    def __post_init__(self) -> None:
-        check_values("data", self)
-
     def readable(self) -> list[Source]:
         """The sources, ready to read.
 
@@ -92,7 +84,7 @@ class DataRecipe:
 
 
 @dataclass
-class MaskingRecipe:
+class MaskingRecipe(Checked, where="masking"):
     """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
 
     probability: Annotated[float, SHARE] = 0.15
@@ -100,23 +92,17 @@ class MaskingRecipe:
     random_share: Annotated[float, SHARE] = 0.1
     whole_word: bool = False
 
-    def __post_init__(self) -> None:
-        check_values("masking", self)
-
 
 @dataclass
-class Stage:
+class Stage(Checked, where="stages"):
     """Part of the length schedule: windows of `length` tokens for `share` of the steps."""
 
     length: Annotated[int, Range(4, 2**24)]
     share: Annotated[float, SHARE]
 
-    def __post_init__(self) -> None:
-        check_values("stages", self)
-
 
 @dataclass
-class TrainingRecipe:
+class TrainingRecipe(Checked, where="training"):
     """How the weights are found (Table A1 where the default says so).
 
     Attributes:
@@ -169,17 +155,9 @@ class TrainingRecipe:
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
 
-    def __post_init__(self) -> None:
-        check_values("training", self)
-
-    @property
-    def unpad(self) -> Literal["auto", "never"]:
-        """MaBERT's own field for how its batches run, which follows from `packing`."""
-        return "never" if self.packing == "none" else "auto"
-
 
 @dataclass
-class PretrainRecipe:
+class PretrainRecipe(Checked):
     """A whole pretraining run.
 
     Attributes:
@@ -190,7 +168,7 @@ class PretrainRecipe:
             model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
         start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
-            sizes and tokenizer are its own; of `model` then, what `changeable` says may be set.
+            sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
     """
 
     architecture: str = "mabert"
@@ -203,14 +181,18 @@ class PretrainRecipe:
     start_from: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
-        from mabert.baselines.registry import family_named  # with torch and transformers
-        from mabert.model.config import check_fields
+        # Before torch and transformers are loaded, which takes seconds; numbers that are written as text come after.
+        check_fields({name: value for name, value in self.model.items() if isinstance(value, int | float)}, "model.")
+        from mabert.baselines.registry import family_named
 
         known = family_named(self.architecture).known_fields()
         for key in self.model:
-            if self.start_from is not None and not changeable(key):
+            # None of these has another shape or use in weights that were trained without it.
+            changeable = "dropout" in key or key == "padding_safe_masking"
+            if self.start_from is not None and not changeable:
                 raise ValueError(
                     f"model.{key} is that of {self.start_from}, which the run starts from; dropout may be set"
                 )
@@ -240,7 +222,7 @@ class PretrainRecipe:
 
 
 @dataclass
-class FinetuneRecipe:
+class FinetuneRecipe(Checked):
     """How a classifier is trained.
 
     Attributes:
@@ -282,11 +264,11 @@ class FinetuneRecipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     select: Literal["last", "best"] = "last"
     from_scratch: bool = False
-    pooling: str | None = None
-    padding_safe_masking: str | None = None
+    pooling: Literal["map", "attention", "cls", "mean"] | None = None
+    padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] | None = None
 
     def __post_init__(self) -> None:
-        check_values("", self)
+        super().__post_init__()
         if self.learning_rates == []:
             raise ValueError("learning_rates are []; at least one is needed")
 
@@ -318,11 +300,6 @@ def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, An
         if float in takes and str not in takes and (isinstance(value, str) or (kind is float and type(value) is int)):
             found[name] = convert_number(float, value, f"model.{name}")
     return found
-
-
-def changeable(name: str) -> bool:
-    """Whether a field of a model may be set for weights that were trained without it: none has another shape or use."""
-    return "dropout" in name or name == "padding_safe_masking"
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:

@@ -41,11 +41,6 @@ LOCATIONS = {
 """Fields that say where something lies, and what of `resolved` says what it holds: that is compared, not the place."""
 
 
-def now() -> str:
-    """The time as records have it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def grid_file(folder: Path, rate: float) -> Path:
     """Where the score of a learning rate that fine-tuning tries is kept."""
     return folder / "grid" / f"{rate:g}.json"
@@ -85,24 +80,17 @@ class RunFolder:
         if not (self.path / REQUEST).is_file():
             raise ValueError(f"{self.path} holds no run to resume (no {REQUEST})")
         there = self.request()
+        known = there.get(RESOLVED) or {}
         compared = [key for key in request if key == RESOLVED or not self.trusted]
-        changed = [
-            text
-            for name, text in differences(
-                {key: there.get(key) for key in compared}, {key: request[key] for key in compared}
-            )
-            if name not in self.free and not is_known(there, name)
-        ]
+        changes = differences({key: there.get(key) for key in compared}, {key: request[key] for key in compared})
+        changed = [text for name, text in changes if name not in self.free and known.get(LOCATIONS.get(name)) is None]
         if changed:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
 
     def _holds_results(self) -> bool:
         # A run that failed before its first result leaves these; nothing is lost by starting again.
-        kept = (
-            entry
-            for entry in self.path.iterdir()
-            if entry.name not in (REQUEST, LOGS) and not entry.name.endswith(WRITING)
-        )
+        names = (entry for entry in self.path.iterdir() if entry.name not in (REQUEST, LOGS))
+        kept = (entry for entry in names if not entry.name.endswith(WRITING))
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
@@ -133,43 +121,31 @@ class RunFolder:
             seconds: Duration over all starts of the run.
             about: Further entries, such as the seed.
         """
-        result = {
-            "request": self.request(),
-            "outcome": outcome,
-            **about,
-            "environment": environment(),
-            "finished": now(),
-            "seconds": round(seconds, 1),
-        }
-        write_text(self.path / RESULT, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-        return result
+        return write_record(self.path / RESULT, {"request": self.request(), "outcome": outcome, **about}, seconds)
 
 
-def is_known(request: dict[str, Any], name: str) -> bool:
-    """Whether a field says where something lies whose content the run knows."""
-    return (request.get(RESOLVED) or {}).get(LOCATIONS.get(name)) is not None
+def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Writes what is known of a training, with what it ran on, when it ended and how long it took; returns all that."""
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    record = {**content, "environment": environment(), "finished": finished, "seconds": round(seconds, 1)}
+    write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    return record
 
 
 def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What was asked, with relative paths that lead somewhere from where the run began made absolute; without what is
-    no part of a recipe."""
-    content = {name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}
+    """What was asked, without what is no part of a recipe; relative paths in the fields of those dotted names are made
+    absolute where they lead somewhere from where the run began."""
     began = Path(request.get(DIRECTORY) or Path.cwd())
 
-    def found(value: Any) -> Any:
+    def found(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: found(each, f"{name}.{key}".removeprefix(".")) for key, each in value.items()}
         if isinstance(value, list):
-            return [found(each) for each in value]
-        return str(began / value) if isinstance(value, str) and value and (began / value).exists() else value
+            return [found(each, name) for each in value]
+        leads = name in names and isinstance(value, str) and value and (began / value).exists()
+        return str(began / value) if leads else value
 
-    for name in names:
-        *sections, last = name.split(".")
-        section = content
-        for each in sections:
-            section[each] = dict(section.get(each) or {})
-            section = section[each]
-        if last in section:
-            section[last] = found(section[last])
-    return content
+    return found({name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}, "")
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]]:

@@ -1,30 +1,66 @@
-"""What a pretraining goes on from: the model of a folder or of the hub, in place of random weights."""
+"""The model that a pretraining begins with: of random weights, or one of a folder or the hub that it goes on from."""
+
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import load, load_config, refuse_quantized
-from mabert.baselines.registry import family_of
+from mabert.baselines.load import build, load, load_config, refuse_quantized
+from mabert.baselines.registry import family_named, family_of
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.train.recipe import PretrainRecipe, check_packing
+from mabert.model import MaBertConfig
+from mabert.precision import resolve_precision
+from mabert.train.recipe import PretrainRecipe, check_packing, unpad_of
+
+
+def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """The configuration of the recipe's model for that vocabulary, or of the one that it starts from.
+
+    Raises:
+        ValueError: If a stage is longer than the positions, the vocabulary is another than the tokenizer's, the model
+            that the run starts from of another family, or the fields make no model that can be run as it is asked to.
+    """
+    config = new_config(recipe, tokenizer) if recipe.start_from is None else started_config(recipe, tokenizer)
+    check_packing(recipe.training.packing, config)
+    if isinstance(config, MaBertConfig):
+        config.unpad = unpad_of(recipe.training.packing)
+    longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
+    if limit is not None and longest > limit:
+        more = f"; `mabert extend {recipe.start_from}` gives it more" if recipe.start_from is not None else ""
+        raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
+    return config
+
+
+def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """That of a model of random weights; errors are those of `model_config`."""
+    family, asked = family_named(recipe.architecture), dict(recipe.model)
+    size = asked.pop("vocab_size", len(tokenizer))
+    if size < len(tokenizer):
+        raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
+    if "unpad" in asked:
+        raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
+    of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    for name, value in of_run.items():
+        if asked.get(name, value) != value:
+            raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
+    config = family.config_of(asked, vocab_size=size, **of_run)
+    with torch.device("meta"):
+        # What a configuration cannot know by itself shows before hours of tokenising, not after.
+        try:
+            getattr(build("masked_lm", config), family.head)
+        except (AssertionError, AttributeError) as error:
+            raise ValueError(f"model: these fields make no {family.title}: {error}") from error
+    return config
 
 
 def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """The configuration of the model that a run starts from, with what the recipe changes.
-
-    Raises:
-        ValueError: If it is of another family, the tokenizer another than its own or larger than its vocabulary, or a
-            change cannot be.
-    """
+    """That of the model that a run starts from, with what the recipe changes; errors are those of `model_config`."""
     start = str(recipe.start_from)
     config = load_config(start)
     if (family := family_of(config)).name != recipe.architecture:
         raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
-    changes = family.own_dropout(recipe.model)
-    if family.name == "mabert":
-        changes["unpad"] = recipe.training.unpad
     try:
-        config = load_config(start, **changes)
+        config = load_config(start, **family.own_dropout(recipe.model))
     except ValueError as error:
         raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
     refuse_quantized(start)
@@ -32,18 +68,38 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -
         raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} entries, the vocabulary of {start} {config.vocab_size}")
-    check_packing(recipe.training.packing, config)
     return config
 
 
-def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model in a folder or on the hub, in float32, with its masked language model's head.
+def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
+    """Bytes that the backward pass of one micro-batch needs at least.
 
-    Raises:
-        FileNotFoundError: As `load`.
-        ValueError: As `load`, and where it has a head of another kind than its family's here.
+    Each layer keeps its input and that of each sub-layer, queries, keys and values or their like, what they give, and
+    the feed-forward network's inner activations twice; with checkpointing its input alone. Windows of single documents
+    may be of any length.
     """
+    training, width = recipe.training, config.hidden_size
+    length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
+    kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
+    each = 2 if resolve_precision(training.precision) == "bf16" else 4
+    return training.micro_batch_size * length * config.num_hidden_layers * kept * each
+
+
+def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model in a folder or on the hub, in float32, with its masked language model's head; errors as `load`."""
     model, family = load("masked_lm", start, config=config, dtype=torch.float32), family_of(config)
     if not hasattr(model, family.head):
         raise ValueError(f"{start} has another head than {family.title}'s here (no {family.head!r} in it)")
+    return model
+
+
+def new_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model with random weights, ready for training."""
+    return trained_by_mlm(build("masked_lm", config))
+
+
+def trained_by_mlm(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, its weights that the objective does not reach left out of training."""
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(not any(part in name for part in family_of(model.config).unreached))
     return model

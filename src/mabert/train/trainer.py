@@ -1,38 +1,33 @@
 """transformers' Trainer with what our runs need: whole checkpoints, a stop on divergence and on Ctrl-C."""
 
 import atexit
-import contextlib
 import json
-import logging
 import math
 import os
 import shutil
-import signal
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from accelerate import PartialState
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import ExportableState, PrinterCallback
+from torch.utils.data import DataLoader, Sampler
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
+from mabert.data.collate import Collator, FlatteningCollator
 from mabert.memory import naming_memory
 from mabert.precision import resolve_precision
-from mabert.processes import handling
 from mabert.reading import read_json
 from mabert.train import checkpoint
+from mabert.train.callbacks import SaveOnInterrupt, Stopwatch
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
+from mabert.train.recipe import Packing
 from mabert.writing import STAGING, naming_full_disk, saving, write_text
-
-logger = logging.getLogger(__name__)
 
 SAVE_SECONDS = 600.0
 """Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
@@ -43,9 +38,10 @@ class TrainingDivergedError(ValueError):
 
 
 class MaBertTrainer(Trainer):
-    """Trainer that keeps three promises.
+    """Trainer that keeps four promises.
 
     - A checkpoint has its name only when it is complete; a full disk or a kill leaves the one before.
+    - Ctrl-C ends the step, saves and stops.
     - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step.
     - Running out of memory is an `OutOfMemoryError`.
 
@@ -55,8 +51,11 @@ class MaBertTrainer(Trainer):
     Args:
         title: What the progress bar calls the run; None shows none.
         step_tokens: Tokens of each step, by which the bar tells the time left.
+        batches: All batches of the run, as lists of places in the training set; default, Trainer's own.
+        save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
         decay_exempt: See `mabert.train.optim`.
         loss_limit: Largest loss that is not divergence; default, none.
+        callbacks: transformers callbacks beside ours.
         arguments: As `Trainer` takes them.
     """
 
@@ -67,15 +66,21 @@ class MaBertTrainer(Trainer):
         *,
         title: str | None = None,
         step_tokens: Iterable[int] = (),
+        batches: Sampler[list[int]] | None = None,
+        save_seconds: float | None = None,
         decay_exempt: str = "default",
         loss_limit: float = math.inf,
+        callbacks: Sequence[TrainerCallback] = (),
         **arguments: Any,
     ) -> None:
-        super().__init__(**arguments)
+        self.interrupt = SaveOnInterrupt(SAVE_SECONDS if save_seconds is None else save_seconds)
+        self.stopwatch = Stopwatch()
+        super().__init__(callbacks=[self.interrupt, self.stopwatch, *callbacks], **arguments)
         self.remove_callback(PrinterCallback)
         self.bar = None if title is None else TrainingBar(title, list(accumulate(step_tokens)))
         if self.bar is not None:
             self.add_callback(self.bar)
+        self.batches = batches
         self.decay_exempt = decay_exempt
         self.loss_limit = loss_limit
         self.staging: Path | None = None
@@ -83,6 +88,12 @@ class MaBertTrainer(Trainer):
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decay_parameter_names(model, self.decay_exempt)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        if self.batches is None:
+            return super().get_train_dataloader()
+        how = {"collate_fn": self.data_collator, "pin_memory": self.args.dataloader_pin_memory}
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=self.batches, **how))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         self.at_once = f"with {rows_at_once(inputs)}"
@@ -108,19 +119,41 @@ class MaBertTrainer(Trainer):
         """Where a step is in the data, and what is kept, in words to go on with."""
         return ""
 
-    def train(self, *arguments: Any, **options: Any) -> Any:
+    def measure(self) -> dict[str, Any]:
+        """What an evaluation finds, as `eval_...`."""
+        raise NotImplementedError
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        metrics = self.measure()
+        self.log(metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def train(self, resume_from_checkpoint: Path | None = None, **options: Any) -> Any:
+        """Trains to the end, from a checkpoint if there is one.
+
+        Raises:
+            TrainingDivergedError: If the loss is no longer a sensible number.
+            MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
+            CannotSaveError: If the disk is full.
+            KeyboardInterrupt: After Ctrl-C, when the state is saved.
+        """
         folder = Path(self.args.output_dir)
         if self.args.should_save:  # what a kill left
             shutil.rmtree(folder / STAGING, ignore_errors=True)
         try:
             with (
+                self.interrupt.listening(),
                 naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"),
                 naming_full_disk(folder, lambda: self._kept(folder)),
             ):
-                return super().train(*arguments, **options)
+                trained = super().train(resume_from_checkpoint and str(resume_from_checkpoint), **options)
         finally:
             if self.bar is not None:
                 self.bar.close()
+        if self.interrupt.interrupted:
+            raise KeyboardInterrupt(f"saved {checkpoint.checkpoints(folder)[-1]}; go on with --resume")
+        return trained
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         # Trainer's own saves its arguments as well, as a pickle, which we neither read nor want others to.
@@ -161,25 +194,27 @@ class MaBertTrainer(Trainer):
             write_text(Path(output_dir) / checkpoint.SCHEDULER, json.dumps(self.lr_scheduler.state_dict()) + "\n")
 
     def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
-        if folder is None:
-            return
-        checkpoint.load_optimizer(self.optimizer, Path(folder) / checkpoint.OPTIMIZER)
-        self.lr_scheduler.load_state_dict(read_json(Path(folder) / checkpoint.SCHEDULER))
+        if folder is not None:
+            checkpoint.load_optimizer(self.optimizer, Path(folder) / checkpoint.OPTIMIZER)
+            self.lr_scheduler.load_state_dict(read_json(Path(folder) / checkpoint.SCHEDULER))
 
     def _save_rng_state(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)  # before the first process has made it
         checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
 
     def _load_rng_state(self, folder: str | None) -> None:
-        if folder is None:
-            return
-        file = Path(folder) / checkpoint.generators_file(self.args.process_index)
-        if file.exists():  # else it was saved by fewer processes
+        file = Path(folder or "") / checkpoint.generators_file(self.args.process_index)
+        if folder is not None and file.exists():  # else it was saved by fewer processes
             checkpoint.load_generators(file)
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest of more checkpoints than are to be kept."""
         rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
+
+
+def collator_of(packing: Packing, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
+    """What makes a batch of examples."""
+    return FlatteningCollator() if packing == "pack" else Collator(tokenizer.pad_token_id)
 
 
 def rows_at_once(batch: Mapping[str, Any]) -> str:
@@ -201,104 +236,24 @@ def publish(written: Path, place: Path) -> None:
     written.rename(place)
 
 
-class SaveOnInterrupt(TrainerCallback):
-    """Ctrl-C finishes the step, saves and stops; a second one stops at once.
+def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
+    """transformers' arguments with those that all our runs share.
 
     Args:
-        every: Seconds after which it saves anyhow; a training that took as long is saved at its end, too, for what
-            comes after it.
-
-    Attributes:
-        interrupted: Whether it happened.
+        folder: For checkpoints.
+        precision: `fp32`, `bf16` or `auto`.
+        own: Those of a run.
     """
-
-    def __init__(self, every: float = math.inf) -> None:
-        self.interrupted, self.every = False, every
-        self.began = self.saved = time.monotonic()
-        self.saved_step: int | None = None
-
-    def listening(self) -> AbstractContextManager[None]:
-        """Handles SIGINT while training runs; only possible in the main thread."""
-        return handling(signal.SIGINT, self._heard)
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-        if os.environ.get("RANK", "0") == "0":
-            with contextlib.suppress(OSError):  # nobody may read it any more, or the disk of a log be full
-                # Not by `print`: a signal may come while that is in use.
-                os.write(2, b"\nmabert: ends this step, saves and stops; Ctrl-C again stops at once, without saving\n")
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Asks for a checkpoint and the end, in all processes at the same step."""
-        return self._answer(args, control, self.saved)
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Likewise, for an interrupt that came while the last step was evaluated."""
-        return control if self.saved_step == state.global_step else self._answer(args, control, self.began)
-
-    def _answer(self, args: TrainingArguments, control: TrainerControl, since: float) -> TrainerControl:
-        # Read once: a signal may come at any time, and one that comes later is answered at the next step.
-        stop, due = self.interrupted, time.monotonic() - since >= self.every
-        if torch.distributed.is_initialized():
-            asked = torch.tensor([int(stop), int(due)], device=args.device)
-            torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-            stop, due = map(bool, asked.tolist())
-            self.interrupted = self.interrupted or stop
-        control.should_save = control.should_save or stop or due
-        control.should_training_stop = control.should_training_stop or stop
-        return control
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Starts the clocks."""
-        self.began = self.saved = time.monotonic()
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Starts one of them again."""
-        self.saved, self.saved_step = time.monotonic(), state.global_step
-
-
-class StepsAsAsked(TrainerCallback):
-    """Lets a resumed run log, evaluate and save as often as it now is asked to, not as the checkpoint remembers."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Counts anew."""
-        state.compute_steps(args, state.max_steps)
-
-
-class Stopwatch(TrainerCallback, ExportableState):
-    """Seconds of training that went into the weights: over all starts of a run, without what a kill threw away."""
-
-    def __init__(self) -> None:
-        self.before = 0.0
-        self.since: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds up to now."""
-        return self.before + (0.0 if self.since is None else time.monotonic() - self.since)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"args": {}, "attributes": {"before": self.seconds}}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Starts, from where the checkpoint left off."""
-        kept = state.stateful_callbacks.get(type(self).__name__)
-        if isinstance(kept, dict):
-            self.before = kept["attributes"]["before"]
-        self.since = time.monotonic()
+    shared = {
+        "lr_scheduler_type": "linear",
+        "report_to": [],
+        "remove_unused_columns": False,
+        "logging_nan_inf_filter": False,
+        # Filling up the last batch would count some texts twice.
+        "accelerator_config": {"even_batches": False},
+        **device_arguments(precision),
+    }
+    return orderly(TrainingArguments(output_dir=str(folder), **{**shared, **own}))
 
 
 def orderly(arguments: TrainingArguments) -> TrainingArguments:

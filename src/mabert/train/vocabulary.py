@@ -54,9 +54,9 @@ def find_tokenizer(
             if before is not None:
                 raise
             logger.warning("%s; training one of its kind on the run's text", error)
-    recipe = RECIPES[family.tokenizer]
     tokenizer = trained_tokenizer(family.tokenizer, sources, cache)
-    return tokenizer, f"{TRAINED} on data.sources: {recipe.algorithm} of {len(tokenizer):,}, as {family.hub}"
+    algorithm = RECIPES[family.tokenizer].algorithm
+    return tokenizer, f"{TRAINED} on data.sources: {algorithm} of {len(tokenizer):,}, as {family.hub}"
 
 
 def trained_tokenizer(
@@ -64,17 +64,13 @@ def trained_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer as a family's own was trained, or opens the one that the same text gave before.
 
-    Several processes may call this at once: one trains, the others wait.
+    Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
 
     Args:
-        family: see `train_tokenizer`.
-        sources: see `mabert.data.corpus`; each gives the same share of the text that is read.
-        folder: where tokenizers are kept.
-        characters: how much is read.
-
-    Raises:
-        FileNotFoundError: a source does not exist.
-        ValueError: a source cannot be read, or holds no words.
+        family: See `train_tokenizer`.
+        sources: See `mabert.data.corpus`; each gives the same share of the text that is read.
+        folder: Where tokenizers are kept.
+        characters: How much is read.
     """
     parsed = parse_sources(sources)
     known_by = {

@@ -159,7 +159,7 @@ def of_bert(fields):
         ),
         ("bert", {"padding_safe_masking": "none"}, "padding_safe_masking is 'none'; that is MaBERT's"),
         ("bert", {"packing": "pack"}, "packing is 'pack', the model bert: only MaBERT takes packed rows here"),
-        ("mabert", {"pooling": "max"}, "the fine-tuning of map on CoLA: .*max"),
+        ("mabert", {"pooling": "max"}, "finetune.pooling is 'max'; it must be one of"),
         (
             "mabert",
             {"packing": "pack", "padding_safe_masking": "none"},

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from mabert.environment import processor
 from mabert.processes import ended_as_interrupted
-from mabert.train import classifier, trainer
+from mabert.train import trainer
 from mabert.train.checkpoint import MANIFEST, seal
 from mabert_lab.cli import main
 from mabert_lab.report.studies import read_study
@@ -335,7 +335,7 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_pa
 
 def serve_until(root, name, *arguments):
     """A cell's process that saves after every step, and is killed when the first checkpoint of a name is there."""
-    classifier.SAVE_SECONDS = 0.0
+    trainer.SAVE_SECONDS = 0.0
     publish, last = trainer.publish, (Path(root) / "last").read_text()
 
     def killed(written, place):

@@ -1,0 +1,29 @@
+"""One class a text, or a pair of texts."""
+
+from typing import Any
+
+import numpy as np
+
+from mabert.train.kinds.kind import Kind
+
+
+class Classification(Kind):
+    """One output a class, the largest of which is the answer."""
+
+    def config_fields(self) -> dict[str, Any]:
+        names = self.task.label_names
+        return {
+            "num_labels": len(names),
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: index for index, name in enumerate(names)},
+            "problem_type": "single_label_classification",
+        }
+
+    def answers(self, logits: np.ndarray) -> np.ndarray:
+        return logits.argmax(1)
+
+    def written(self, answer: float) -> str:
+        return self.task.label_names[int(answer)]
+
+    def only_answer(self, answers: np.ndarray, labels: np.ndarray) -> str | None:
+        return self.written(answers[0]) if len(np.unique(answers)) == 1 < len(np.unique(labels)) else None
