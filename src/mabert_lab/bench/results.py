@@ -87,9 +87,9 @@ def table(
     """Set rows out: columns of names on the left, then columns of numbers."""
     made = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption)
     for name in names:
-        made.add_column(name, no_wrap=True)
+        made.add_column(name)
     for name in numbers:
-        made.add_column(name, justify="right", no_wrap=True)
+        made.add_column(name, justify="right")
     for row in rows:
         made.add_row(*row)
     return made
