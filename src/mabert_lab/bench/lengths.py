@@ -165,10 +165,10 @@ def run(
             **{what: {} for what in ("speed", "rounds", "parts", "profiled")},
             "rows": [],
         }
-        bench = Uneven(protocol, workers)
         layouts = {name: side.layout for name, side in sides.items()}
 
         def job(name: str, lengths: Sequence[int]) -> None:
+            bench = Uneven(protocol, workers)  # a new one, since the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), small=quick, texts=tuple(lengths))
             measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
             rows = [row_of(name, side, lengths, row) for side, row in measured.items()]
