@@ -30,13 +30,13 @@ import mabert_lab
 from mabert.baselines.registry import FAMILIES
 from mabert.ops import depthwise_conv1d, selective_scan
 from mabert.reading import read_json
-from mabert.rounds import Spread
+from mabert.rounds import Spread, timed
 from mabert_lab.bench import lengths
 from mabert_lab.bench.models import GPU_LENGTHS
 from mabert_lab.bench.operators import CHANNELS, STATE, TASKS, conv_inputs, refuse_unless_correct, scan_inputs, task_of
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.results import measured_on, write
-from mabert_lab.bench.tasks import Forward, TrainingStep, make
+from mabert_lab.bench.tasks import Forward, TrainingStep, make, synchronise
 from mabert_lab.bench.turns import ANCHOR, Row
 from mabert_lab.bench.worker import Answers, gpu_is_lost, in_a_line, status_of
 
@@ -45,6 +45,9 @@ LIMIT = 480.0
 
 SECONDS = 1.0
 """Of a row's calls, at least."""
+
+SAMPLES = 5
+"""Of a row, about, where a call takes longer than that."""
 
 DEVICE = "cuda"
 SHAPES = ((32, 512), (8, 4096), (1, 4096), (1, 65536))
@@ -73,9 +76,15 @@ Rows = dict[str, Asked]
 
 def spread_of(call: Callable[[], object]) -> Spread:
     """Time a call by torch's timer, which waits for the GPU, after one that does not count."""
-    call()
-    measured = Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=SECONDS)
-    return Spread.of(measured.times)
+
+    def waited() -> None:
+        call()
+        synchronise(DEVICE)
+
+    waited()
+    once = timed(waited)
+    timer = Timer("call()", globals={"call": call})
+    return Spread.of(timer.blocked_autorange(min_run_time=max(SECONDS, SAMPLES * once)).times)
 
 
 def operators() -> Rows:
@@ -203,13 +212,19 @@ def _asked(name: str, cell: Cell) -> Asked:
         ran = {"setting": task.setting, "batch": task.batch, "micro_batch": task.micro_batch}
         if isinstance(task, Forward) and cell.measure == "memory":
             return {**ran, "peak_mib": task.peak() / 2**20, "weights_mib": task.weights() / 2**20}
-        spread = asdict(spread_of(task.run))
-        if isinstance(task, TrainingStep):
-            calls, once = task.batch / task.micro_batch, asdict(spread_of(task.update))
-            spread |= {what: calls * spread[what] + once[what] for what in spread if what != "samples"}
-        return {**ran, **spread}
+        if isinstance(task, Forward):
+            return {**ran, **asdict(spread_of(task.run))}
+        return {**ran, **_whole_step(task)}
 
     return Asked(asdict(Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, name)), measure)
+
+
+def _whole_step(task: TrainingStep) -> Fields:
+    """Times of a training step: one micro-batch with the optimizer's step, the others without it."""
+    step = asdict(spread_of(task.sample))
+    missing = task.batch // task.micro_batch - 1
+    more = asdict(spread_of(task.run)) if missing else {}
+    return step | {what: step[what] + missing * more[what] for what in more if what != "samples"}
 
 
 STEPS = {step.__name__: step for step in (operators, models, compiled, uneven)}

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mabert.baselines.registry import FAMILIES
 from mabert.ops import selective_scan
+from mabert.rounds import Spread
 from mabert_lab.bench import gpu, lengths
 from mabert_lab.bench.gpu import Asked
 from mabert_lab.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs
@@ -36,6 +38,7 @@ def on_a_processor(monkeypatch):
     """Small models and short calls, on a processor that is taken for a GPU."""
     monkeypatch.setattr(gpu, "DEVICE", "cpu")
     monkeypatch.setattr(gpu, "SECONDS", 1e-3)
+    monkeypatch.setattr(gpu, "SAMPLES", 1)
     monkeypatch.setattr(gpu, "Cell", partial(Cell, small=True))
     monkeypatch.setattr(gpu, "_peak_bytes", lambda call: 1)
     monkeypatch.setattr(gpu, "_COPIED_BYTES", 1 << 10)
@@ -237,3 +240,15 @@ def test_it_needs_no_package_that_measuring_does_without(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("rows", [8, 32])
+def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, rows):
+    log = []
+    seconds = {"sample": Spread(5.0, 4.0, 6.0, 7), "run": Spread(3.0, 2.0, 4.0, 9)}
+    monkeypatch.setattr(gpu, "spread_of", lambda call: log.append(call) or seconds[call])
+    step = SimpleNamespace(batch=32, micro_batch=rows, sample="sample", run="run")
+    more = 32 // rows - 1
+    found = {"median_ms": 5 + 3 * more, "fastest_ms": 4 + 2 * more, "slowest_ms": 6 + 4 * more, "samples": 7}
+    assert gpu._whole_step(step) == found
+    assert log == ["sample", "run"][: 1 + bool(more)]
