@@ -65,11 +65,17 @@ bench: $(VENV)/.installed-lab
 	$(BIN)/mabert bench parts
 	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
 
-# From the sources, with the Python, torch and Triton that are there: a GPU's own may not be the tested ones.
+# From the sources, with the Python, torch, Triton and pytest that are there: a GPU's own may not be the tested ones.
+# Each step ends within ten minutes; the next call begins with the tests that failed and the rows that are missing.
 RESULTS ?= benchmarks/results
-STEP ?=
+STEPS ?= operators models compiled uneven
+GPU_TESTS := tests/ops/test_triton.py tests/model/test_gpu.py
+AT_MOST := PYTHONPATH=src timeout -s INT -k 20 580
+SPREAD := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n 8")
 gpu:
-	PYTHONPATH=src $(PYTHON) -m mabert_lab.bench.gpu $(STEP) -o $(RESULTS)
+	@left=; $(AT_MOST) $(PYTHON) -m pytest -m gpu --lf $(SPREAD) -o addopts= -o filterwarnings=default $(GPU_TESTS) || left=" tests"; \
+	for step in $(STEPS); do $(AT_MOST) $(PYTHON) -m mabert_lab.bench.gpu $$step -o $(RESULTS) || left="$$left $$step"; done; \
+	test -z "$$left" || { echo "not done:$$left; run again to go on"; exit 1; }
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix src tests

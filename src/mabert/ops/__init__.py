@@ -4,6 +4,8 @@ One layout at every boundary: ``(batch, time, channel)``. The arithmetic is spec
 backend serves a call is told by `explain` and set by `use_backend`.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -101,12 +103,12 @@ def selective_scan(
         check_float("D", D, (channel,), "(channel,)", u.device)
     if delta_bias is not None:
         check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
-    floats = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
+    floats: tuple[Any, ...] = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
     if requested_backend() == PORTABLE:
         refuse_unless_portable(cu_seqlens)
         from mabert.ops import portable
 
-        return portable.selective_scan(*floats, mask, delta_softplus, reverse).to(u.dtype)
+        return portable.selective_scan(*floats, mask=mask, delta_softplus=delta_softplus, reverse=reverse).to(u.dtype)
     # jit.trace runs a second time without gradients and wants the same graph.
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
     keep_states = wanted or torch.jit.is_tracing()

@@ -20,6 +20,7 @@ def selective_scan(
     D: Tensor | None,
     z: Tensor | None,
     delta_bias: Tensor | None,
+    *,
     mask: Tensor | None,
     delta_softplus: bool,
     reverse: bool,

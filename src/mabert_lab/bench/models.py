@@ -6,23 +6,21 @@ See `mabert_lab.bench.tasks` for what is run, `mabert_lab.bench.profiles` for ho
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from mabert.baselines.registry import FAMILIES, family_named
+from mabert.baselines.registry import FAMILIES
 from mabert.environment import fast_dtype
+from mabert_lab.bench.engines import contender, title_of
 from mabert_lab.bench.profiles import DTYPES, Cell, model_of
-from mabert_lab.bench.results import measured_on, write
-from mabert_lab.bench.turns import Bench, Protocol
-from mabert_lab.bench.worker import Worker
+from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.turns import QUICK, Bench, Protocol
+from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
@@ -33,15 +31,12 @@ OF_RECIPE = "efficiency at a recipe's sizes"
 """The kind of results that are not of base size."""
 
 
-QUICK = Protocol(warm=0, least=1, most=1)
-
-
 @dataclass(frozen=True)
 class Plan:
     """What is measured.
 
     Attributes:
-        models: Names of families.
+        models: Names of contenders, see `mabert_lab.bench.engines.contender`.
         measures: Of `MEASURES`.
         profiles: Of `PROFILES`.
         dtypes: Names of dtypes; default, `mabert.environment.fast_dtype` alone.
@@ -68,7 +63,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in self.models:
-            family_named(name)
+            contender(name)
         known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES), "device": ("cpu", "cuda")}
         for what, allowed in known.items():
             given = getattr(self, what)
@@ -97,72 +92,58 @@ class Plan:
         return replace(self, lengths=sorted(self.lengths)[:2], protocol=QUICK, small=True)
 
 
-def run(plan: Plan, quick: bool = False, output: Path | None = None, name: str = "models") -> dict[str, Any]:
+def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
     """Measure, print the tables, and return (and write, cell by cell) what came out.
 
     Args:
         plan: What to measure.
         quick: Small models, two lengths and one call, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
-        name: The end of its name.
 
     Returns:
         ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``. What is of a recipe's sizes is of another kind than what
-        is set beside the paper's tables.
+        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. What is of a recipe's
+        sizes is of another kind than what is set beside the paper's tables.
     """
     plan = plan.quick() if quick else plan
-    console = Console()
-    result: dict[str, Any] = {
-        "kind": OF_RECIPE if plan.recipe else "efficiency",
-        "recipe": plan.recipe,
-        "environment": measured_on(),
-        "quick": quick,
-        "protocol": asdict(plan.protocol),
-        "variables": {},
-        "parameters": {},
-        "rows": [],
-    }
-    bench = Bench(plan.protocol)
-    cells = list(plan.cells())
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-    with ExitStack() as stack:
-        workers = {model: stack.enter_context(closing(Worker(model))) for model in plan.models}
-        bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, transient=True))
-        result["variables"] = next(iter(workers.values())).variables()
-        result["parameters"] = {model: worker.parameters(plan.recipe) for model, worker in workers.items()}
-        task = bar.add_task("models", total=len(cells))
-        for cell in cells:
-            bar.update(task, description=f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens")
-            result["rows"] += [asdict(row) for row in bench.measure(cell, workers)]
-            if output is not None:
-                write(result, output, name)
-            bar.advance(task)
-    show(console, result)
-    if output is not None:
-        console.print(f"written to {write(result, output, name)}")
-    return result
+    with workers_of({name: name for name in plan.models}) as workers:
+        result: dict[str, Any] = {
+            "kind": OF_RECIPE if plan.recipe else "efficiency",
+            "recipe": plan.recipe,
+            "environment": measured_on(),
+            "quick": quick,
+            "protocol": asdict(plan.protocol),
+            "variables": next(iter(workers.values())).ask("variables"),
+            "parameters": {name: worker.ask("parameters", plan.recipe) for name, worker in workers.items()},
+            "rows": [],
+        }
+        bench = Bench(plan.protocol, workers)
+
+        def job(cell: Cell) -> None:
+            result["rows"] += [asdict(row) for row in bench.measure(cell)]
+
+        jobs = {
+            f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens": partial(job, cell)
+            for cell in plan.cells()
+        }
+        return record(result, jobs, show, output, "models")
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Print a table for every measure, profile and dtype: models down, lengths across."""
     rows = result["rows"]
-    kinds = dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows)
-    for measure, profile, dtype in kinds:
-        chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == (measure, profile, dtype)]
-        lengths = sorted({row["length"] for row in chosen})
-        unit = "MiB" if measure == "memory" else "ms"
-        table = Table(title=f"{measure}, {unit}: profile {profile}, {dtype}", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("model", no_wrap=True)
-        for length in lengths:
-            table.add_column(f"{length:,}", justify="right", no_wrap=True)
-        for name in dict.fromkeys(row["model"] for row in chosen):
-            cells = {row["length"]: _shown(row) for row in chosen if row["model"] == name}
-            table.add_row(FAMILIES[name].title, *(cells.get(length, "-") for length in lengths))
-        console.print(table)
+    for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
+        chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
+        measure, profile, dtype = kind
+        unit, number = ("MiB", "peak_mib") if measure == "memory" else ("ms", "median_ms")
+        title = f"{measure}, {unit}: profile {profile}, {dtype}"
+        console.print(grid(title, chosen, "length", lambda row, number=number: f"{row[number]:,.0f}"))
 
 
-def _shown(row: dict[str, Any]) -> str:
-    if row["status"] != "measured":
-        return row["status"]
-    return f"{row['peak_mib'] if row['measure'] == 'memory' else row['median_ms']:,.0f}"
+def grid(title: str, rows: Sequence[dict[str, Any]], across: str, shown: Any) -> Any:
+    """A table of rows: models down, the values of one field across; where there is no number, why."""
+    heads = list(dict.fromkeys(row[across] for row in rows))
+    cells = {(row["model"], row[across]): shown(row) if row["status"] == "measured" else row["status"] for row in rows}
+    names = dict.fromkeys(row["model"] for row in rows)
+    lines = [(title_of(name), *(cells.get((name, head), "-") for head in heads)) for name in names]
+    return table(title, ["model"], [f"{head:,}" if isinstance(head, int) else head for head in heads], lines)

@@ -2,55 +2,36 @@
 
 Rivals are the real code of the installed packages: the sequential scan of transformers' Mamba and the parallel scan of
 mamba.py, and torch's own convolution with the transposes it needs. Where a C++ compiler is installed, the scan as a
-plain C++ loop runs beside them. Rounds interleave the sides, so that whatever else the machine does falls on all of
-them alike. Nothing is timed unless the operators agree with the reference here.
+plain C++ loop runs beside them. Nothing is timed unless the operators agree with the reference here.
 """
 
-import functools
-import gc
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert.rounds import Spread, timed
+from mabert.rounds import Spread
 from mabert_lab.bench import native
-from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.turns import Protocol, times
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
-_SLOW = ("transformers", "mamba.py")
-_REPETITIONS = 5  # of a fast side, for one call of a slow one
+TASKS = ("forward", "forward+backward")
+PROTOCOL = Protocol(least=3, most=25, budget=5.0)
+QUICK = Protocol(least=1, most=5, budget=1.0)
 
 Call = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One side's times for one task; all times in milliseconds."""
-
-    operator: str
-    side: str
-    dtype: str
-    time: int
-    task: str
-    median_ms: float
-    fastest_ms: float
-    slowest_ms: float
-    samples: int
-    updates_per_second: float | None
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
@@ -72,43 +53,38 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
     """
     import_module("mambapy")  # before anything is timed
     refuse_unless_correct()
-    console = Console()
-    rows: list[Row] = []
-    agreement: dict[str, float] = {}
-    plan = _plan(quick)
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("operators", total=len(plan))
-        for operator, dtype, length, slow_rivals, rounds in plan:
-            progress.update(task, description=f"{operator}, {_name(dtype)}, {length} steps")
-            inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
-            sides = _sides(operator, dtype, slow_rivals)
-            agreement |= _agreement(operator, dtype, length, sides, inputs)
-            rows += _measure(operator, dtype, length, sides, inputs, rounds)
-            progress.advance(task)
+    environment = {**measured_on(), "backend": str(explain(torch.zeros(1))), "mambapy": metadata.version("mambapy")}
     memory = [_memory(length) for length in ((512,) if quick else (512, 4096, 16384))]
-    result = {
-        "environment": _environment(),
-        "quick": quick,
-        "rows": [asdict(row) for row in rows],
-        "ratios": _ratios(rows),
-        "backward": _backward(rows),
-        "memory": memory,
-        "agreement": agreement,
-    }
-    _show(console, rows, result)
-    if output is not None:
-        console.print(f"written to {write(result, output, 'operators')}")
-    return result
+    result: dict[str, Any] = {"environment": environment, "quick": quick, "memory": memory}
+    result |= {"rows": [], "ratios": {}, "backward": {}, "agreement": {}}
+
+    def job(operator: str, dtype: torch.dtype, length: int, slow_rivals: bool) -> None:
+        inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
+        sides = _sides(operator, dtype, slow_rivals)
+        cell = f"{operator}, {_name(dtype)}, {length}"
+        result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
+        found = times(_calls(sides, inputs), QUICK if quick else PROTOCOL)
+        result["rows"] += [_row(operator, side, dtype, length, task, spread) for (side, task), spread in found.items()]
+        ours = {task: found["mabert", task].median_ms for task in TASKS}
+        result["backward"][cell] = ours["forward+backward"] / ours["forward"] - 1
+        result["ratios"] |= {
+            f"{cell}, {task}: {side} / mabert": spread.median_ms / ours[task]
+            for (side, task), spread in found.items()
+            if side != "mabert"
+        }
+
+    jobs = {f"{each[0]}, {_name(each[1])}, {each[2]} steps": partial(job, *each) for each in _plan(quick)}
+    return record(result, jobs, show, output, "operators")
 
 
-def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool, int]]:
-    """List what is measured: operator, dtype, steps, whether beside the slow rivals, rounds."""
+def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool]]:
+    """List what is measured: operator, dtype, steps, and whether beside the slow rivals."""
     f32, bf16 = torch.float32, torch.bfloat16
     if quick:
-        return [("selective_scan", f32, 16, True, 1), ("depthwise_conv1d", f32, 128, True, 1)]
+        return [("selective_scan", f32, 16, True), ("depthwise_conv1d", f32, 128, True)]
     lengths = [(dtype, length) for dtype in (f32, bf16) for length in (128, 512, 2048, 4096, 16384)]
-    scans = [("selective_scan", dtype, length, (dtype, length) == (f32, 512), 3) for dtype, length in lengths]
-    convolutions = [("depthwise_conv1d", dtype, length, True, 5) for dtype in (f32, bf16) for length in (512, 4096)]
+    scans = [("selective_scan", dtype, length, (dtype, length) == (f32, 512)) for dtype, length in lengths]
+    convolutions = [("depthwise_conv1d", dtype, length, True) for dtype in (f32, bf16) for length in (512, 4096)]
     return scans + convolutions
 
 
@@ -203,75 +179,41 @@ def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool) -> dict[str, Ca
     return sides
 
 
-def _agreement(
-    operator: str, dtype: torch.dtype, length: int, sides: dict[str, Call], inputs: dict[str, Tensor]
-) -> dict[str, float]:
+def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, float]:
+    """The largest difference to each rival's output, as a share of its largest number."""
     with torch.no_grad():
         outputs = {side: function(**inputs).float() for side, function in sides.items()}
     ours = outputs.pop("mabert")
+    return {side: ((theirs - ours).abs().max() / theirs.abs().max()).item() for side, theirs in outputs.items()}
+
+
+def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
+    """What is timed, by side and task; the C++ loop has no backward."""
     return {
-        f"{operator}, {_name(dtype)}, {length}, {side}": ((theirs - ours).abs().max() / theirs.abs().max()).item()
-        for side, theirs in outputs.items()
+        (side, task): task_of(function, inputs, task)
+        for side, function in sides.items()
+        for task in (TASKS[:1] if side == "C++" else TASKS)
     }
 
 
-def _measure(
-    operator: str, dtype: torch.dtype, length: int, sides: dict[str, Call], inputs: dict[str, Tensor], rounds: int
-) -> list[Row]:
+def task_of(function: Call, inputs: dict[str, Tensor], task: str) -> Callable[[], object]:
+    """One call of an operator: its forward alone, or with every gradient."""
+    if task == "forward":
+        return partial(torch.no_grad()(function), **inputs)
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
     grad = torch.ones_like(inputs["u"])
-    tasks: dict[tuple[str, str], Callable[[], object]] = {}
-    for side, function in sides.items():
-        tasks[side, "forward"] = functools.partial(torch.no_grad()(function), **inputs)
-        if side != "C++":
-            tasks[side, "forward+backward"] = functools.partial(_differentiate, function, leaves, grad)
-    for (side, _), task in tasks.items():
-        if side not in _SLOW:
-            task()  # the first call of a fast side compiles or warms
-    gc.collect()
-    samples: dict[tuple[str, str], list[float]] = {key: [] for key in tasks}
-    for _ in range(rounds):
-        for repetition in range(_REPETITIONS):
-            for (side, name), task in tasks.items():
-                if repetition == 0 or side not in _SLOW:
-                    samples[side, name].append(timed(task))
-    return [_row(operator, side, dtype, length, task, seconds) for (side, task), seconds in samples.items()]
+    return lambda: torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
 
 
-def _differentiate(function: Call, leaves: dict[str, Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
-
-
-def _row(operator: str, side: str, dtype: torch.dtype, length: int, task: str, seconds: list[float]) -> Row:
-    spread = Spread.of(seconds)
+def _row(operator: str, side: str, dtype: torch.dtype, length: int, task: str, spread: Spread) -> dict[str, Any]:
     is_scan = operator == "selective_scan" and task == "forward"
     updates = 1e3 * length * CHANNELS * STATE / spread.median_ms if is_scan else None
-    return Row(operator, side, _name(dtype), length, task, **asdict(spread), updates_per_second=updates)
+    what = {"operator": operator, "side": side, "dtype": _name(dtype), "time": length, "task": task}
+    return {**what, **asdict(spread), "updates_per_second": updates}
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _ratios(rows: list[Row]) -> dict[str, float]:
-    """Divide each rival's median by ours."""
-    ours = {(row.operator, row.dtype, row.time, row.task): row.median_ms for row in rows if row.side == "mabert"}
-    return {
-        f"{row.operator}, {row.dtype}, {row.time}, {row.task}: {row.side} / mabert": row.median_ms
-        / ours[row.operator, row.dtype, row.time, row.task]
-        for row in rows
-        if row.side != "mabert"
-    }
-
-
-def _backward(rows: list[Row]) -> dict[str, float]:
-    """Divide the time our backward alone takes, forward+backward less forward, by the forward's."""
-    ours = {(row.operator, row.dtype, row.time, row.task): row.median_ms for row in rows if row.side == "mabert"}
-    return {
-        f"{operator}, {dtype}, {time}": ours[operator, dtype, time, "forward+backward"] / milliseconds - 1
-        for (operator, dtype, time, task), milliseconds in ours.items()
-        if task == "forward"
-    }
 
 
 def _memory(length: int) -> dict[str, float]:
@@ -292,55 +234,16 @@ def _memory(length: int) -> dict[str, float]:
     }
 
 
-def _environment() -> dict[str, Any]:
-    return {
-        **measured_on(),
-        "backend": str(explain(torch.zeros(1))),
-        "mambapy": metadata.version("mambapy"),
-    }
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"
-
-
-def _remark(row: Row, backward: float) -> str:
-    if row.updates_per_second:
-        return f"{row.updates_per_second / 1e9:.2f} G/s"
-    if row.side == "mabert" and row.task != "forward":
-        return f"bwd {backward:.1f}x"
-    return ""
-
-
-def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
-    for operator in dict.fromkeys(row.operator for row in rows):
-        threads = result["environment"]["threads"]
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print a table for each operator, and what the scan's backward holds."""
+    threads = result["environment"]["threads"]
+    for operator in dict.fromkeys(row["operator"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["operator"] == operator]
+        rows.sort(key=lambda row: (row["dtype"], row["time"]))
         title = f"{operator}, batch 1, {CHANNELS} channels, {threads} thread{'s' * (threads > 1)}"
-        table = Table(
-            title=title,
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-            caption="ratio: its time over mabert's",
-        )
-        for column in ("dtype", "steps", "task", "side"):
-            table.add_column(column, no_wrap=True)
-        for column in ("ms", "range", "ratio", ""):
-            table.add_column(column, justify="right", no_wrap=True)
-        for row in sorted((row for row in rows if row.operator == operator), key=lambda row: (row.dtype, row.time)):
-            cell = f"{row.operator}, {row.dtype}, {row.time}"
-            ratio = result["ratios"].get(f"{cell}, {row.task}: {row.side} / mabert")
-            table.add_row(
-                {"float32": "fp32", "bfloat16": "bf16"}[row.dtype],
-                f"{row.time:,}",
-                {"forward": "fwd", "forward+backward": "fwd+bwd"}[row.task],
-                row.side,
-                _three_digits(row.median_ms),
-                f"{_three_digits(row.fastest_ms)}-{_three_digits(row.slowest_ms)}",
-                f"{_three_digits(ratio)}x" if ratio else "",
-                _remark(row, result["backward"][cell]),
-            )
-        console.print(table)
+        heads = ("dtype", "steps", "task", "side"), ("ms", "range", "ratio", "")
+        lines = [_line(row, result) for row in rows]
+        console.print(table(title, *heads, lines, "ratio: its time over mabert's"))
     if native.missing():
         console.print(f"without the C++ loop: {native.missing()}")
     for memory in result["memory"]:
@@ -349,3 +252,27 @@ def _show(console: Console, rows: list[Row], result: dict[str, Any]) -> None:
             f"{memory['backward_bytes'] / 2**20:,.1f} MiB in the backward: {memory['share']:.2%} of every state's "
             f"{memory['every_state_bytes'] / 2**20:,.0f} MiB"
         )
+
+
+def _line(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
+    cell = f"{row['operator']}, {row['dtype']}, {row['time']}"
+    ratio = result["ratios"].get(f"{cell}, {row['task']}: {row['side']} / mabert")
+    remark = ""
+    if row["updates_per_second"]:
+        remark = f"{row['updates_per_second'] / 1e9:.2f} G/s"
+    elif row["side"] == "mabert" and row["task"] != "forward":
+        remark = f"bwd {result['backward'][cell]:.1f}x"
+    return (
+        {"float32": "fp32", "bfloat16": "bf16"}[row["dtype"]],
+        f"{row['time']:,}",
+        {"forward": "fwd", "forward+backward": "fwd+bwd"}[row["task"]],
+        row["side"],
+        _three_digits(row["median_ms"]),
+        f"{_three_digits(row['fastest_ms'])}-{_three_digits(row['slowest_ms'])}",
+        f"{_three_digits(ratio)}x" if ratio else "",
+        remark,
+    )
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"

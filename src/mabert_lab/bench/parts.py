@@ -5,24 +5,24 @@ A floor is operations over the measured matrix rate (matrix products, attention)
 above it because it computes: the scan does, with an exponential for every channel, state and step.
 """
 
+import itertools
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from mabert.baselines.registry import FAMILIES
 from mabert.model import MaBertConfig
 from mabert_lab.bench.limits import copy_rate, matrix_rate
 from mabert_lab.bench.profiles import DTYPES, Cell
-from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.tasks import Forward
+from mabert_lab.bench.turns import Protocol, times
 
 LENGTHS = (512, 4096)
 PRODUCTS = "matrix products"
@@ -82,15 +82,10 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
         small: Whether the model is of `mabert_lab.bench.profiles.SMALL` sizes.
     """
     forward = Forward(FAMILIES["mabert"], Cell("latency", "best", dtype, length, small=small))
-    forward()
-    samples: dict[str, list[float]] = defaultdict(list)
-    for _ in range(rounds):
-        started = time.perf_counter()
-        forward()
-        samples["whole"].append(1e3 * (time.perf_counter() - started))
-        for part, milliseconds in profiled(forward).items():
-            samples[part].append(sum(milliseconds))
-    return {part: statistics.median(values) for part, values in samples.items()}
+    runs: list[dict[str, list[float]]] = []
+    calls = {"whole": forward.run, "profiled": lambda: runs.append(profiled(forward.run))}
+    whole = times(calls, Protocol(least=rounds, most=rounds))["whole"].median_ms
+    return {"whole": whole} | {part: statistics.median(sum(run[part]) for run in runs[1:]) for part in runs[0]}
 
 
 def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
@@ -117,39 +112,39 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
         ``environment``, ``rates`` (operations and bytes a second) and ``tables``: length, dtype, ``measured_ms`` and
         ``floor_ms`` by part.
     """
-    console = Console()
     rates = {name: matrix_rate(dtype) for name, dtype in DTYPES.items()} | {"copy": copy_rate()}
-    tables = []
-    for name, dtype in DTYPES.items():
-        for length in (64,) if quick else LENGTHS:
-            measured = measure(length, name, 1 if quick else _ROUNDS)
-            least = floors(MaBertConfig(), length, dtype.itemsize, rates[name], rates["copy"])
-            tables.append({"length": length, "dtype": name, "measured_ms": measured, "floor_ms": least})
-            _show(console, tables[-1])
-    result = {"environment": measured_on(), "quick": quick, "rates": rates, "tables": tables}
+    result: dict[str, Any] = {"environment": measured_on(), "quick": quick, "rates": rates, "tables": []}
+
+    def job(length: int, name: str) -> None:
+        measured = measure(length, name, 1 if quick else _ROUNDS)
+        least = floors(MaBertConfig(), length, DTYPES[name].itemsize, rates[name], rates["copy"])
+        result["tables"].append({"length": length, "dtype": name, "measured_ms": measured, "floor_ms": least})
+
+    kinds = itertools.product(DTYPES, (64,) if quick else LENGTHS)
+    jobs = {f"{length:,} tokens, {name}": partial(job, length, name) for name, length in kinds}
+    return record(result, jobs, show, output, "parts")
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print a table of each length and dtype, and the rates."""
+    for each in result["tables"]:
+        measured, least = each["measured_ms"], each["floor_ms"]
+        parts = sum(measured[part] for part in least)
+        lines = [
+            (
+                part,
+                f"{measured[part]:,.1f}",
+                f"{floor:,.1f}",
+                f"{measured[part] / floor:.1f}",
+                f"{measured[part] / parts:.0%}",
+            )
+            for part, floor in least.items()
+        ]
+        lines.append(("whole", f"{measured['whole']:,.1f}", f"{sum(least.values()):,.1f}", "", ""))
+        title = f"MaBERT-base, {each['length']:,} tokens, {each['dtype']}"
+        console.print(table(title, ("part",), ("ms", "floor ms", "times floor", "share"), lines))
+    rates = result["rates"]
     console.print(
         f"matrix products: {rates['float32'] / 1e9:,.0f} (fp32), {rates['bfloat16'] / 1e9:,.0f} (bf16) "
         f"G operations/s; copy: {rates['copy'] / 1e9:,.0f} GB/s"
     )
-    if output is not None:
-        console.print(f"written to {write(result, output, 'parts')}")
-    return result
-
-
-def _show(console: Console, table: dict[str, Any]) -> None:
-    measured, least = table["measured_ms"], table["floor_ms"]
-    shown = Table(title=f"MaBERT-base, {table['length']:,} tokens, {table['dtype']}", box=box.SIMPLE_HEAD)
-    shown.add_column("part", no_wrap=True)
-    for column in ("ms", "floor ms", "times floor", "share"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    parts = sum(measured[part] for part in least)
-    for part, floor in least.items():
-        shown.add_row(
-            part,
-            f"{measured[part]:,.1f}",
-            f"{floor:,.1f}",
-            f"{measured[part] / floor:.1f}",
-            f"{measured[part] / parts:.0%}",
-        )
-    shown.add_row("whole", f"{measured['whole']:,.1f}", f"{sum(least.values()):,.1f}", "", "")
-    console.print(shown)

@@ -1,20 +1,16 @@
 """What is asked of a model, and how it is set up for that.
 
-Sizes are those of the published base models, or of a recipe's model, with random weights; nothing is padded. Three
-profiles:
+Sizes are those of the published base models, or of a recipe's model, with random weights. Three profiles:
 
-- ``paper``: as Table A2 has it, "math/mem-efficient": attention by SDPA without its flash kernels. A CPU has no
-  memory-efficient kernel, so every model with SDPA keeps a matrix of scores there, in float32, as the paper's MaBERT
-  did by its memory and the paper's BERT did not. Logits at every position, dropout 0.1 everywhere (Table A1), nothing
-  packed or compiled.
-- ``stock``: what a person gets who takes the rivals from transformers: SDPA with any kernel where a family has it, its
-  own attention elsewhere, `torch.compile` where that helps, nothing of this package's; MaBERT as in ``best``.
+- ``paper``: as Table A2 has it: SDPA without its flash kernels, logits at every position, dropout 0.1 (Table A1),
+  nothing packed or compiled. A CPU has no memory-efficient kernel, so SDPA keeps a matrix of scores in float32 there,
+  as the paper's MaBERT did by its memory and the paper's BERT did not.
+- ``stock``: rivals as transformers runs them: SDPA where a family has it, its own attention elsewhere, `torch.compile`
+  where that helps; MaBERT as in ``best``.
 - ``best``: each model as fast as settings make it. For attention `attn_implementation="mabert"` where transformers has
-  SDPA for a family, else transformers' own (DeBERTa, Longformer, BigBird); GELU's tanh form in one kernel where a model
-  has that form. In forwards on a CPU weights prepacked, or of one text `torch.compile` for ModernBERT in bf16 below 256
-  tokens and for DeBERTa from 1,024 on, who gain more by that. Logits at scored positions only, no dropout. Many texts
-  are compiled for only where all are of one length: else each shape of a batch would be anew. What serves a rival best
-  was measured on a CPU; on a GPU it has the same settings, uncompiled.
+  SDPA for a family, else transformers' own; GELU's tanh form in one kernel; logits at scored positions only, no
+  dropout. Forwards on a CPU have prepacked weights, or `torch.compile` where one text of a family was measured to gain
+  more by that. On a GPU a rival has the same settings, uncompiled.
 """
 
 import shutil
@@ -65,8 +61,9 @@ class Cell:
         length: Tokens of a row, of the longest text.
         device: ``cpu`` or ``cuda``.
         small: Whether the model is of `SMALL` sizes instead of base size.
-        texts: Tokens of each text, for ``throughput``.
+        texts: Tokens of each text, of several; none is one text of that length.
         recipe: The recipe whose model's sizes are taken; none for base size.
+        layout: How several texts are run, see `mabert_lab.bench.tasks.LAYOUTS`.
     """
 
     measure: Literal["latency", "memory", "training", "throughput"]
@@ -77,6 +74,7 @@ class Cell:
     small: bool = False
     texts: tuple[int, ...] = ()
     recipe: str = ""
+    layout: str = "alone"
 
 
 def configured(family: Family, cell: Cell, **changes: Any) -> PreTrainedConfig:
@@ -100,11 +98,10 @@ def configured(family: Family, cell: Cell, **changes: Any) -> PreTrainedConfig:
     with_sdpa = {"paper": WITHOUT_FLASH, "stock": "sdpa", "best": family.fast_attention}
     config._attn_implementation = with_sdpa[profile] if fast else "eager"
     if profile == "best" and getattr(config, "hidden_act", None) == "gelu_new":
-        config.hidden_act = (
-            "gelu_pytorch_tanh"  # the same function; transformers computes the other name in eight steps
-        )
+        # The same function, which transformers computes in eight steps under the other name.
+        config.hidden_act = "gelu_pytorch_tanh"
     if hasattr(config, "unpad"):
-        config.unpad = "never" if profile == "paper" else "auto"
+        config.unpad = "never" if profile == "paper" or cell.layout == "masked" else "auto"
     return config
 
 

@@ -1,12 +1,21 @@
-"""What every measurement records beside its numbers, and where it is written."""
+"""One measurement from its first row to its file: progress, tables, what it was made on, and where it is written."""
 
 import datetime
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
 from mabert.environment import environment
 from mabert.writing import write_text
+
+Job = Callable[[], None]
+"""Measures something and adds it to a result."""
 
 
 def measured_on() -> dict[str, Any]:
@@ -35,3 +44,52 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
     path = path_of(result, folder, name)
     write_text(path, json.dumps(result, indent=2) + "\n")
     return path
+
+
+def record(
+    result: dict[str, Any],
+    jobs: Mapping[str, Job],
+    show: Callable[[Console, dict[str, Any]], None],
+    output: Path | None,
+    name: str,
+) -> dict[str, Any]:
+    """Do the jobs under a bar with the time left, write the result after each, and print it at the end.
+
+    Args:
+        result: What the jobs add to, with `measured_on` under ``environment``.
+        jobs: Title to job.
+        show: Prints the result.
+        output: Folder for the dated JSON file; None writes nothing.
+        name: What is measured, the end of the file's name.
+
+    Returns:
+        The result.
+    """
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        bar = progress.add_task(name, total=len(jobs))
+        for title, job in jobs.items():
+            progress.update(bar, description=title)
+            job()
+            if output is not None:
+                write(result, output, name)
+            progress.advance(bar)
+    show(console, result)
+    if output is not None:
+        console.print(f"written to {write(result, output, name)}")
+    return result
+
+
+def table(
+    title: str, names: Sequence[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], caption: str | None = None
+) -> Table:
+    """Set rows out: columns of names on the left, then columns of numbers."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption)
+    for name in names:
+        made.add_column(name)
+    for name in numbers:
+        made.add_column(name, justify="right")
+    for row in rows:
+        made.add_row(*row)
+    return made

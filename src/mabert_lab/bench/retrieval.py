@@ -4,20 +4,18 @@ anywhere in a text."""
 import itertools
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mabert.data.corpus import read_documents
-from mabert.infer.answers import progress_over
 from mabert.precision import resolve_precision
 from mabert_lab.bench.longtexts import Search, searches_of
 from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of
-from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.results import measured_on, record, table
 
 DOCUMENTS = 20_000
 """Of the data, from the first on, among which articles are chosen."""
@@ -44,16 +42,12 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
         "precision": resolve_precision("auto"),
         "scores": {},
     }
-    with progress_over("searching", len(rankers) * len(searches)) as advance:
-        for name, ranker in rankers:
-            ranker.index(searches[0].texts[:1])  # kernels may be compiled on the first call, which is not timed
-            result["scores"][name] = []
-            for search in searches:
-                result["scores"][name].append(measured(ranker, search))
-                advance(1)
-            write(result, output, "retrieval")
-    show(Console(), result["scores"])
-    return result
+
+    def job(name: str, ranker: Ranker) -> None:
+        ranker.index(searches[0].texts[:1])  # kernels may be compiled on the first call, which is not timed
+        result["scores"][name] = [measured(ranker, search) for search in searches]
+
+    return record(result, {name: partial(job, name, ranker) for name, ranker in rankers}, show, output, "retrieval")
 
 
 def measured(ranker: Ranker, search: Search) -> dict[str, Any]:
@@ -86,24 +80,18 @@ def places_of(scores: np.ndarray) -> np.ndarray:
     return (scores >= scores.diagonal()[:, None]).sum(1)
 
 
-def show(console: Console, scores: dict[str, list[dict[str, Any]]]) -> None:
+def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the articles, and one of the hidden facts by length."""
+    scores: dict[str, list[dict[str, Any]]] = result["scores"]
     first = next(iter(scores.values()))
     articles = [number for number, told in enumerate(first) if told["length"] is None]
-    hidden = [number for number, told in enumerate(first) if told["length"] is not None]
-    table = Table(title=f"{first[0]['texts']} articles", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for number in articles:
-        for what in (f"{first[number]['task']}: top-1", "MRR@10", "ms a text"):
-            table.add_column(what, justify="right")
+    heads = [head for n in articles for head in (f"{first[n]['task']}: top-1", "MRR@10", "ms a text")]
+    lines = []
     for name, told in scores.items():
         cells = ((f"{told[n]['top1']:.3f}", f"{told[n]['mrr10']:.3f}", f"{told[n]['ms']:.1f}") for n in articles)
-        table.add_row(name, *itertools.chain(*cells))
-    console.print(table)
-    table = Table(title="hidden facts, top-1 by tokens", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for number in hidden:
-        table.add_column(f"{first[number]['task']} {first[number]['length']:,}", justify="right")
-    for name, told in scores.items():
-        table.add_row(name, *(f"{told[number]['top1']:.2f}" for number in hidden))
-    console.print(table)
+        lines.append((name, *itertools.chain(*cells)))
+    console.print(table(f"{first[0]['texts']} articles", [""], heads, lines))
+    hidden = [number for number, told in enumerate(first) if told["length"] is not None]
+    heads = [f"{first[n]['task']} {first[n]['length']:,}" for n in hidden]
+    lines = [(name, *(f"{told[n]['top1']:.2f}" for n in hidden)) for name, told in scores.items()]
+    console.print(table("hidden facts, top-1 by tokens", [""], heads, lines))

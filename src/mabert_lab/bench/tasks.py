@@ -1,8 +1,7 @@
-"""What the paper's efficiency tables measure, for any family of encoders: one forward, or one training step; and the
-forwards of many texts. See `mabert_lab.bench.profiles` for how a model is set up."""
+"""What is run: forwards of texts, or one training step. See `mabert_lab.bench.profiles` for how a model is set up."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +13,11 @@ from mabert.infer.info import peak_bytes
 from mabert.memory import is_out_of_memory
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
-from mabert.model.prepack import PackedLinear, can_prepack, prepack
+from mabert.model.prepack import PackedLinear
 from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert_lab.bench.profiles import DTYPES, Cell, configured, is_compiled, is_prepacked
+from mabert_lab.bench.engines import ENGINES, contender, engine_of
+from mabert_lab.bench.profiles import DTYPES, Cell, configured
 
 EFFECTIVE_BATCH = 32
 SCORED = 0.15
@@ -28,19 +28,21 @@ MICRO_TOKENS = 1024
 FIRST = 16
 """Tokens of the first call of a model, which is not timed: kernels are compiled in it where they are not yet."""
 
-COMPILED = ", compiled"
-"""What a row's setting says of a model that went through `torch.compile`."""
-
-PREPACKED = ", prepacked"
-"""What it says of one whose weights lie as the processor's products read them."""
+LAYOUTS = ("alone", "together", "masked", "even")
+"""How a forward runs several texts: one by one; in one batch; in one batch that MaBERT does not unpad; or as many
+tokens in rows of equal length."""
 
 
-def compiled(model: torch.nn.Module) -> Any:
-    """A model compiled for the shapes at hand; what was compiled before is forgotten, since past a limit dynamo would
-    run eagerly without a word."""
-    torch.compiler.reset()
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(model, dynamic=False)
+class Sample(NamedTuple):
+    """One call: the seconds that it took, and those of the whole that it stands for."""
+
+    spent: float
+    whole: float
+
+
+def even(lengths: Sequence[int]) -> int:
+    """The length of rows that are as many and in all as long as the texts, up to rounding."""
+    return round(sum(lengths) / len(lengths))
 
 
 def token_ids(batch: int, length: int, device: str) -> Tensor:
@@ -55,41 +57,51 @@ def synchronise(device: str) -> None:
 
 
 class Forward:
-    """One forward of an encoder at batch 1.
+    """Forwards of an encoder over a cell's texts, in their order, in batches padded on the right.
 
     Attributes:
-        setting: The attention it runs with.
-        batch: 1.
+        setting: The attention it runs with, and the engine.
+        batch: Texts of a batch.
+        batches: What the model is called with, a batch each; without a mask where nothing is padded.
     """
 
-    batch = micro_batch = 1
-
-    def __init__(self, family: Family, cell: Cell) -> None:
+    def __init__(self, family: Family, cell: Cell, engine: str = "") -> None:
         torch.manual_seed(0)
-        config = configured(family, cell)
-        self.device = cell.device
-        model = build("encoder", config, hastened=cell.profile == "best")
+        self.device, self.texts = cell.device, cell.texts or (cell.length,)
+        if cell.layout == "even":
+            self.texts = (even(self.texts),) * len(self.texts)
+        model = build("encoder", configured(family, cell), hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
-        self.hastening = ""
-        if is_compiled(family, cell):
-            self.hastening = COMPILED
-            self.model = compiled(self.model)
-        elif is_prepacked(family, cell) and can_prepack(self.model.device, self.model.dtype):
-            self.hastening = PREPACKED
-            self.model = prepack(self.model)
-        self.setting = self._named([(1, cell.length)])
-        self.ids = token_ids(1, cell.length, cell.device)
-        # On a GPU kernels are compiled for long inputs apart from short ones; torch.compile does it for each length,
-        # and anew for tensors made in inference mode.
-        whole = cell.device == "cuda" or is_compiled(family, cell)
-        first = self.ids if whole else token_ids(2, FIRST, cell.device)  # several, which every kernel serves
-        with torch.inference_mode():
-            self.model(input_ids=first)
-        synchronise(cell.device)
+        self.engine = engine or engine_of(family, cell)
+        self.encode = ENGINES[self.engine](self.model)
+        # On a GPU, and by torch.compile, kernels are compiled for each length.
+        self.each_shape = cell.device == "cuda" or self.engine == "compiled"
+        if not self.each_shape:
+            self._first(token_ids(2, FIRST, cell.device))  # several, which every kernel serves
+        self.cut(1 if cell.layout == "alone" else len(self.texts))
 
-    def _named(self, shapes: Iterable[tuple[int, int]]) -> str:
-        """What inputs of these shapes run with, (texts, tokens of a row) each."""
-        return " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes)) + self.hastening
+    @torch.inference_mode()
+    def _first(self, ids: Tensor) -> None:
+        self.encode(input_ids=ids)
+        synchronise(self.device)
+
+    def cut(self, batch: int) -> str:
+        """Lay the texts out in batches of so many; return the setting."""
+        self.batch = self.micro_batch = batch
+        self.batches: list[dict[str, Tensor]] = []
+        for first in range(0, len(self.texts), batch):
+            lengths = torch.tensor(self.texts[first : first + batch])
+            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+            ids = token_ids(len(mask), mask.shape[1], "cpu").masked_fill(~mask, self.model.config.pad_token_id)
+            inputs = {"input_ids": ids.to(self.device)}
+            self.batches.append(inputs if mask.all() else {**inputs, "attention_mask": mask.long().to(self.device)})
+        shapes = {inputs["input_ids"].shape: inputs["input_ids"] for inputs in self.batches}
+        if self.each_shape:
+            for ids in shapes.values():
+                self._first(ids)
+        self.setting = " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes))
+        self.setting += "" if self.engine == "eager" else f", {self.engine}"
+        return self.setting
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
@@ -100,19 +112,18 @@ class Forward:
         own = isinstance(config, MaBertConfig) and can_fuse(config, hidden, texts, **usual)
         return "mabert::softmax_attention" if own else str(config._attn_implementation)
 
-    def __call__(self) -> float:
-        """Run it; return the seconds it took."""
-        return timed(self._run)
-
     @torch.inference_mode()
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run all batches, and wait for them."""
         synchronise(self.device)
-        self.model(input_ids=self.ids)
+        for inputs in self.batches:
+            self.encode(**inputs)
         synchronise(self.device)
 
-    def rest(self) -> float:
-        """Seconds that the whole takes beside the calls: none."""
-        return 0.0
+    def sample(self) -> Sample:
+        """Time all batches once."""
+        seconds = timed(self.run)
+        return Sample(seconds, seconds)
 
     def weights(self) -> int:
         """Bytes of all parameters, prepacked ones too."""
@@ -120,73 +131,33 @@ class Forward:
         return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
     def peak(self) -> int:
-        """Bytes that torch holds at the height of a forward, weights included."""
+        """Bytes that torch holds at the height of a forward of the first batch, weights included."""
         if self.device == "cpu":
-            return self.weights() + peak_bytes(self.model, self.ids)
-        self._run()
+            return self.weights() + peak_bytes(self.encode, self.batches[0]["input_ids"])
+        self.run()
         torch.cuda.reset_peak_memory_stats()
-        self._run()
+        self.run()
         return torch.cuda.max_memory_allocated()
-
-
-class Throughput(Forward):
-    """Forwards of texts of given lengths, in their order, in batches padded on the right.
-
-    Attributes:
-        batch: Texts of a batch.
-    """
-
-    def __init__(self, family: Family, cell: Cell) -> None:
-        super().__init__(family, cell)
-        self.texts = cell.texts
-        self.batch = self.micro_batch = 1
-        self._batches: list[tuple[Tensor, Tensor | None]] = []
-        self._uncompiled = getattr(self.model, "_orig_mod", self.model)
-        self.cut(1)
-
-    def cut(self, batch: int) -> str:
-        """Lay the texts out in batches of so many, without a mask where nothing is padded; a compiled model is compiled
-        for their shapes here. Returns the setting."""
-        self.batch = self.micro_batch = batch
-        self._batches = []
-        for first in range(0, len(self.texts), batch):
-            lengths = torch.tensor(self.texts[first : first + batch])
-            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-            ids = token_ids(len(mask), mask.shape[1], "cpu").masked_fill(~mask, self.model.config.pad_token_id)
-            self._batches.append((ids.to(self.device), None if mask.all() else mask.long().to(self.device)))
-        if self.hastening == COMPILED:
-            self.model = compiled(self._uncompiled)
-            shapes = {ids.shape: ids for ids, _ in self._batches}
-            with torch.inference_mode():
-                for ids in shapes.values():
-                    self.model(input_ids=ids, attention_mask=None)  # called otherwise, it would be compiled again
-        self.setting = self._named((len(ids), ids.shape[1]) for ids, _ in self._batches)
-        return self.setting
-
-    @torch.inference_mode()
-    def _run(self) -> None:
-        synchronise(self.device)
-        for ids, mask in self._batches:
-            self.model(input_ids=ids, attention_mask=mask)
-        synchronise(self.device)
 
 
 class TrainingStep:
     """One optimizer step of masked language modelling at an effective batch of 32.
 
-    A call is one micro-batch, forward and backward; the whole step is as many of those as the batch needs and
-    AdamW once. Micro-batches are alike, so one is timed and counted as often as it comes: where there are several, one
-    that adds to gradients that are there already.
+    The whole step is as many micro-batches as the batch needs, forward and backward, and AdamW once. Micro-batches are
+    alike, so one is timed and counted as often as it comes: where there are several, one that adds to gradients that
+    are there already.
 
     Attributes:
         setting: The attention it runs with.
         batch: 32.
-        micro_batch: Rows of a call.
+        micro_batch: Rows at once.
     """
 
     batch = EFFECTIVE_BATCH
 
-    def __init__(self, family: Family, cell: Cell) -> None:
+    def __init__(self, family: Family, cell: Cell, engine: str = "") -> None:
+        if engine:
+            raise ValueError(f"the engine {engine!r} runs forwards alone, no training step")
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
@@ -197,29 +168,31 @@ class TrainingStep:
         self.head = getattr(self.model, family.head)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.autocast = cell.dtype == "bfloat16"
-        self.micro_batch = max(1, min(self.batch, MICRO_TOKENS // cell.length))
-        self._lay_out(FIRST)
-        self._run()
-        self.rest()
+        self.lay_out(max(1, min(self.batch, MICRO_TOKENS // cell.length)), FIRST)
+        self.run()
+        self.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.device == "cuda":
-            self.micro_batch = self._largest(cell.length)
-        self._lay_out(cell.length)
+            self.lay_out(self.largest(cell.length), cell.length)
+        else:
+            self.lay_out(self.micro_batch, cell.length)
 
-    def _lay_out(self, length: int) -> None:
-        self.ids = token_ids(self.micro_batch, length, self.device)
+    def lay_out(self, rows: int, length: int) -> None:
+        """Make a micro-batch."""
+        self.micro_batch = rows
+        self.ids = token_ids(rows, length, self.device)
         scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
         self.labels = self.ids.masked_fill(~scored.to(self.device), -100)
 
-    def _largest(self, length: int) -> int:
+    def largest(self, length: int) -> int:
+        """Halve the micro-batch until two of them fit with the optimizer's step between."""
         rows = self.batch
         while True:
-            self.micro_batch = rows
-            self._lay_out(length)
+            self.lay_out(rows, length)
             try:
-                self()
-                self.rest()
-                self()
+                self.run()
+                self.update()
+                self.run()
                 fits = True
             except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
                 if rows == 1 or not is_out_of_memory(error):
@@ -231,10 +204,6 @@ class TrainingStep:
                 return rows
             rows //= 2
 
-    def __call__(self) -> float:
-        """Run a micro-batch; return the seconds it took."""
-        return timed(self._run)
-
     def loss(self) -> Tensor:
         """The loss of the micro-batch, a scalar."""
         with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
@@ -244,27 +213,29 @@ class TrainingStep:
                 outputs = self.model(input_ids=self.ids)
             return mean_over_scored(outputs, self.labels)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run a micro-batch, forward and backward, and wait for it."""
         synchronise(self.device)
         self.loss().backward()
         synchronise(self.device)
 
-    def rest(self) -> float:
-        """Take the optimizer's step; return its seconds."""
+    def update(self) -> None:
+        """Take the optimizer's step."""
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=self.micro_batch == self.batch)
+        synchronise(self.device)
 
-        def step() -> None:
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=self.micro_batch == self.batch)
-            synchronise(self.device)
-
-        return timed(step)
+    def sample(self) -> Sample:
+        """Time a micro-batch and the optimizer's step once."""
+        call, rest = timed(self.run), timed(self.update)
+        return Sample(call + rest, call * self.batch / self.micro_batch + rest)
 
 
 Task = Forward | TrainingStep
 """A model that is ready to run."""
 
 
-def make(family: Family, cell: Cell) -> Task:
-    """What a cell asks of a family."""
-    kinds: dict[str, type[Task]] = {"training": TrainingStep, "throughput": Throughput}
-    return kinds.get(cell.measure, Forward)(family, cell)
+def make(name: str, cell: Cell) -> Task:
+    """Build what a cell asks of a contender, see `mabert_lab.bench.engines.contender`."""
+    family, engine = contender(name)
+    return (TrainingStep if cell.measure == "training" else Forward)(family, cell, engine)

@@ -6,19 +6,19 @@ import multiprocessing
 import os
 import platform
 import signal
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers.utils import logging
 
-from mabert.baselines.registry import FAMILIES
 from mabert.memory import is_out_of_memory
 from mabert.processes import LARGEST_KEPT, context
+from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert_lab.bench.profiles import Cell, sizes_of
-from mabert_lab.bench.tasks import Forward, Task, Throughput, make
+from mabert_lab.bench.tasks import Sample, make
 
 GLIBC = (2, 36)
 """The oldest glibc seen to keep blocks of any size; an older one may refuse more than 32 MiB, unsaid."""
@@ -44,7 +44,6 @@ scores that a rival makes anew in every layer are touched page by page otherwise
 START = 300.0
 """Seconds to start a process, or to build a model in it; its first call comes on top."""
 
-
 ENDING = 10.0
 """Seconds that a process which is asked nothing more may take to end."""
 
@@ -63,25 +62,19 @@ class CellError(Exception):
         self.status, self.reason, self.seconds = status, reason, seconds
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(NamedTuple):
     """A model that is built: the attention it runs with, the rows of the whole, and those of a call."""
 
     setting: str
     batch: int
     micro_batch: int
 
-    @property
-    def calls(self) -> float:
-        """Calls that make the whole."""
-        return self.batch / self.micro_batch
-
 
 class Worker:
-    """The end that asks.
+    """The parent's side of a process.
 
     Args:
-        name: Of the family.
+        name: Of the contender, see `mabert_lab.bench.engines.contender`.
     """
 
     def __init__(self, name: str) -> None:
@@ -89,48 +82,31 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def prepare(self, cell: Cell, limit: float) -> Ready:
-        """Build the model for a cell, in place of the one before, whose first call may take `limit` seconds."""
-        return self._ask("prepare", cell, limit=START + limit)
-
-    def call(self, limit: float) -> float:
-        """Run the cell's model once; return its seconds.
+    def ask(self, question: str, *arguments: Any, limit: float = START) -> Any:
+        """Let the process answer a question, a method of `Answers`; start one where there is none.
 
         Raises:
             CellError: ``too slow`` after `limit` seconds, which ends the process; or what went wrong in it.
         """
-        return self._ask("call", limit=limit)
-
-    def rest(self) -> float:
-        """Seconds of the part of a step that comes once."""
-        return self._ask("rest", limit=START)
-
-    def cut(self, batch: int) -> str:
-        """Lay texts out in batches of so many; return what they run with. See `Throughput.cut`."""
-        return self._ask("cut", batch, limit=START)
-
-    def bound(self, allowed: int) -> None:
-        """Let the process take so many bytes more than it has, and no more."""
-        self._ask("bound", allowed, limit=START)
-
-    def memory(self, limit: float) -> dict[str, int | None]:
-        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward, or
-        None where the system does not tell."""
-        return self._ask("memory", limit=limit)
-
-    def parameters(self, recipe: str = "") -> int:
-        """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
-        return self._ask("parameters", recipe, limit=START)
-
-    def variables(self) -> dict[str, str | None]:
-        """The environment variables of `ALLOCATION` as its process has them."""
-        return self._ask("variables", limit=START)
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((question, arguments))
+            if not pipe.poll(limit):
+                self._kill()
+                seconds = limit if question == "call" else None
+                raise CellError("too slow", f"one {question} took more than {limit:g} s", seconds)
+            status, answer = pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._ended() from None
+        if status != "ok":
+            raise CellError(status, answer)
+        return answer
 
     def release(self) -> None:
         """Drop the model."""
         if self._process is not None:
             with contextlib.suppress(CellError):
-                self._ask("release", limit=START)
+                self.ask("release")
 
     def close(self) -> None:
         """End the process: one that waits for a question leaves by itself, with what it holds given back."""
@@ -156,21 +132,6 @@ class Worker:
         self._pipe = here
         return here
 
-    def _ask(self, question: str, *arguments: Any, limit: float) -> Any:
-        pipe = self._pipe or self._start()
-        try:
-            pipe.send((question, arguments))
-            if not pipe.poll(limit):
-                self._kill()
-                seconds = limit if question == "call" else None
-                raise CellError("too slow", f"one {question} took more than {limit:g} s", seconds)
-            status, answer = pipe.recv()
-        except (EOFError, ConnectionError):
-            raise self._ended() from None
-        if status != "ok":
-            raise CellError(status, answer)
-        return answer
-
     def _ended(self) -> CellError:
         self._process.join()
         code = self._process.exitcode
@@ -179,8 +140,15 @@ class Worker:
         return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
 
 
+@contextlib.contextmanager
+def workers_of(contenders: Mapping[str, str]) -> Iterator[dict[str, Worker]]:
+    """A worker for each side, given as name of the side to contender; their processes end with the block."""
+    with contextlib.ExitStack() as stack:
+        yield {side: stack.enter_context(contextlib.closing(Worker(name))) for side, name in contenders.items()}
+
+
 def serve(pipe: Connection, name: str) -> None:
-    """The end that answers, in the process."""
+    """The process's side."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
     logging.set_verbosity_error()
     gc.freeze()  # what is imported need not be looked through each time a model is dropped
@@ -194,9 +162,9 @@ def serve(pipe: Connection, name: str) -> None:
         try:
             answer = ("ok", getattr(answers, question)(*arguments))
         except Exception as error:
-            answer = (status_of(error), f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
+            answer = (status_of(error), in_a_line(error))
             # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
-            lost = is_of_gpu(error) or gpu_is_lost()
+            lost = gpu_is_lost(error)
             if not lost:
                 with contextlib.suppress(Exception):
                     answers.release()
@@ -208,77 +176,89 @@ def serve(pipe: Connection, name: str) -> None:
             return
 
 
+def in_a_line(error: Exception) -> str:
+    """An error in a line of at most 200 characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+
+
 def status_of(error: Exception) -> str:
     """Whether a model failed because memory ran out."""
     return "out of memory" if is_out_of_memory(error) else "failed"
 
 
-def is_of_gpu(error: Exception) -> bool:
-    """Whether a GPU's driver reported an error other than running out of memory, in torch's words or Triton's."""
+def gpu_is_lost(error: Exception) -> bool:
+    """Whether an error has left the GPU unusable to this process, as reading outside of its memory does: the error is
+    the driver's, in torch's words or Triton's, or the GPU answers with errors from now on."""
     words = ("CUDA error", "Triton Error [CUDA]")
-    return any(word in str(error) for word in words) and not is_out_of_memory(error)
-
-
-def gpu_is_lost() -> bool:
-    """Whether an error has left the GPU unusable to this process, as reading outside of its memory does."""
+    if any(word in str(error) for word in words) and not is_out_of_memory(error):
+        return True
     if not torch.cuda.is_initialized():
         return False
     try:
         torch.cuda.synchronize()
-    except RuntimeError as error:
-        return not is_out_of_memory(error)
+    except RuntimeError as answer:
+        return not is_out_of_memory(answer)
     return False
 
 
 class Answers:
-    """What the process can be asked; see `Worker`."""
+    """What a process can be asked, see `Worker`."""
 
     def __init__(self, name: str) -> None:
-        self.family = FAMILIES[name]
-        self.task: Task | None = None
+        self.name = name
+        self.task: Any = None
 
     def prepare(self, cell: Cell) -> Ready:
+        """Build the model for a cell, in place of the one before."""
         self.release()
         if cell.device == "cpu":  # a GPU's driver maps far more than it uses
             limit_memory(free_memory())
-        self.task = make(self.family, cell)
+        self.task = make(self.name, cell)
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
-    def call(self) -> float:
-        assert self.task is not None
-        return self.task()
-
-    def rest(self) -> float:
-        assert self.task is not None
-        return self.task.rest()
+    def call(self) -> Sample:
+        """Run the model once."""
+        return self.task.sample()
 
     def cut(self, batch: int) -> str:
-        assert isinstance(self.task, Throughput)
+        """Lay texts out in batches of so many; return what they run with."""
         return self.task.cut(batch)
 
+    def profile(self) -> dict[str, list[float]]:
+        """Milliseconds of each call of each part of a forward."""
+        from mabert_lab.bench.parts import profiled
+
+        return profiled(self.task.run)
+
     def bound(self, allowed: int) -> None:
+        """Let the process take so many bytes more than it has, and no more."""
         limit_memory(allowed)
 
     def memory(self) -> dict[str, int | None]:
-        assert isinstance(self.task, Forward)
+        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward, or
+        None where the system does not tell."""
         peak, grown = self.task.peak(), None
         if self.task.device == "cpu" and forget_peak():
             before = field_of(STATUS, "VmRSS")
-            self.task()
+            self.task.run()
             grown = field_of(STATUS, "VmHWM") - before
         return {"peak": peak, "weights": self.task.weights(), "resident": grown}
 
     def variables(self) -> dict[str, str | None]:
+        """The environment variables of `ALLOCATION` as this process has them."""
         return {name: os.environ.get(name) for name in ALLOCATION}
 
-    def parameters(self, recipe: str) -> int:
+    def parameters(self, recipe: str = "") -> int:
+        """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
         from mabert.baselines.load import build
 
-        config = self.family.config_of(sizes_of(recipe, self.family)) if recipe else self.family.base_config()
+        family, _ = contender(self.name)
+        config = family.config_of(sizes_of(recipe, family)) if recipe else family.base_config()
         with torch.device("meta"):
             return build("classifier", config).num_parameters()
 
     def release(self) -> None:
+        """Drop the model."""
         self.task = None
         gc.collect()
         trim()

@@ -32,19 +32,40 @@ def run_demo(options: argparse.Namespace) -> None:
     demo(options.output, options.text)
 
 
+KINDS = {
+    "ops": "the two operators",
+    "models": "MaBERT and its rivals, memory, latency and training step",
+    "parts": "where the time of one forward goes",
+    "lengths": "batches of uneven texts, unpadded and padded",
+    "throughput": "many texts by ModernBERT's protocol, each model at its best batch",
+    "similarity": "how well the vectors of models tell similar texts",
+    "retrieval": "how well they find long texts, beside BM25",
+    "report": "tables and figure of what `models` wrote, beside the paper's",
+}
+"""What `mabert bench` measures."""
+
+TAKERS = {
+    "files": ("report", "similarity", "retrieval"),
+    "data": ("similarity", "retrieval"),
+    "models": ("models", "throughput", "lengths"),
+    "recipe": ("models",),
+    "measure": ("models",),
+    "profile": ("models",),
+    "dtype": ("models", "throughput", "lengths"),
+    "lengths": ("models",),
+    "device": ("models", "throughput"),
+    "limit": ("models", "throughput"),
+    "budget": ("models", "throughput", "lengths"),
+    "times": ("throughput",),
+    "texts": ("lengths",),
+}
+"""Option to the kinds that look at it."""
+
+
 def add_bench(commands: Any) -> None:
     """Measurements."""
     added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
-    added.add_argument(
-        "what",
-        choices=("ops", "models", "parts", "lengths", "throughput", "similarity", "retrieval", "report"),
-        help="ops: the two operators; models: MaBERT and its rivals, memory, latency and training step; "
-        "parts: where the time of one forward goes; lengths: batches of uneven texts, unpadded and padded; "
-        "throughput: many texts by ModernBERT's protocol, each model at its best batch; "
-        "similarity: how well the vectors of models tell similar texts; "
-        "retrieval: how well they find long texts, beside BM25; "
-        "report: tables and figure of what `models` wrote, beside the paper's",
-    )
+    added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
     added.add_argument(
         "files",
         nargs="*",
@@ -55,7 +76,9 @@ def add_bench(commands: Any) -> None:
     rivals = added.add_argument_group(
         "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
     )
-    rivals.add_argument("--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]")
+    rivals.add_argument(
+        "--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]; bert:compiled for an engine"
+    )
     rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
     rivals.add_argument(
@@ -110,34 +133,26 @@ def run_bench(options: argparse.Namespace) -> None:
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
-    if options.what == "similarity":
-        from mabert_lab.bench import similarity
+    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity, throughput
 
+    dtype = options.dtype[0] if options.dtype else None
+    if options.what == "similarity":
         for name, told in similarity.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
-        return
-    if options.what == "retrieval":
-        from mabert_lab.bench import retrieval
-
+    elif options.what == "retrieval":
         retrieval.run(options.files, options.data, output)
-        return
-    from mabert_lab.bench import lengths, models, operators, parts, throughput
-
-    if options.what == "lengths":
-        asked: dict[str, Any] = {"dtype": options.dtype[0]} if options.dtype else {}
-        if options.models is not None:
-            asked["rivals"] = [name for name in options.models if name != "mabert"]
-        if options.budget is not None:
-            asked["budget"] = options.budget
-        lengths.run(options.quick, output, lengths_of_texts(options.texts, options.tokenizer), **asked)
+    elif options.what == "lengths":
+        rivals = lengths.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
+        budget = lengths.BUDGET if options.budget is None else options.budget
+        own = lengths_of_texts(options.texts, options.tokenizer)
+        lengths.run(options.quick, output, own, dtype, rivals, budget)
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
     elif options.what == "throughput":
         plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
-        times = 1 if options.times is None else options.times
-        throughput.run(plan.models, plan.dtypes[0], options.quick, output, plan.device, times, protocol=how)
+        throughput.run(plan.models, dtype, options.quick, output, plan.device, options.times or 1, how)
     else:
-        {"ops": operators.run, "parts": parts.run}[options.what](quick=options.quick, output=output)
+        {"ops": operators.run, "parts": parts.run}[options.what](options.quick, output)
 
 
 def check_bench(options: argparse.Namespace) -> None:
@@ -146,29 +161,14 @@ def check_bench(options: argparse.Namespace) -> None:
     Raises:
         ValueError: Naming the option.
     """
-    takers = {
-        "files": ("report", "similarity", "retrieval"),
-        "data": ("similarity", "retrieval"),
-        "models": ("models", "throughput", "lengths"),
-        "recipe": ("models",),
-        "measure": ("models",),
-        "profile": ("models",),
-        "dtype": ("models", "throughput", "lengths"),
-        "lengths": ("models",),
-        "device": ("models", "throughput"),
-        "limit": ("models", "throughput"),
-        "budget": ("models", "throughput", "lengths"),
-        "times": ("throughput",),
-        "texts": ("lengths",),
-    }
-    for name, commands in takers.items():
-        if getattr(options, name) not in (None, []) and options.what not in commands:
-            raise ValueError(f"{name} is for `bench {commands[0]}`, not for `bench {options.what}`")
+    for name, kinds in TAKERS.items():
+        if getattr(options, name) not in (None, []) and options.what not in kinds:
+            raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
     if options.quick and options.recipe is not None:
         raise ValueError("recipe is not looked at with --quick, which has small models of its own")
-    if options.quick and options.what in ("report", "similarity", "retrieval"):
+    if options.quick and options.what in TAKERS["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
-    if options.what in ("similarity", "retrieval") and not options.files:
+    if options.what in TAKERS["data"] and not options.files:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")

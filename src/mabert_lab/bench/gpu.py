@@ -1,0 +1,312 @@
+"""`python -m mabert_lab.bench.gpu STEP`: rows that are measured on a GPU, by torch's own benchmark timer.
+
+Each row is written as soon as it is there, and the next run of the same sources and versions on the same GPU goes on
+with those that are missing; rows that failed come last. No row is begun after `LIMIT`. Nothing is timed where the
+operators are wrong. Runs from the sources (``PYTHONPATH=src``) with whatever versions are there; ``MABERT_COMMIT``
+tells the commit of a copy without its history.
+
+``models`` writes what `mabert bench report` reads.
+"""
+
+import argparse
+import gc
+import importlib.util
+import itertools
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+import mabert
+import mabert_lab
+from mabert.baselines.registry import FAMILIES
+from mabert.ops import depthwise_conv1d, selective_scan
+from mabert.reading import read_json
+from mabert.rounds import Spread, timed
+from mabert_lab.bench import lengths
+from mabert_lab.bench.models import GPU_LENGTHS
+from mabert_lab.bench.operators import CHANNELS, STATE, TASKS, conv_inputs, refuse_unless_correct, scan_inputs, task_of
+from mabert_lab.bench.profiles import Cell
+from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.tasks import Forward, TrainingStep, make, synchronise
+from mabert_lab.bench.turns import ANCHOR, Row
+from mabert_lab.bench.worker import Answers, gpu_is_lost, in_a_line, status_of
+
+LIMIT = 480.0
+"""Seconds after which no row is begun, so that a step ends within ten minutes."""
+
+SECONDS = 1.0
+"""Of a row's calls, at least."""
+
+SAMPLES = 5
+"""Of a row, about, where a call takes longer than that."""
+
+DEVICE = "cuda"
+SHAPES = ((32, 512), (8, 4096), (1, 4096), (1, 65536))
+"""Texts and steps that operators are measured at."""
+
+PAPER_LENGTHS, TRAINED_LENGTHS = (128, 512, 1024, 2048, 4096), (512, 4096, 16384)
+MORE_TEXTS = 8
+"""Times as many texts a batch of uneven lengths as on a CPU."""
+
+DTYPES = ("bfloat16", "float32")
+_COPIED_BYTES = 1 << 30
+
+Fields = dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """A row that is to be measured: what it is of, and what adds the numbers."""
+
+    fields: Fields
+    measure: Callable[[], Fields]
+
+
+Rows = dict[str, Asked]
+"""All rows of a step by their names."""
+
+
+def spread_of(call: Callable[[], object]) -> Spread:
+    """Time a call by torch's timer, which waits for the GPU, after one that does not count."""
+
+    def waited() -> None:
+        call()
+        synchronise(DEVICE)
+
+    waited()
+    once = timed(waited)
+    timer = Timer("call()", globals={"call": call})
+    return Spread.of(timer.blocked_autorange(min_run_time=max(SECONDS, SAMPLES * once)).times)
+
+
+def operators() -> Rows:
+    """Both operators, and beside them the rates that bound them: of copying, and of exponentials.
+
+    A row has operator, side, dtype, batch, time, task, its times, ``bytes_per_second`` and
+    ``exponentials_per_second``, which the task cannot do without, and ``peak_bytes`` beyond its inputs.
+    """
+    sides: dict[str, dict[str, Callable[..., Tensor]]] = {
+        "selective_scan": {"mabert": selective_scan},
+        "depthwise_conv1d": {"mabert": depthwise_conv1d},
+    }
+    if importlib.util.find_spec("selective_scan_cuda"):  # mamba-ssm is installed without it by default
+        sides["selective_scan"]["mamba-ssm"] = _cuda_scan
+    rows = {"copy": Asked({}, _copy), "exponentials": Asked({}, _exponentials)}
+    for dtype, (batch, length), operator, task in itertools.product(DTYPES, SHAPES, sides, TASKS):
+        for side, function in sides[operator].items():
+            what = {"operator": operator, "dtype": dtype, "batch": batch, "time": length, "task": task, "side": side}
+            rows[", ".join(map(str, what.values()))] = Asked(what, partial(_operator, function, **what))
+    return rows
+
+
+def _copy() -> Fields:
+    source = torch.ones(_COPIED_BYTES // 4, device=DEVICE)
+    target = torch.empty_like(source)
+    spread = spread_of(lambda: target.copy_(source))
+    return {**asdict(spread), "bytes_per_second": 2e3 * source.nbytes / spread.fastest_ms}
+
+
+def _exponentials() -> Fields:
+    from mabert.ops.triton.limits import exponential_rate
+
+    return {"exponentials_per_second": exponential_rate(torch.device(DEVICE))}
+
+
+def _operator(
+    function: Callable[..., Tensor], operator: str, dtype: str, batch: int, time: int, task: str, side: str
+) -> Fields:
+    made = scan_inputs if operator == "selective_scan" else conv_inputs
+    inputs = {
+        name: tensor.expand(batch, -1, -1).to(DEVICE).contiguous() if tensor.dim() == 3 else tensor.to(DEVICE)
+        for name, tensor in made(time, getattr(torch, dtype)).items()
+    }
+    work = _work(operator, inputs, task)
+    if side == "mamba-ssm":  # in its own layout, so that its time is without copies of ours
+        inputs = {name: each.transpose(1, 2).contiguous() if each.dim() == 3 else each for name, each in inputs.items()}
+    call = task_of(function, inputs, task)
+    spread = spread_of(call)
+    rates = {f"{name}_per_second": 1e3 * amount / spread.median_ms for name, amount in work.items()}
+    return {**asdict(spread), **rates, "peak_bytes": _peak_bytes(call)}
+
+
+def _work(operator: str, inputs: dict[str, Tensor], task: str) -> dict[str, float]:
+    """Count the bytes and exponentials that a task cannot do without: each input is read once, each output written
+    once, and the scan has an exponential for each state of each step, in the forward and again in the backward."""
+    u, read = inputs["u"], sum(tensor.nbytes for tensor in inputs.values())
+    bytes_, exponentials = read + u.nbytes, 2.0 * u.numel()
+    if operator == "selective_scan":
+        exponentials = float(u.shape[0] * u.shape[1] * CHANNELS * STATE)
+    if task == "forward+backward":
+        bytes_ += 2 * read + u.nbytes
+        exponentials *= 2
+    return {"bytes": bytes_, "exponentials": exponentials}
+
+
+def _peak_bytes(call: Callable[[], object]) -> int:
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _cuda_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor
+) -> Tensor:
+    """Run mamba-ssm's scan on its own layout; it has no convolution of its own."""
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    return selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus=True)
+
+
+def models() -> Rows:
+    """All families: memory, latency and training step, at their best and in the paper's settings.
+
+    The paper says bf16; its numbers of memory are those of weights in float32. See `mabert_lab.bench.turns.Row`.
+    """
+    rows: Rows = {}
+    for name, profile, measure in itertools.product(FAMILIES, ("best", "paper"), ("latency", "memory", "training")):
+        tokens = GPU_LENGTHS if profile == "best" else PAPER_LENGTHS
+        dtypes = DTYPES if (profile, measure) == ("paper", "memory") else DTYPES[:1]
+        for length, dtype in itertools.product(tokens, dtypes):
+            if measure != "training" or length in TRAINED_LENGTHS:
+                cell = Cell(measure, profile, dtype, length, DEVICE)  # type: ignore[arg-type]
+                rows[f"{name}, {measure}, {profile}, {dtype}, {length:,} tokens"] = _asked(name, cell)
+    return rows
+
+
+def compiled() -> Rows:
+    """MaBERT and BERT through `torch.compile`; see `mabert_lab.bench.turns.Row`."""
+    return {
+        f"{name}, {length:,} tokens": _asked(name, Cell("latency", "best", "bfloat16", length, DEVICE))
+        for length, name in itertools.product(GPU_LENGTHS, ("mabert:compiled", "bert:compiled"))
+    }
+
+
+def uneven() -> Rows:
+    """Texts of uneven length, unpadded and padded: the sides of `mabert_lab.bench.lengths` as rows of `Row`."""
+    rows: Rows = {}
+    for name, (mean, deviation, longest, texts) in lengths.NORMAL.items():
+        drawn = lengths.draw(mean, deviation, longest, MORE_TEXTS * texts)
+        cell = Cell("throughput", "best", "bfloat16", max(drawn), DEVICE, texts=tuple(drawn))
+        for side, (title, contender, layout) in lengths.SIDES.items():
+            asked = _asked(contender, replace(cell, layout=layout))
+            what = {"lengths": name, "side": side, "tokens": lengths.tokens_of(side, drawn)}
+            rows[f"{name}, {title}"] = Asked({**asked.fields, **what}, asked.measure)
+    return rows
+
+
+def _asked(name: str, cell: Cell) -> Asked:
+    """One contender in one cell."""
+
+    def measure() -> Fields:
+        task = make(name, cell)
+        ran = {"setting": task.setting, "batch": task.batch, "micro_batch": task.micro_batch}
+        if isinstance(task, Forward) and cell.measure == "memory":
+            return {**ran, "peak_mib": task.peak() / 2**20, "weights_mib": task.weights() / 2**20}
+        if isinstance(task, Forward):
+            return {**ran, **asdict(spread_of(task.run))}
+        return {**ran, **_whole_step(task)}
+
+    return Asked(asdict(Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, name)), measure)
+
+
+def _whole_step(task: TrainingStep) -> Fields:
+    """Times of a training step: one micro-batch with the optimizer's step, the others without it."""
+    step = asdict(spread_of(task.sample))
+    missing = task.batch // task.micro_batch - 1
+    more = asdict(spread_of(task.run)) if missing else {}
+    return step | {what: step[what] + missing * more[what] for what in more if what != "samples"}
+
+
+STEPS = {step.__name__: step for step in (operators, models, compiled, uneven)}
+
+
+def run(step: str, output: Path, limit: float = LIMIT) -> tuple[int, int]:
+    """Measure the rows of a step that are missing, each written at once.
+
+    Args:
+        step: Of `STEPS`.
+        output: Folder for the dated JSON file; the one there of the same step, sources, versions and GPU is gone on
+            with.
+        limit: Seconds after which no row is begun.
+
+    Returns:
+        How many of MaBERT's rows failed, and how many rows are left.
+    """
+    rows, result = STEPS[step](), begun(step, output)
+    done = {row["row"]: row for row in result["rows"]}
+    failed = [name for name in rows if name in done and done[name]["status"] == "failed"]
+    started = time.monotonic()
+    for name in (*(name for name in rows if name not in done), *failed):
+        if time.monotonic() - started > limit:
+            break
+        asked, lost = rows[name], False
+        row = {"row": name, "status": "measured", **asked.fields}
+        try:
+            done[name] = row | asked.measure()
+        except Exception as error:
+            done[name] = row | {"status": status_of(error), "reason": in_a_line(error)}
+            lost = gpu_is_lost(error)
+        result["rows"] = [done[name] for name in rows if name in done]
+        write(result, output, f"gpu-{step}")
+        sys.stdout.write(f"{step}, {len(done)} of {len(rows)}, {name}: {done[name].get('reason') or 'measured'}\n")
+        sys.stdout.flush()
+        if lost:  # nothing more can be measured in this process
+            break
+        gc.collect()
+        torch.cuda.empty_cache()
+    broken = [name for name, row in done.items() if row["status"] == "failed" and ANCHOR in name.lower()]
+    return len(broken), len(rows) - len(done)
+
+
+def begun(step: str, output: Path) -> dict[str, Any]:
+    """The result of these sources and versions on this GPU in a folder, or a new one."""
+    environment = measured_on()
+    here = {"step": step, "sources": sources(), "measured_by": _measured_by(environment)}
+    for path in sorted(output.glob(f"*-gpu-{step}.json"), reverse=True):
+        there = read_json(path)
+        if here.items() <= there.items():
+            return there
+    result = {"kind": f"gpu {step}", "environment": environment, **here, "quick": False, "rows": []}
+    if step == "models":
+        result |= {"kind": "efficiency", "parameters": {name: Answers(name).parameters() for name in FAMILIES}}
+    return result
+
+
+def sources() -> str:
+    """A checksum of package and lab: a copy without its history has no commit to be known by."""
+    folders = [Path(module.__file__ or "").parent for module in (mabert, mabert_lab)]
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+
+
+def _measured_by(environment: Fields) -> dict[str, str | None]:
+    return {"device": environment["device"], **{name: environment["packages"][name] for name in ("torch", "triton")}}
+
+
+def main() -> int:
+    """Measure one step; return 1 where rows of MaBERT failed or any are left."""
+    reader = argparse.ArgumentParser(prog="python -m mabert_lab.bench.gpu", description=__doc__)
+    reader.add_argument("step", choices=STEPS)
+    reader.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results"), help="[%(default)s]")
+    options = reader.parse_args()
+    if not torch.cuda.is_available():
+        reader.error("no GPU is visible to torch; the CPU is measured by `make bench`")
+    refuse_unless_correct(DEVICE)
+    failed, left = run(options.step, options.output)
+    if failed or left:
+        sys.stderr.write(f"{options.step}: {failed} rows of MaBERT failed, {left} are left; run again to go on\n")
+    return int(bool(failed or left))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

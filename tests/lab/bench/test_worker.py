@@ -1,0 +1,194 @@
+"""A model's process: what it answers, how it ends, and what it may take."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mabert_lab.bench import memory
+from mabert_lab.bench import worker as worker_module
+from mabert_lab.bench.profiles import Cell
+from mabert_lab.bench.worker import CellError, Ready, gpu_is_lost, serve, status_of
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
+
+
+def cell(measure="latency", profile="best"):
+    return Cell(measure, profile, "bfloat16", 24, small=True)
+
+
+def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monkeypatch):
+    def write(group, content):
+        group.mkdir(parents=True, exist_ok=True)
+        for name, text in content.items():
+            (group / name).write_text(text)
+
+    groups, root = tmp_path / "cgroup", tmp_path / "fs"
+    assert memory.group_memory(groups, root) == []
+    groups.write_text("0::/outer/inner\n")
+    write(
+        root / "outer", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 50\n"}
+    )
+    write(root / "outer/inner", {"memory.max": "max\n", "memory.current": "600\n", "memory.stat": ""})
+    write(root, {"memory.stat": ""})
+    assert memory.group_memory(groups, root) == [350]
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "group_memory", lambda: [350])
+        assert memory.free_memory() == int(memory.SHARE * 350)
+    groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
+    write(
+        root / "memory/job",
+        {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n", "memory.stat": "total_inactive_file 20\n"},
+    )
+    assert memory.group_memory(groups, root) == [0]
+
+
+def test_a_field_that_linux_does_not_tell_is_zero(tmp_path):
+    file = tmp_path / "status"
+    file.write_text("VmRSS:\t 3 kB\n")
+    assert [memory.field_of(str(file), name) for name in ("VmRSS", "VmHWM")] == [3 << 10, 0]
+    assert memory.field_of(str(tmp_path / "none"), "VmRSS") == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "size"), [(("glibc", "2.36"), 1 << 30), (("glibc", "2.9"), 32 << 20), (("", ""), 32 << 20)]
+)
+def test_an_older_c_library_is_asked_for_what_it_takes(monkeypatch, library, size):
+    monkeypatch.setattr(worker_module.platform, "libc_ver", lambda: library)
+    assert worker_module.kept() == size
+
+
+@pytest.fixture
+def worker():
+    with worker_module.workers_of({"side": "bert"}) as workers:
+        yield workers["side"]
+
+
+@pytest.mark.slow
+def test_a_worker_measures_and_says_why_it_cannot(worker):
+    assert worker.ask("parameters") == 109_483_778
+    assert worker.ask("prepare", cell(profile="paper")) == Ready("sdpa_plain", 1, 1)
+    assert 0 < worker.ask("call").whole < 60
+    held = worker.ask("memory")
+    assert held["peak"] > held["weights"] > 0
+    assert set(worker.ask("profile"))
+    process = worker._process
+    os.kill(process.pid, signal.SIGSTOP)  # or it may answer before it is asked whether it has
+    with pytest.raises(CellError, match="too slow: one call took more than 0 s") as slow:
+        worker.ask("call", limit=0.0)
+    assert slow.value.seconds == 0
+    assert not process.is_alive()
+    assert worker.ask("prepare", cell("training")).micro_batch == 32, "a new process begins"
+    with pytest.raises(CellError, match="failed: AttributeError"):
+        worker.ask("nothing_of_the_kind")
+    with pytest.raises(CellError, match="failed: AttributeError"):
+        worker.ask("call")
+    worker.ask("prepare", cell())
+    worker._process.kill()
+    with pytest.raises(CellError, match="out of memory: the process ended with exit code -9"):
+        worker.ask("call")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_that_is_asked_nothing_more_leaves_by_itself_or_is_ended(worker, monkeypatch, stopped):
+    monkeypatch.setattr(worker_module, "ENDING", 0.1 if stopped else 60.0)
+    assert worker.ask("variables")
+    process = worker._process
+    if stopped:
+        os.kill(process.pid, signal.SIGSTOP)
+    worker.close()
+    assert process.exitcode == (-signal.SIGKILL if stopped else 0)
+    assert worker._process is None
+
+
+@pytest.mark.slow
+def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word(worker, capfd):
+    assert worker.ask("variables")
+    process, pipe = worker._process, worker._pipe
+    os.kill(process.pid, signal.SIGSTOP)
+    pipe.send(("variables", ()))
+    pipe.close()
+    os.kill(process.pid, signal.SIGCONT)
+    process.join(60)
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_the_next_cell_has_a_new_process(worker):
+    assert worker.ask("variables")
+    first = worker._process
+    first.terminate()  # as one that ends by itself
+    first.join()
+    worker.release()
+    assert worker.ask("variables"), "which a cell asks after it released the last one"
+    assert worker._process is not first
+
+
+@pytest.mark.slow
+def test_a_process_is_bounded_in_its_memory():
+    program = (
+        "import torch; from mabert_lab.bench import memory, worker; memory.limit_memory(0)\n"
+        "try:\n    torch.ones(1 << 30)\nexcept Exception as error:\n    print(worker.status_of(error))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "out of memory", done.stderr
+
+
+def test_errors_are_told_apart():
+    assert status_of(MemoryError()) == "out of memory"
+    assert status_of(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")) == "out of memory"
+    assert status_of(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried")) == "out of memory"
+    assert status_of(RuntimeError("std::bad_alloc")) == "out of memory"
+    assert status_of(ValueError("odd")) == "failed"
+
+
+def answers_to(questions, monkeypatch, error):
+    """What a process answers whose calls raise an error, and whose memory cannot be released after it."""
+
+    def fails(*_):
+        raise error
+
+    answering = SimpleNamespace(call=fails, release=fails, name=lambda: "still here")
+    monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
+    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
+    waiting, answers = [(question, ()) for question in questions], []
+
+    def recv():
+        if not waiting:
+            raise EOFError
+        return waiting.pop(0)
+
+    serve(SimpleNamespace(recv=recv, send=answers.append), "bert")
+    return answers
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError(ILLEGAL), RuntimeError(f"Triton Error [CUDA]: {ILLEGAL}")])
+def test_the_reason_of_a_lost_gpu_is_told_and_its_process_ends(monkeypatch, error):
+    ((status, reason),) = answers_to(["call", "name"], monkeypatch, error)
+    assert status == "failed"
+    assert "illegal memory access was encountered CUDA kernel errors" in reason
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("CUDA error: out of memory")])
+def test_after_another_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
+    assert answers_to(["call", "name"], monkeypatch, error) == [
+        (status_of(error), f"{type(error).__name__}: {error}"),
+        ("ok", "still here"),
+    ]
+
+
+@pytest.mark.parametrize(("answer", "lost"), [(ILLEGAL, True), ("CUDA error: out of memory", False), (None, False)])
+def test_a_gpu_is_lost_where_it_answers_with_errors(monkeypatch, answer, lost):
+    def synchronise():
+        if answer is not None:
+            raise RuntimeError(answer)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
+    assert gpu_is_lost(RuntimeError("cuBLAS has no words")) == lost
