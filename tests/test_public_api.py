@@ -22,6 +22,7 @@ PUBLIC = {
     "__version__",
     "convert",
     "depthwise_conv1d",
+    "export",
     "load",
     "prepack",
     "selective_scan",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mabert.conversion.run import convert
+    from mabert.exporting import export
     from mabert.infer.model import load
     from mabert.model import (
         SCHEDULES,
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "convert",
     "depthwise_conv1d",
+    "export",
     "load",
     "prepack",
     "selective_scan",
@@ -43,6 +45,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "convert": "mabert.conversion.run",
+    "export": "mabert.exporting",
     "load": "mabert.infer.model",
     "prepack": "mabert.model.prepack",
     "register": "mabert.model",

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from mabert import __version__
 from mabert.cli.command import Draw, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert
+from mabert.cli.export import add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
 
@@ -105,7 +106,17 @@ def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
     top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    own = (add_convert, add_pretrain, add_finetune, add_embed, add_predict, add_fill_mask, add_info, add_extend)
+    own = (
+        add_convert,
+        add_pretrain,
+        add_finetune,
+        add_embed,
+        add_predict,
+        add_fill_mask,
+        add_info,
+        add_extend,
+        add_export,
+    )
     for add in (*own, *more):
         add(commands)
     return top

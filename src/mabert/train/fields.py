@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, Union
 
 from mabert.data import files
 from mabert.reading import shown
-from mabert.reading_yaml import parse_yaml
 
 
 class Checked:
@@ -130,6 +129,8 @@ def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] 
 
 def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
     """Sets `section.field=value` for each override, in place."""
+    from mabert.reading_yaml import parse_yaml
+
     for override in overrides or []:
         key, equals, value = override.partition("=")
         if not equals or not key:
@@ -151,6 +152,8 @@ def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, by the safe loader."""
+    from mabert.reading_yaml import parse_yaml  # whose library `--help` does without
+
     content = parse_yaml(files.read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")

@@ -60,19 +60,21 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
 
     Raises:
         ValueError: If there is no such form, a package that it takes is not installed, the model cannot be captured, or
-            the runtime's outputs are not PyTorch's.
+            the runtime's outputs are not PyTorch's, or the folder holds other files.
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
     for package in ("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino"):
         if find_spec(package) is None:
             raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
-    place = place_of(model)
+    runtime: type[_OnnxRuntime | _OpenVino] = _OnnxRuntime if to == "onnx" else _OpenVino
+    output, place = Path(output), place_of(model)
+    if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
+        raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
     loaded, tokenizer = load_as_saved(place).float(), load_tokenizer(place)
     loaded.set_attn_implementation("sdpa")  # an exporter knows torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = _Plain(loaded, names)
-    runtime: type[_OnnxRuntime | _OpenVino] = _OnnxRuntime if to == "onnx" else _OpenVino
     sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
     with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
         runtime.write(onnx_program(plain), staging / runtime.FILE)
@@ -86,7 +88,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
             sentences.copy_to(staging)
         if encoding is not None:
             encoding.save(staging)
-    return Exported(Path(output) / runtime.FILE, difference, running.title)
+    return Exported(output / runtime.FILE, difference, running.title)
 
 
 class _Plain(nn.Module):
@@ -229,4 +231,13 @@ def _differences(plain: _Plain, running: Any) -> Iterator[float]:
             wanted = plain(*inputs)
         given = running({name: tensor.numpy() for name, tensor in zip(plain.names, inputs, strict=True)})
         for one, other in zip(wanted, given, strict=True):
-            yield float(np.abs(one.numpy() - other).max() / np.abs(one.numpy()).max())
+            yield _difference(one.numpy(), other)
+
+
+def _difference(wanted: np.ndarray, given: np.ndarray) -> float:
+    """Largest difference in shares of the largest value, without what is the lowest number there is, as scores of
+    answers at padding are; infinite where that stands elsewhere."""
+    lowest = wanted < -1e30
+    if wanted.shape != given.shape or (lowest != (given < -1e30)).any():
+        return float("inf")
+    return float(np.abs(wanted - given)[~lowest].max() / np.abs(wanted)[~lowest].max())

@@ -1,0 +1,28 @@
+"""`mabert export`: a model for runtimes that know neither torch nor this package."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mabert.cli.command import command, load_libraries, say
+
+
+def add_export(commands: Any) -> None:
+    """Export."""
+    added = command(commands, "export", run_export, "a model as ONNX or for OpenVINO, in float32")
+    added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
+    added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
+    added.add_argument("--to", choices=("onnx", "openvino"), default="onnx", help="[%(default)s]")
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """`mabert export`."""
+    from mabert.folders import config_fields
+
+    if Path(options.model).exists():
+        config_fields(options.model)
+    load_libraries()
+    from mabert.exporting import export
+
+    written = export(options.model, options.output, options.to)
+    say(f"{written.file}: {written.runtime} and PyTorch differ by {written.difference:.1e} of the largest output")

@@ -1,0 +1,153 @@
+"""An exported model gives what PyTorch gives, wherever padding stands, on runtimes that know neither torch nor us."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, BertConfig
+
+import mabert
+from mabert import (
+    MaBertForMaskedLM,
+    MaBertForQuestionAnswering,
+    MaBertForSequenceClassification,
+    MaBertForTokenClassification,
+    MaBertModel,
+    exporting,
+)
+from mabert.cli import main
+from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
+from tests.model.helpers import MAKINGS, build, config
+from tests.train.helpers import tokenizer
+
+KINDS = {
+    "encoder": (MaBertModel, {"ssm_direction": "bidirectional", "layer_pattern": "MTM"}),
+    "fills masks": (MaBertForMaskedLM, {"ssm_conv_mode": "centered", "ssm_direction": "backward"}),
+    "classifies": (MaBertForSequenceClassification, {"pooling": "map"}),
+    "tags": (MaBertForTokenClassification, MAKINGS["a mixture"]),
+    "answers": (MaBertForQuestionAnswering, MAKINGS["BERT's"]),
+}
+
+
+def saved(folder, kind):
+    words = tokenizer()
+    make, changes = KINDS[kind]
+    model = build(make, config(vocab_size=len(words), **changes), dtype=torch.float32)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return model
+
+
+def texts(rows, time, side):
+    """Ids and a mask with a text of each length, padded on one side."""
+    ids = torch.randint(5, 40, (rows, time), generator=torch.Generator().manual_seed(time))
+    mask = (torch.arange(time) < torch.linspace(1, time, rows).long()[:, None]).long()
+    return ids, mask.flip(1) if side == "left" else mask
+
+
+def check(model, run, shortest=1):
+    for rows, time in ((1, shortest), (2, 7), (3, 20)):
+        for side in ("left", "right"):
+            ids, mask = texts(rows, time, side)
+            with torch.no_grad():
+                wanted = model(ids, mask).to_tuple()
+            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+            for one, other in zip(wanted, run({name: x.numpy() for name, x in given.items()}), strict=True):
+                assert exporting._difference(one.numpy(), other) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_runtime_gives_what_pytorch_gives(tmp_path, kind):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = saved(tmp_path / "model", kind)
+    written = mabert.export(tmp_path / "model", tmp_path / "out")
+    assert written.file == tmp_path / "out" / "model.onnx"
+    assert written.difference < 1e-5
+    session = onnxruntime.InferenceSession(written.file)
+    check(model, lambda inputs: session.run(None, inputs))
+    assert {"config.json", "tokenizer.json"} <= {file.name for file in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.slow
+def test_openvino_gives_what_pytorch_gives(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model = saved(tmp_path / "model", "encoder")
+    assert main(["export", str(tmp_path / "model"), "--to", "openvino", "-o", str(tmp_path / "out")]) == 0
+    compiled = openvino.compile_model(
+        tmp_path / "out" / "openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    check(model, lambda inputs: list(compiled(inputs).to_tuple()), shortest=2)  # its loops go twice or more
+
+
+@pytest.mark.slow
+def test_a_rival_is_exported_too(tmp_path):
+    pytest.importorskip("onnxruntime")
+    words, sizes = tokenizer(), {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    AutoModel.from_config(BertConfig(vocab_size=len(words), intermediate_size=12, **sizes)).save_pretrained(
+        tmp_path / "b"
+    )
+    words.save_pretrained(tmp_path / "b")
+    assert mabert.export(tmp_path / "b", tmp_path / "out").difference < 1e-5
+
+
+@pytest.mark.slow
+def test_a_program_of_torch_export_needs_nothing_of_this_package(tmp_path):
+    model = build(MaBertModel, config(ssm_direction="bidirectional"), dtype=torch.float32)
+    axes = {0: torch.export.Dim("rows", min=1), 1: torch.export.Dim("time", min=2, max=20)}
+    with torch.no_grad(), use_backend("portable"):
+        program = torch.export.export(model, texts(2, 8, "right"), dynamic_shapes=(axes, axes))
+    assert not [node for node in program.graph.nodes if "mabert" in str(node.target)]
+    torch.export.save(program, tmp_path / "model.pt2")
+    again = torch.export.load(tmp_path / "model.pt2").module()
+    given = texts(3, 12, "left")
+    with torch.no_grad():
+        torch.testing.assert_close(again(*given)[0], model(*given)[0])
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime", "openvino"])
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setattr(exporting, "find_spec", lambda package: None if package == name else object())
+    to = "openvino" if name == "openvino" else "onnx"
+    assert main(["export", "minilm", "--to", to, "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == (
+        f"mabert: {name} is not installed; the extra export brings it: pip install 'mabert[export]'\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "find_spec", lambda package: object())
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds other files; give a folder that is new, or one of an earlier export"):
+        mabert.export("minilm", tmp_path)
+    with pytest.raises(ValueError, match=r"to is 'tflite'; a model can be exported to onnx or openvino"):
+        mabert.export("minilm", tmp_path / "new", to="tflite")
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.slow
+def test_outputs_that_differ_are_not_written(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    saved(tmp_path / "model", "encoder")
+    run = exporting._OnnxRuntime.__call__
+    monkeypatch.setattr(exporting._OnnxRuntime, "__call__", lambda self, inputs: [x + 0.1 for x in run(self, inputs)])
+    assert main(["export", str(tmp_path / "model"), "-o", str(tmp_path / "out")]) == 2
+    assert "from PyTorch's; nothing is written" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_difference_is_one_of_values_and_not_of_the_lowest_number():
+    lowest = np.finfo(np.float32).min
+    assert exporting._difference(np.array([2.0, lowest]), np.array([2.1, lowest])) == pytest.approx(0.05)
+    assert exporting._difference(np.array([2.0, lowest]), np.array([2.0, 1.0])) == float("inf")
+
+
+def test_the_portable_form_is_for_captured_graphs(tmp_path):
+    u, A = torch.randn(1, 4, 2), -torch.rand(2, 3)
+    with use_backend("portable"):
+        assert str(explain(u)) == "portable: asked for by use_backend"
+        with pytest.raises(ValueError, match=r"is for graphs that torch\.export captures"):
+            selective_scan(u, u, A, torch.randn(1, 4, 3), torch.randn(1, 4, 3))
+        with pytest.raises(ValueError, match=r"is for graphs that torch\.export captures"):
+            depthwise_conv1d(u, torch.randn(2, 3))
