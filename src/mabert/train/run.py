@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mabert.environment import environment
 from mabert.reading import read_json_if_there
 from mabert.train.fields import read_yaml
@@ -95,6 +93,8 @@ class RunFolder:
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
         """Takes the folder for a run, or takes it up again; raises as `check` does."""
+        import yaml  # which `--help` does without
+
         self.check(request, resume)
         if not resume:
             self.path.mkdir(parents=True, exist_ok=True)
