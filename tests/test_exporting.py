@@ -130,8 +130,8 @@ def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, monkeypatch):
 def test_outputs_that_differ_are_not_written(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     saved(tmp_path / "model", "encoder")
-    run = exporting._OnnxRuntime.__call__
-    monkeypatch.setattr(exporting._OnnxRuntime, "__call__", lambda self, inputs: [x + 0.1 for x in run(self, inputs)])
+    run = exporting.OnnxRuntime.__call__
+    monkeypatch.setattr(exporting.OnnxRuntime, "__call__", lambda self, inputs: [x + 0.1 for x in run(self, inputs)])
     assert main(["export", str(tmp_path / "model"), "-o", str(tmp_path / "out")]) == 2
     assert "from PyTorch's; nothing is written" in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("*"))

@@ -67,14 +67,14 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     for package in ("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino"):
         if find_spec(package) is None:
             raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
-    runtime: type[_OnnxRuntime | _OpenVino] = _OnnxRuntime if to == "onnx" else _OpenVino
+    runtime: type[OnnxRuntime | OpenVino] = OnnxRuntime if to == "onnx" else OpenVino
     output, place = Path(output), place_of(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
     loaded, tokenizer = load_as_saved(place).float(), load_tokenizer(place)
     loaded.set_attn_implementation("sdpa")  # an exporter knows torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
-    plain = _Plain(loaded, names)
+    plain = Plain(loaded, names)
     sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
     with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
         runtime.write(onnx_program(plain), staging / runtime.FILE)
@@ -91,7 +91,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     return Exported(output / runtime.FILE, difference, running.title)
 
 
-class _Plain(nn.Module):
+class Plain(nn.Module):
     """A model that takes its inputs by position and gives a tuple."""
 
     def __init__(self, model: Any, names: list[str]) -> None:
@@ -115,7 +115,7 @@ class _Plain(nn.Module):
         return tuple(given[name] for name in self.outputs)
 
 
-def onnx_program(plain: _Plain) -> Any:
+def onnx_program(plain: Plain) -> Any:
     """The graph as torch's exporter makes it, with constants computed and each loop holding its own.
 
     OpenVINO reads no loop whose body looks at values around it.
@@ -175,16 +175,20 @@ def _quiet() -> Iterator[None]:
             log.setLevel(before)
 
 
-class _OnnxRuntime:
+class OnnxRuntime:
     """ONNX Runtime on a CPU."""
 
     FILE = "model.onnx"
+    DTYPES = (torch.float32,)
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, dtype: torch.dtype = torch.float32) -> None:
         import onnxruntime
 
+        assert dtype in self.DTYPES
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
         self.title = f"ONNX Runtime {onnxruntime.__version__}"
-        self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
     @staticmethod
     def write(program: Any, file: Path) -> None:
@@ -196,16 +200,19 @@ class _OnnxRuntime:
         return self._session.run(None, inputs)
 
 
-class _OpenVino:
+class OpenVino:
     """OpenVINO on a CPU."""
 
     FILE = "openvino_model.xml"
+    DTYPES = (torch.float32, torch.bfloat16)
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, dtype: torch.dtype = torch.float32) -> None:
         import openvino
 
         self.title = f"OpenVINO {openvino.__version__.partition('-')[0]}"
-        self._compiled = openvino.compile_model(file, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        precision = {torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]
+        how = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        self._compiled = openvino.compile_model(file, "CPU", how)
 
     @staticmethod
     def write(program: Any, file: Path) -> None:
@@ -223,7 +230,7 @@ class _OpenVino:
         return list(self._compiled(inputs).to_tuple())
 
 
-def _differences(plain: _Plain, running: Any) -> Iterator[float]:
+def _differences(plain: Plain, running: Any) -> Iterator[float]:
     """Differences of a runtime's outputs to PyTorch's on a few batches, in shares of the largest output."""
     for rows, time in ((1, 2), (3, 9), (4, 24)):
         inputs = plain.sample(rows, min(time, plain.longest or time), seed=rows)

@@ -2,18 +2,22 @@
 
 An engine is a function from a model to what is called in its place, with ``input_ids`` and, where a batch is padded,
 ``attention_mask``. A further one is a file with such a function and a line in `ENGINES`; ``bert:NAME`` is then BERT by
-that engine wherever models are named.
+that engine wherever models are named, and so is a model folder's.
 """
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
-from mabert.baselines.registry import FAMILIES, family_named
+from mabert.baselines.load import load_config
+from mabert.baselines.registry import FAMILIES, family_named, family_of
 from mabert.model.prepack import can_prepack, prepack
+from mabert.places import place_of
+from mabert_lab.bench import runtimes
 from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
@@ -28,26 +32,59 @@ def compiled(model: PreTrainedModel) -> Callable[..., Any]:
     return torch.compile(model, dynamic=False)
 
 
-ENGINES: dict[str, Engine] = {"eager": lambda model: model, "compiled": compiled, "prepacked": prepack}
+ENGINES: dict[str, Engine] = {
+    "eager": lambda model: model,
+    "compiled": compiled,
+    "prepacked": prepack,
+    "onnxruntime": runtimes.onnxruntime,
+    "openvino": runtimes.openvino,
+}
 """Engines by name."""
 
 
-def contender(name: str) -> tuple[Family, str]:
-    """The family and the engine that ``FAMILY`` or ``FAMILY:ENGINE`` names; no engine means the profile's.
+class Contender(NamedTuple):
+    """A model that is measured: its family, its engine (none means the profile's), and its sizes where they are not
+    the family's."""
+
+    family: Family
+    engine: str = ""
+    config: PreTrainedConfig | None = None
+
+
+def contender(name: str) -> Contender:
+    """The model that ``FAMILY``, ``FAMILY:ENGINE``, ``FOLDER`` or ``FOLDER:ENGINE`` names; hub names are folders too.
 
     Raises:
         ValueError: There is no such family or engine, naming those there are.
     """
-    family, _, engine = name.partition(":")
+    model, engine = split(name)
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
-    return family_named(family), engine
+    if model not in FAMILIES and is_model(model):
+        config = load_config(place_of(model))
+        return Contender(family_of(config), engine, config)
+    return Contender(family_named(model), engine)
+
+
+def split(name: str) -> tuple[str, str]:
+    """A contender's name in model and engine; a path may have a colon too."""
+    model, colon, engine = name.rpartition(":")
+    return (model, engine) if colon and "/" not in engine else (name, "")
+
+
+def is_model(name: str) -> bool:
+    """Whether a name that is no family's leads to a model's configuration."""
+    try:
+        return (Path(place_of(name)) / "config.json").is_file()
+    except OSError:
+        return False
 
 
 def title_of(name: str) -> str:
     """How tables call a contender."""
-    family, colon, engine = name.partition(":")
-    return FAMILIES[family].title + (f", {engine}" if colon else "")
+    model, engine = split(name)
+    title = FAMILIES[model].title if model in FAMILIES else Path(model).name
+    return title + (f", {engine}" if engine else "")
 
 
 def engine_of(family: Family, cell: Cell) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 
-from mabert.baselines.registry import FAMILIES
 from mabert.model import MaBertConfig
+from mabert_lab.bench.engines import contender
 from mabert_lab.bench.limits import copy_rate, matrix_rate
 from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
@@ -81,7 +81,7 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
         rounds: Forwards.
         small: Whether the model is of `mabert_lab.bench.profiles.SMALL` sizes.
     """
-    forward = Forward(FAMILIES["mabert"], Cell("latency", "best", dtype, length, small=small))
+    forward = Forward(contender("mabert"), Cell("latency", "best", dtype, length, small=small))
     runs: list[dict[str, list[float]]] = []
     calls = {"whole": forward.run, "profiled": lambda: runs.append(profiled(forward.run))}
     whole = times(calls, Protocol(least=rounds, most=rounds))["whole"].median_ms

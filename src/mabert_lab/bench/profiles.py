@@ -13,6 +13,7 @@ Sizes are those of the published base models, or of a recipe's model, with rando
   more by that. On a GPU a rival has the same settings, uncompiled.
 """
 
+import copy
 import shutil
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -77,15 +78,18 @@ class Cell:
     layout: str = "alone"
 
 
-def configured(family: Family, cell: Cell, **changes: Any) -> PreTrainedConfig:
-    """The configuration of the published base model, or of a recipe's sizes, for inputs of a cell's length, in its
-    profile.
+def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, **changes: Any) -> PreTrainedConfig:
+    """The configuration of the published base model, of a recipe's sizes or of a folder's model (`own`), for inputs of
+    a cell's length, in its profile.
 
     The attention that it will run with stands in ``_attn_implementation``; families without SDPA have their own.
     """
     length, profile = cell.length, cell.profile
     if cell.small:
         config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))
+    elif own is not None:
+        config = copy.deepcopy(own)
+        config.update(changes)
     elif cell.recipe:
         config = family.config_of({**sizes_of(cell.recipe, family), **changes})
     else:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.family import Family, Shape
+from mabert.baselines.family import Shape
 from mabert.baselines.load import build
 from mabert.infer.info import peak_bytes
 from mabert.memory import is_out_of_memory
@@ -16,7 +16,7 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert_lab.bench.engines import ENGINES, contender, engine_of
+from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
 
 EFFECTIVE_BATCH = 32
@@ -65,12 +65,13 @@ class Forward:
         batches: What the model is called with, a batch each; without a mask where nothing is padded.
     """
 
-    def __init__(self, family: Family, cell: Cell, engine: str = "") -> None:
+    def __init__(self, contender: Contender, cell: Cell) -> None:
         torch.manual_seed(0)
+        family, engine, config = contender
         self.device, self.texts = cell.device, cell.texts or (cell.length,)
         if cell.layout == "even":
             self.texts = (even(self.texts),) * len(self.texts)
-        model = build("encoder", configured(family, cell), hastened=cell.profile == "best")
+        model = build("encoder", configured(family, cell, config), hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.engine = engine or engine_of(family, cell)
         self.encode = ENGINES[self.engine](self.model)
@@ -155,12 +156,13 @@ class TrainingStep:
 
     batch = EFFECTIVE_BATCH
 
-    def __init__(self, family: Family, cell: Cell, engine: str = "") -> None:
+    def __init__(self, contender: Contender, cell: Cell) -> None:
+        family, engine, own = contender
         if engine:
             raise ValueError(f"the engine {engine!r} runs forwards alone, no training step")
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
-        config = configured(family, cell, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
+        config = configured(family, cell, own, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
         self.device, self.sparse = cell.device, cell.profile != "paper"
         self.setting = config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")
@@ -237,5 +239,4 @@ Task = Forward | TrainingStep
 
 def make(name: str, cell: Cell) -> Task:
     """Build what a cell asks of a contender, see `mabert_lab.bench.engines.contender`."""
-    family, engine = contender(name)
-    return (TrainingStep if cell.measure == "training" else Forward)(family, cell, engine)
+    return (TrainingStep if cell.measure == "training" else Forward)(contender(name), cell)

@@ -66,7 +66,7 @@ class ManyTexts(Bench):
         up once more. A family whose answers depend on the batch is given one text at a time.
         """
         texts, worker = self.cells[side].texts, self.workers[side]
-        family, _ = contender(worker.name)
+        family = contender(worker.name).family
         sizes = sorted({min(4**power, len(texts)) for power in range(8)})
         seconds = self.tried[texts, side] = {}
         anew = False

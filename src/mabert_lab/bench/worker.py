@@ -252,8 +252,8 @@ class Answers:
         """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
         from mabert.baselines.load import build
 
-        family, _ = contender(self.name)
-        config = family.config_of(sizes_of(recipe, family)) if recipe else family.base_config()
+        family, _, own = contender(self.name)
+        config = own or (family.config_of(sizes_of(recipe, family)) if recipe else family.base_config())
         with torch.device("meta"):
             return build("classifier", config).num_parameters()
 

@@ -77,7 +77,10 @@ def add_bench(commands: Any) -> None:
         "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
     )
     rivals.add_argument(
-        "--models", nargs="+", metavar="NAME", help="mabert bert albert ... [all seven]; bert:compiled for an engine"
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help="mabert bert albert ... [all seven], or folders; bert:openvino for an engine",
     )
     rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")

@@ -16,6 +16,7 @@ from mabert_lab.bench import profiles, tasks
 from mabert_lab.bench.engines import ENGINES, contender, title_of
 from mabert_lab.bench.profiles import SMALL, Cell
 from mabert_lab.bench.tasks import make
+from tests.model.helpers import config
 
 NAMES = list(FAMILIES)
 PROFILES = ("paper", "stock", "best")
@@ -295,5 +296,38 @@ def test_an_engine_is_a_line_in_the_table(monkeypatch):
         torch.testing.assert_close(other.encode(**other.batches[0]), 2 * vectors(usual)[0])
     with pytest.raises(ValueError, match="the engine 'doubled' runs forwards alone"):
         make("bert:doubled", cell("training"))
-    with pytest.raises(ValueError, match="no engine 'onnx' for 'bert:onnx'; there are eager, compiled, prepacked"):
+    with pytest.raises(ValueError, match="no engine 'onnx' for 'bert:onnx'; there are eager, compiled, prepacked, "):
         contender("bert:onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", ["mabert", "bert"])
+def test_a_runtime_gives_what_pytorch_gives(name, engine):
+    pytest.importorskip(engine)
+    cell = Cell("latency", "stock", "float32", 9, small=True, texts=(9, 5), layout="together")
+    wanted, given = (make(f"{name}:{each}", cell) for each in ("eager", engine))
+    valid = wanted.batches[0]["attention_mask"].bool()
+    with torch.no_grad():
+        expected = wanted.encode(**wanted.batches[0]).last_hidden_state[valid]
+    torch.testing.assert_close(
+        torch.from_numpy(given.encode(**given.batches[0])[0])[valid], expected, rtol=1e-4, atol=1e-4
+    )
+    assert given.setting.endswith(f", {engine}")
+
+
+def test_a_runtime_refuses_a_dtype_that_it_does_not_compute_in():
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ValueError, match=r"OnnxRuntime computes in torch\.float32, the model in torch\.bfloat16"):
+        make("bert:onnxruntime", Cell("latency", "stock", "bfloat16", 8, small=True))
+
+
+def test_a_folder_is_a_contender_with_sizes_of_its_own(tmp_path):
+    config(layer_pattern="MT", vocab_size=30_000).save_pretrained(tmp_path)
+    found = contender(f"{tmp_path}:eager")
+    assert (found.family.name, found.engine, found.config.layer_pattern) == ("mabert", "eager", "MT")
+    assert title_of(f"{tmp_path}:eager") == f"{tmp_path.name}, eager"
+    built = make(str(tmp_path), Cell("latency", "best", "float32", 100))
+    assert built.model.config.max_position_embeddings == 100
+    with pytest.raises(ValueError, match="nowhere"):
+        contender("nowhere")

@@ -1,0 +1,45 @@
+"""Engines outside of torch: a model exported to ONNX Runtime or OpenVINO and fed from torch's tensors."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mabert.exporting import OnnxRuntime, OpenVino, Plain, onnx_program
+
+
+def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
+    """ONNX Runtime on a CPU, in float32."""
+    return running(model, OnnxRuntime)
+
+
+def openvino(model: PreTrainedModel) -> Callable[..., Any]:
+    """OpenVINO on a CPU, in the model's dtype."""
+    return running(model, OpenVino)
+
+
+def running(model: PreTrainedModel, runtime: type[OnnxRuntime | OpenVino]) -> Callable[..., Any]:
+    """Export a model and open it, with as many threads as torch has.
+
+    Raises:
+        ValueError: The runtime does not compute in the model's dtype.
+    """
+    dtype = model.dtype
+    if dtype not in runtime.DTYPES:
+        raise ValueError(f"{runtime.__name__} computes in {', '.join(map(str, runtime.DTYPES))}, the model in {dtype}")
+    model.set_attn_implementation("sdpa")
+    plain = Plain(model.float(), ["input_ids", "attention_mask"])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / runtime.FILE
+        runtime.write(onnx_program(plain), file)
+        opened = runtime(file, dtype)
+
+    def run(input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return opened({"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
+
+    return run
