@@ -35,7 +35,7 @@ PARTS = {
     "mabert::selective_scan": "scan",
     "mabert::depthwise_conv1d": "convolution",
     "aten::layer_norm": "norms",
-    "aten::gelu_": "activation",
+    "aten::gelu": "activation",  # which prepacked weights apply in their products
 }
 _ROUNDS = 7
 

@@ -167,8 +167,8 @@ def test_a_forward_holds_no_more_than_the_scan_reads_and_writes(pattern):
     config.max_position_embeddings = length
     above = peak_at(MaBertModel(config).eval(), length)
     unit = width * 4 * length
-    # The residual stream, and ũ, z, Δ and the result at twice its width; half a width more for B, C and the rest.
-    assert above < 9.5 * unit
+    # The residual stream and Ĥ; both paths, ũ, Δ and the result at twice its width; a width more for B, C and the rest.
+    assert above < 13.1 * unit
 
 
 def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
