@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from mabert.reading import read_json
 from mabert_lab.report import paper
 from mabert_lab.report.machine import machine_of
 
@@ -132,6 +131,8 @@ def read_results(path: Path) -> Results:
         FileNotFoundError: It is missing.
         ValueError: It is not JSON, not of this kind, incomplete, or a trial run.
     """
+    from mabert.reading import read_json
+
     content = read_json(path)
     kind = content.get("kind")
     if kind != "efficiency":

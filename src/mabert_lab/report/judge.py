@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from mabert.reading_yaml import parse_yaml
+import yaml
+
 from mabert_lab.report import paper
-from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS
+from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS, written
 from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, Rows, Source, ratio, span_of
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, Seeds, above, averages, difference
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study, percent
@@ -36,8 +37,7 @@ ALIKE = 0.01
 LEAST_CALLS = 4
 """Timed calls that each model needs, or a time decides nothing."""
 
-_FILE = Path(__file__).with_name("claims.yaml")
-_CONTENT: dict[str, Any] = parse_yaml(_FILE.read_text(encoding="utf-8"), _FILE.name)
+_CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 METHOD, LIMITS = (tuple(line.strip() for line in _CONTENT[name]) for name in ("method", "limits"))
 """How claims are judged, and what limits the numbers, a sentence or a few each."""
 
@@ -532,7 +532,7 @@ def _of_curves(rule: str, curves: Curves) -> list[Comparison]:
     if not set(maskings) <= curves.keys():
         return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]
     far = [max(map(max, curves[masking].values())) for masking in maskings]
-    told = ", ".join(f"{name} {each:.1e}" for name, each in zip(maskings, far, strict=True))
+    told = ", ".join(f"{name} {written(each)}" for name, each in zip(maskings, far, strict=True))
     needs = (("a situation", f"in which {need}"),)
     return [Comparison("", sign(*far), told=f"cosine distance at most: {told}", needs=needs)]
 
@@ -568,7 +568,7 @@ def _grows(curves: Curves) -> list[Comparison]:
             sign = -1
         else:
             sign = int(len(distances) > 1 and all(less < more for less, more in pairwise(distances)))
-        ends = f"{VECTORS[kind]} {distances[0]:.1e} to {distances[-1]:.1e}" if distances else ""
+        ends = f"{VECTORS[kind]} {written(distances[0])} to {written(distances[-1])}" if distances else ""
         needs = (("curves", "of more lengths or texts"),)
         compared.append(Comparison(ends, sign, value=sign, needs=needs))
     told = "from the shortest padding to the longest: " + ", ".join(each.name for each in compared)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mabert.reading import shown
 from mabert_lab.report import paper
 from mabert_lab.report.statistics import Seeds
 
@@ -203,6 +202,8 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     Raises:
         ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
     """
+    from mabert.reading import shown
+
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
     _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)

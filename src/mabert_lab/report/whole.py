@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert.writing import write_text
 from mabert_lab.report import paper
 from mabert_lab.report.charts import drift_chart
 from mabert_lab.report.document import (
@@ -78,6 +77,8 @@ def write_report(found: Found, output: Path) -> list[Path]:
     Raises:
         ValueError: The output is no ``.html`` file, or a file would be written over that is no former report's.
     """
+    from mabert.writing import write_text
+
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
     document, folder = parts(found), output.with_suffix("")
@@ -302,4 +303,6 @@ def _read(path: Path) -> str:
 
 
 def _list(folder: Path, names: Iterable[str]) -> None:
+    from mabert.writing import write_text
+
     write_text(folder / LISTING, "".join(f"{name}\n" for name in sorted(names)))

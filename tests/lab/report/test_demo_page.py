@@ -190,7 +190,9 @@ def test_a_text_that_was_too_short_is_told(wanted, said):
     assert f"400,000 tokens without labels{said}, to say" in render(converted(wanted=wanted))
 
 
-@pytest.mark.parametrize(("moved", "said"), [(0.0, "0"), (0, "0"), (2.4e-7, "2e-07"), (0.053, "0.05"), (1.73, "2")])
+@pytest.mark.parametrize(
+    ("moved", "said"), [(0.0, "0"), (2.4e-15, "0"), (2.4e-7, "2e-07"), (0.053, "0.05"), (1.73, "2")]
+)
 def test_a_change_is_written_to_one_digit_and_none_as_0(moved, said):
     assert written(moved) == said
     assert (said, "largest change by padding") in headline(result() | {"padding": padding(exact=moved)})

@@ -111,6 +111,13 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
     assert verdicts(claim) == {UNMEASURED}
 
 
+def test_what_is_rounding_is_shown_as_0():
+    rounding = {masking: [2.4e-15, 2.4e-15] for masking in ("none", "pre", "post", "pre+post")}
+    found = judge.verdicts([], None, curves(**rounding))
+    assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
+    assert "cosine distance at most: none 0" in {each.numbers for each in found}
+
+
 @pytest.mark.parametrize("left", [0.16, 0.29])
 def test_less_than_half_suppressed_is_not_strongly(left):
     (claim,) = (claim for claim in DRIFT if claim.rule["rule"] == "suppressed")

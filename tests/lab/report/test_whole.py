@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from mabert_lab import cli
+from mabert_lab import cli, report
 from mabert_lab.report.document import Figure, Section, inline, number, table, to_html, to_markdown, with_best
 from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
 from mabert_lab.report.sources import find
@@ -198,3 +201,11 @@ def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do(
     assert loss_chart([*history, {"loss": 4.0, "step": 4}]) != loss_chart(history)
     assert stage_ends(3600, [{"share": 0.9}, {"share": 0.1}]) == [pytest.approx(3240)]
     assert on_paper('<svg width="1"></svg>') == '<svg style="background: #fff" width="1"></svg>'
+
+
+@pytest.mark.slow
+def test_importing_the_report_loads_no_torch():
+    modules = [f"mabert_lab.report.{file.stem}" for file in Path(report.__file__).parent.glob("[!_]*.py")]
+    program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    assert len(modules) > 10
+    subprocess.run([sys.executable, "-c", program], check=True)
