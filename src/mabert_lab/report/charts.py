@@ -176,9 +176,8 @@ def _averages(study: Study, budget: float) -> tuple[dict[str, tuple[float, float
     """Averages of the arms of a budget over the tasks that the paper has too, or over all where it has none of them;
     and the paper's."""
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    arms = {arm.name: arm for arm in study.arms if arm.budget == budget}
     wanted = columns or [column.key for column in study.scored]
-    ours = {name: summary(averages(study.scores(arm), wanted).values()) for name, arm in arms.items()}
+    ours = {arm.name: summary(averages(arm.scores, wanted)) for arm in study.arms if arm.budget == budget}
     table, papers = study.table(budget), study.papers(columns)
     theirs = {
         arm.name: table.average(key, papers)

@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import pandas as pd
 import yaml
 
 from mabert_lab.report import paper
 from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS, written
 from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, Rows, Source, ratio, span_of
-from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, Seeds, above, averages, difference
+from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, above, averages, difference
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study, percent
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
@@ -108,9 +108,8 @@ class Verdict:
 @cache
 def claims() -> tuple[Claim, ...]:
     """Every claim, scores first."""
-    own = ("claim", "source", "quote", "note")
     return tuple(
-        Claim(kind, **{name: raw[name] for name in own if name in raw}, rule=raw)
+        Claim(kind, raw["claim"], raw["source"], raw["quote"], raw.get("note", ""), raw)
         for kind in ("scores", "costs", "drift")
         for raw in _CONTENT[kind]
     )
@@ -182,7 +181,7 @@ def papers_study(question: str, scores: Any = None) -> Study:
     columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
     seeds = scores or (lambda mean: {0: mean})
     arms = tuple(
-        Arm(row, row, budget, {}, {each.key: {each.metric: seeds(float(numbers[each.key]))} for each in columns})
+        Arm(row, row, budget, {}, pd.DataFrame({key: seeds(float(mean)) for key, mean in numbers.items()}))
         for budget, table in tables.items()
         for row, numbers in table.mean.iterrows()
     )
@@ -269,7 +268,7 @@ class _Gap(NamedTuple):
     """One difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
 
     name: str
-    gaps: Seeds
+    gaps: pd.Series
     columns: tuple[str, ...]
     lacking: list[tuple[str, str]]
     arms: Sequence[Arm | None]
@@ -277,31 +276,43 @@ class _Gap(NamedTuple):
 
 def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> list[Comparison]:
     """Every arm of `first` over every arm of `second`, on average or on each task."""
-    rule, keys, gaps = claim.rule, _official(study), []
-    tasks, widest = rule.get("tasks", ()), rule.get("widest")
+    rule, gaps = claim.rule, []
+    tasks = rule.get("tasks", ())
     pairs = [(first, second) for first, second in product(rule["first"], rule["second"]) if first != second]
     columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
     for pair in pairs:
         both = [arms.get(key) for key in pair]
-        ours, theirs = map(study.scores, both)
+        ours, theirs = map(_scores, both)
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
         lacking = [("arms", study.label_of(key)) for key in pair if key not in arms]
         if not tasks:
-            apart = _apart(averages(ours, columns), averages(theirs, columns))
-            gaps.append(_Gap(name, apart, columns, lacking, both))
+            gaps.append(_Gap(name, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
         for task in tasks:
-            used = [widest, task] if widest else [task]
-            absent = [("tasks", paper.TASKS[each]["title"]) for each in used if each not in keys]
-            by_task = [_apart(ours.get(keys.get(each, ""), {}), theirs.get(keys.get(each, ""), {})) for each in used]
-            on = " less that on ".join(paper.TASKS[each]["title"] for each in used)
-            apart = _apart(*by_task) if widest else by_task[0]
-            there = tuple(keys[each] for each in used if each in keys)
-            gaps.append(_Gap(f"{name} on {on}", apart, there, lacking + absent, both))
+            on = [rule["widest"], task] if "widest" in rule else [task]
+            gaps.append(_on(study, on, f"{name} on ", ours - theirs, lacking, both))
     together = len(tasks) if rule.get("most") else 1
     compared = _compared(study, gaps, exact, together - together // 2)
     if rule.get("form") != "trade":
         return compared
     return [_traded(study, arms, pair, each) for pair, each in zip(pairs, compared, strict=True)]
+
+
+def _on(
+    study: Study,
+    tasks: Sequence[str],
+    name: str,
+    found: pd.DataFrame,
+    lacking: list[tuple[str, str]],
+    arms: Sequence[Arm | None],
+) -> _Gap:
+    """What was found on one of the paper's tasks, or on the first of two less that on the second; a sample of a task is
+    not that task."""
+    keys = {column.paper: column.key for column in study.columns if not column.sample}
+    first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
+    absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
+    used = tuple(keys[task] for task in tasks if task in keys)
+    told = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
+    return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
 
 
 def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compared: Comparison) -> Comparison:
@@ -329,35 +340,26 @@ def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
         both = [arms.get(budget) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
-        apart = _apart(*(averages(study.scores(arm), columns) for arm in both))
-        gaps.append(_Gap(f"{percent(later)} over {percent(earlier)}", apart, columns, lacking, both))
+        after, before = (averages(_scores(arm), columns) for arm in both)
+        gaps.append(_Gap(f"{percent(later)} over {percent(earlier)}", after - before, columns, lacking, both))
     return _compared(study, gaps, exact)
 
 
 def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """How many times its deviation over the budgets the lead is, on one task less that on each other."""
-    (key,), rivals, widest = claim.rule["first"], claim.rule["second"], claim.rule["widest"]
-    keys, arms = _official(study), {budget: study.by_paper(budget) for budget in paper.GLUE}
+    (key,), rivals = claim.rule["first"], claim.rule["second"]
+    arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
     lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
     there = [found for found in arms.values() if found]
     lacking += [("arms", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
-
-    def steadiness(task: str) -> dict[int, float]:
-        if lacking or task not in keys:
-            return {}
-        scores = [{row: study.scores(found[row]).get(keys[task], {}) for row in (key, *rivals)} for found in there]
-        seeds = set.intersection(*(set(each) for found in scores for each in found.values()))
-        leads = {
-            seed: [each[key][seed] - fmean(each[row][seed] for row in rivals) for each in scores] for seed in seeds
-        }
-        return {seed: fmean(lead) / (stdev(lead) + 1e-6) for seed, lead in leads.items()}
-
-    own, gaps, every = steadiness(widest), [], [arm for found in there for arm in found.values()]
-    for task in claim.rule["tasks"]:
-        absent = [("tasks", paper.TASKS[each]["title"]) for each in (widest, task) if each not in keys]
-        name = f"on {paper.TASKS[widest]['title']} less that on {paper.TASKS[task]['title']}"
-        used = tuple(keys[each] for each in (widest, task) if each in keys)
-        gaps.append(_Gap(name, _apart(own, steadiness(task)), used, lacking + absent, every))
+    steadiness = pd.DataFrame()
+    if not lacking:
+        leads = [found[key].scores - sum(found[row].scores for row in rivals) / len(rivals) for found in there]
+        by_seed = pd.concat(leads, keys=arms).swaplevel().groupby(level=0)
+        # Without the seeds that are not under every budget.
+        steadiness = (by_seed.mean() / (by_seed.std() + 1e-6)).where(by_seed.count() == len(leads))
+    every = [arm for found in there for arm in found.values()]
+    gaps = [_on(study, [claim.rule["widest"], task], "on ", steadiness, lacking, every) for task in claim.rule["tasks"]]
     return _compared(study, gaps, exact)
 
 
@@ -368,11 +370,11 @@ def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1
     speak for a claim, none needs a correction; where most of some must, as many may be left out as the level is divided
     by, less one (Benjamini and Heller 2008). One that speaks against it was looked for among all.
     """
-    return [_compare(study, gap, exact, sum(bool(each.gaps) for each in gaps), together) for gap in gaps]
+    return [_compare(study, gap, exact, sum(each.gaps.notna().any() for each in gaps), together) for gap in gaps]
 
 
 def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:
-    found = difference(gap.gaps, dict.fromkeys(gap.gaps, 0.0), gap.columns)
+    found = difference(gap.gaps)
     if found is None:
         return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
@@ -392,31 +394,23 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     return Comparison(gap.name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
 
 
-def _official(study: Study) -> dict[str | None, str]:
-    """The study's tasks by the paper's; a sample of a task is not that task."""
-    return {column.paper: column.key for column in study.columns if not column.sample}
-
-
-def _apart(ours: Seeds, theirs: Seeds) -> dict[int, float]:
-    return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
-
-
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
     """What some arms are averaged over: the paper's tasks on which any of them learnt anything; where that is none,
     those that any has a score of."""
-    keys = [
-        column.key
-        for column in study.columns
-        if column.paper in paper.TASKS and any(column.key in study.scores(arm) for arm in arms)
-    ]
+    scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
+    keys = [column.key for column in scored if column.paper in paper.TASKS]
     return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
 
 
 def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
     """Whether any arm is above what one answer for all scores on any of some tasks, or that is not known."""
     floors = {column.key: column.constant for column in study.columns}
-    found = [(study.scores(arm).get(key, {}), floors[key]) for arm in arms for key in keys]
-    return any(bool(seeds) and (floor is None or above(seeds, floor)) for seeds, floor in found)
+    found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
+    return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
+
+
+def _scores(arm: Arm | None) -> pd.DataFrame:
+    return pd.DataFrame() if arm is None else arm.scores
 
 
 # Costs

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,14 +199,9 @@ BEST = next(claim for claim in SCORES if claim.claim.startswith("Masking and MAP
 
 def components(heights, seeds=5, **changes):
     made = judge.papers_study("components")
-    tasks = {"cola": "MCC", "rte": "accuracy"}
     arms = tuple(
         judge.Arm(
-            name,
-            name,
-            1.0,
-            {},
-            {task: {metric: {s: height + NOISE[s] for s in range(seeds)}} for task, metric in tasks.items()},
+            name, name, 1.0, {}, pd.DataFrame({task: height + pd.Series(NOISE[:seeds]) for task in ("cola", "rte")})
         )
         for name, height in heights.items()
     )
