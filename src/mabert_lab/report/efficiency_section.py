@@ -10,17 +10,7 @@ import pandas as pd
 from mabert_lab.report import paper
 from mabert_lab.report.charts import scaling_chart, speed_chart
 from mabert_lab.report.document import MISSING, Figure, Part, Section, table
-from mabert_lab.report.efficiency import (
-    DTYPES,
-    MEASURES,
-    NAMES,
-    Condition,
-    Results,
-    Row,
-    Rows,
-    ratio,
-    span_of,
-)
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, Row, Rows, ratio, span_of
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.study_section import papers_table
 
@@ -164,18 +154,12 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
     for measure, rows in tables.items():
         yield measured_table(results, rows, measure)
         yield ratio_table(rows, measure)
-    used = {row["source"].key for row in results.rows if row["condition"] == condition}
+    used = {row["source"] for row in results.rows if row["condition"] == condition}
     yield [
-        ", ".join(
-            (
-                f"`{each.name}`: {each.date:%Y-%m-%d}",
-                machine_of(each.environment, condition.device),
-                code_of(each.environment),
-                *each.remarks,
-            )
-        )
+        f"`{each.name}`: {each.date:%Y-%m-%d}, "
+        + ", ".join([machine_of(each.environment, condition.device), code_of(each.environment), *each.remarks])
         for each in results.sources
-        if each.key in used
+        if each in used
     ]
 
 

@@ -1,22 +1,15 @@
 """A study's part of the report: scores, the paper's beside them, differences from the reference, pretraining."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_chart, pretraining_chart
+from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
 from mabert_lab.report.document import MISSING, Part, Section, figure, table, with_best
-from mabert_lab.report.statistics import (
-    LEAST_PAIRS,
-    LEVEL,
-    NO_SCORES,
-    Difference,
-    averages,
-    difference,
-    summary,
-)
+from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, Difference, averages, difference, summary
 from mabert_lab.report.studies import STARTED, Arm, Study, percent
 
 FLAG = "Flagged: "
@@ -56,27 +49,27 @@ def section(study: Study) -> Section:
 
 def side_by_side(study: Study) -> list[pd.DataFrame]:
     """Averages over the tasks that both sides have, with their ranks; nothing where the paper has none of the arms."""
+    found = arm_averages(study).dropna(subset="paper")
+    both = found.dropna(subset="mean").groupby("budget").filter(lambda each: len(each) > 1)
+    ranks = both.groupby("budget")[["mean", "paper"]].rank(ascending=False, method="min")
+    rows = [
+        (
+            *_arm(study, row.arm),
+            _summary((row.mean, row.std, row.seeds) if row.seeds else None),
+            number(ranks["mean"].get(row.Index), "{:.0f}"),
+            f"{row.paper:.3f}",
+            number(ranks["paper"].get(row.Index), "{:.0f}"),
+        )
+        for row in found.itertuples()
+    ]
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    papers, rows = study.papers(columns), []
-    flags: dict[str, None] = {}
-    for budget in study.budgets if papers else ():
-        printed, known = study.table(budget), study.by_paper(budget)
-        if printed is None:
-            continue
-        ours = {key: summary(averages(arm.scores, columns)) for key, arm in known.items()}
-        both = pd.DataFrame({key: [own[0], printed.average(key, papers)] for key, own in ours.items() if own}).T
-        ranks = both.rank(ascending=False, method="min").astype(int).astype(str) if len(both) > 1 else both.iloc[:0]
-        flags |= {printed.flag: None} if printed.flag else {}
-        for key in ours:
-            here, there = ranks.loc[key] if key in ranks.index else (MISSING, MISSING)
-            average = f"{printed.average(key, papers):.3f}"
-            rows.append((*_arm(study, known[key]), _summary(ours[key]), here, average, there))
+    flags = dict.fromkeys(each.flag for budget in found["budget"] if (each := study.table(budget)) and each.flag)
     notes = [f"Averages over {study.named(columns)}, with their deviation over seeds and how many.", *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {flag}." for flag in flags]
     head = [*_head(study), "here", "rank here", "in the paper", "rank in the paper"]
     frame = table(f"{study.title}: averages beside the paper's", head, rows, notes)
-    ranked = set(frame["rank here"]) != {MISSING}
-    return [] if not rows else [frame if ranked else frame.drop(columns=["rank here", "rank in the paper"])]
+    unranked = [] if len(ranks) else ["rank here", "rank in the paper"]
+    return [frame.drop(columns=unranked)] if rows else []
 
 
 def score_table(study: Study) -> pd.DataFrame:
@@ -276,7 +269,7 @@ def _summary(found: tuple[float, float | None, int] | None, why: str = "") -> st
     if found is None:
         return f"{MISSING} {why}".strip()
     mean, std, count = found
-    return f"{mean:.3f} ({count})" if std is None else f"{mean:.3f} ± {std:.3f} ({count})"
+    return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
 
 
 def _difference(found: Difference | None, over: str = "") -> str:

@@ -25,16 +25,17 @@ from mabert_lab.report.document import (
 from mabert_lab.report.drift import drift_tables
 from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows, letters
+from mabert_lab.report.evidence import of_paper, verdicts
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED, of_paper, verdicts
+from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
 from mabert_lab.report.study_section import papers_table, section, seeds
 
 TITLE = "MaBERT: the paper's experiment, run again"
-LISTING = "files.txt"
-"""Where a report's folder names its files, so that the next report leaves none of them over."""
+NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
+"""Names of the CSV files of a report's folder."""
 
 _SHOWN = 2
 """Places of a claim whose numbers stand in the first table; all stand in the last."""
@@ -96,15 +97,11 @@ def write_report(found: Found, output: Path) -> list[Path]:
     files[output.with_suffix(".md")] = to_markdown(TITLE, document, folder.name)
     files |= {folder / f"{each.name}.svg": on_paper(each.svg) for each in figures(document)}
     files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
-    former = _check_free(files, output)
+    for path in _former(files, output).difference(files):
+        path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    names = {path.name for path in files if path.parent == folder}
-    _list(folder, former | names)  # first: a report that is cut off leaves nothing that the next does not know
     for path, text in files.items():
         write_text(path, text)
-    for name in former - names:
-        (folder / name).unlink(missing_ok=True)
-    _list(folder, names)
     return list(files)
 
 
@@ -259,39 +256,34 @@ def _judged(found: Found) -> pd.DataFrame:
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """The report's numbers for files, by name."""
     judged = _judged(found).drop(columns="claim").rename(columns={"text": "claim"})
-    yield "claims", judged[["claim", "verdict", "place", "numbers", "takes"]]
+    claims, scores, costs, *others = NUMBERS
+    yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
     if found.studies:
-        yield "scores", pd.concat([seeds(study) for study in found.studies], ignore_index=True)
+        yield scores, pd.concat([seeds(study) for study in found.studies], ignore_index=True)
     if found.efficiency is not None:
-        yield "memory-and-time", flat_rows(found.efficiency)
-    for name, kept in (("padding", found.drifts), ("throughput", found.throughputs)):
+        yield costs, flat_rows(found.efficiency)
+    for name, kept in zip(others, (found.drifts, found.throughputs), strict=True):
         if kept:
             yield name, pd.concat([pd.DataFrame(result["rows"]).assign(file=file) for file, result in kept])
 
 
-def _check_free(files: Iterable[Path], output: Path) -> set[str]:
-    """Names in the folder that a former report wrote, by its list or, as a repository keeps it, by its Markdown.
+def _former(files: Iterable[Path], output: Path) -> set[Path]:
+    """Files in the folder that a former report wrote: the figures that its Markdown names, and numbers.
 
     Raises:
-        ValueError: Naming the first file that is there and none of a report's.
+        ValueError: Naming the first file that would be written over and is none of a report's.
     """
-    text, folder = output.with_suffix(".md"), output.with_suffix("")
-    told, listing = _read(text), _read(folder / LISTING).splitlines()
-    ours = told.startswith(f"# {plain(TITLE)}\n")
-    listed = set(listing) if "claims.csv" in listing else set()
-    linked = set(re.findall(rf"\({re.escape(folder.name)}/([^/)]+)\)", told)) if ours else set()
-    known = {output: f"<title>{escape(TITLE)}</title>" in _read(output), text: ours, folder / LISTING: bool(listed)}
-    for path in (*files, folder / LISTING):
-        if not known.get(path, path.name in listed | linked) and _read(path):
+    markdown, folder = output.with_suffix(".md"), output.with_suffix("")
+    told, known = _read(markdown), set()
+    if told.startswith(f"# {plain(TITLE)}\n"):
+        linked = re.findall(rf"\({re.escape(folder.name)}/([^/)]+)\)", told)
+        known = {markdown, *(folder / name for name in (*linked, *(f"{name}.csv" for name in NUMBERS)))}
+    ours = f"<title>{escape(TITLE)}</title>" in _read(output)
+    for path in files:
+        if _read(path) and path not in known and not (path == output and ours):
             raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
-    return {name for name in listed if name == Path(name).name and (folder / name).is_file()}
+    return {path for path in known if path.parent == folder and path.is_file()}
 
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _list(folder: Path, names: Iterable[str]) -> None:
-    from mabert.writing import write_text
-
-    write_text(folder / LISTING, "".join(f"{name}\n" for name in sorted(names)))

@@ -122,15 +122,12 @@ def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(replace(found, efficiency=None), output)
     (folder / "notes.txt").write_text("mine")
-    listing = folder / "files.txt"
-    listing.write_text(listing.read_text() + "../report.html.md\n..\n\n")
-    (tmp_path / "report.html.md").write_text("elsewhere")
+    (tmp_path / "report.md").open("a").write("[up](report/..)")
     kept = {path.name for path in write_report(find([one_study]), output) if path.parent == folder}
-    assert {file.name for file in folder.iterdir()} == {"notes.txt", "files.txt", *kept}
-    assert (tmp_path / "report.html.md").is_file()
+    assert {file.name for file in folder.iterdir()} == {"notes.txt", *kept}
 
 
-@pytest.mark.parametrize("there", ["report.md", "report.html", "report/claims.csv", "report/files.txt"])
+@pytest.mark.parametrize("there", ["report.md", "report.html", "report/claims.csv"])
 def test_what_no_report_wrote_is_not_written_over(one_study, tmp_path, there):
     place = tmp_path / "mine" / there
     place.parent.mkdir(parents=True)
@@ -146,7 +143,7 @@ def test_a_former_report_is_written_over_by_the_same(one_study, tmp_path, kept):
     files = write_report(find([one_study]), output)
     before = [file.read_bytes() for file in files]
     if kept != "all":
-        for file in (output, *folder.glob("*.csv"), folder / "files.txt"):
+        for file in (output, *folder.glob("*.csv")):
             file.unlink()
     assert write_report(find([one_study]), output) == files
     assert [file.read_bytes() for file in files] == before
