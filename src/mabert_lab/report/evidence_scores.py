@@ -17,6 +17,13 @@ DEARER = 1.25
 
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
+    """A verdict for each study that asks what the claim is about, and each budget and variant of its arms.
+
+    Args:
+        claim: Of kind ``scores``.
+        studies: What `mabert study` wrote.
+        exact: Whether a difference counts as it is, without a test, as of numbers that are known.
+    """
     own = [study for study in studies if study.question in claim.rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
