@@ -80,12 +80,6 @@ def number(cell: str) -> float | None:
     return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
 
 
-def is_number(frame: pd.DataFrame, column: int) -> bool:
-    """Whether a column holds numbers and what is missing of them."""
-    cells = [cell for cell in frame.iloc[:, column] if cell and not cell.startswith(MISSING)]
-    return all(number(cell) is not None for cell in cells)
-
-
 def figures(parts: Iterable[Part]) -> Iterator[Figure]:
     """Every figure, those within sections as well."""
     for part in parts:
@@ -136,7 +130,9 @@ def _markdown_table(frame: pd.DataFrame) -> str:
 
 
 def _numeric(frame: pd.DataFrame) -> list[bool]:
-    return [is_number(frame, column) for column in range(frame.shape[1])]
+    """Whether each column holds numbers and what is missing of them alone."""
+    missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
+    return list((missing | frame.map(number).notna()).all())
 
 
 def _anchor(title: str) -> str:

@@ -152,7 +152,8 @@ def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1
     speak for a claim, none needs a correction; where most of some must, as many may be left out as the level is divided
     by, less one (Benjamini and Heller 2008). One that speaks against it was looked for among all.
     """
-    return [_compare(study, gap, exact, sum(each.gaps.notna().any() for each in gaps), together) for gap in gaps]
+    comparisons = sum(gap.gaps.notna().any() for gap in gaps)
+    return [_compare(study, gap, exact, comparisons, together) for gap in gaps]
 
 
 def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:

@@ -106,4 +106,8 @@ def above(scores: pd.Series, floor: float) -> bool:
 
 def averages(scores: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
     """Average over some tasks by seed, of the seeds that have all of them; a row of the scores is a seed."""
-    return scores.reindex(columns=list(columns)).dropna().mean(axis=1).dropna()
+    wanted = list(columns)
+    if not wanted or not set(wanted) <= set(scores):
+        return NO_SCORES
+    found = scores[wanted].dropna()
+    return pd.Series(np.ascontiguousarray(found).mean(axis=1), found.index)

@@ -11,30 +11,45 @@ from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
 from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
+TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
 
-def test_of_two_rows_for_the_same_thing_the_later_stays(load):
-    old = [raw("latency", "bert", 128, 1.0), raw("latency", "bert", 512, 2.0), raw("latency", "bert", 128, 9.0, GPU)]
-    other = raw("latency", "bert", 128, 5.0, CPU._replace(dtype="bfloat16"))
-    results = load(old, [raw("latency", "bert", 128, 3.0), raw("training", "bert", 128, 4.0), other])
-    assert len(results.rows) == 5
-    assert curve(results.table(CPU, "latency")["bert"]) == {128: 3.0, 512: 2.0}
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {"bert": {128: 3.0}}),
+        (
+            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)]],
+            {"bert": {128: 1.0, 512: 4.0}, "mabert": {128: 2.0}},
+        ),
+        (
+            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0)]],
+            {"bert": {128: 9.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}},
+        ),
+    ],
+    ids=["later", "more took turns", "as many took turns, so the later"],
+)
+def test_of_two_rows_for_the_same_thing_one_stays(load, files, expected):
+    table = load(*files).table(CPU, "latency")
+    assert {model: curve(rows) for model, rows in table.items()} == expected
+
+
+def test_what_differs_in_measure_precision_or_device_stays_apart(load):
+    other = CPU._replace(dtype="bfloat16")
+    alike = [raw("latency", "bert", 128, value, at) for value, at in ((1.0, CPU), (2.0, GPU), (3.0, other))]
+    results = load(alike, [raw("training", "bert", 128, 4.0)])
+    assert results.conditions() == [other, CPU, GPU]
+    found = [curve(results.table(at, "latency")["bert"]) for at in (CPU, GPU, other)]
+    assert found == [{128: 1.0}, {128: 2.0}, {128: 3.0}]
     assert curve(results.table(CPU, "training")["bert"]) == {128: 4.0}
-    assert curve(results.table(GPU, "latency")["bert"]) == {128: 9.0}
-    assert results.conditions() == [CPU._replace(dtype="bfloat16"), CPU, GPU]
-    for name, there in (("1.json", [False, True, True]), ("2.json", [True, True, False])):
-        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:4]
+
+
+@pytest.mark.slow
+def test_each_condition_names_the_files_that_it_is_of(load):
+    results = load([raw("latency", "bert", 128, 1.0, GPU)], [raw("latency", "bert", 128, 3.0)])
+    for name, there in (("1.json", [False, True]), ("2.json", [True, False])):
+        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:3]
         assert [f"`{name}`: " in part for part in sections] == there
-
-
-def test_a_model_that_is_measured_again_alone_does_not_part_those_that_took_turns(load):
-    turns = [raw("latency", model, 128, number) for model, number in (("bert", 1.0), ("mabert", 2.0))]
-    results = load(
-        turns, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0), raw("latency", "bert", 512, 4.0)]
-    )
-    both = {model: curve(rows) for model, rows in results.table(CPU, "latency").items()}
-    assert both == {"bert": {128: 9.0, 512: 4.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}}, "of as many, the later"
-    results = load(turns, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)])
-    assert curve(results.table(CPU, "latency")["bert"]) == {128: 1.0, 512: 4.0}
 
 
 def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(load):

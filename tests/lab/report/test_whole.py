@@ -122,7 +122,8 @@ def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(replace(found, efficiency=None), output)
     (folder / "notes.txt").write_text("mine")
-    (tmp_path / "report.md").open("a").write("[up](report/..)")
+    text = tmp_path / "report.md"
+    text.write_text(text.read_text(encoding="utf-8") + "[up](report/..) [mine](other/notes.txt)", encoding="utf-8")
     kept = {path.name for path in write_report(find([one_study]), output) if path.parent == folder}
     assert {file.name for file in folder.iterdir()} == {"notes.txt", *kept}
 
