@@ -17,8 +17,13 @@ LEAST_CALLS = 4
 
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
-    """Under the paper's settings, on every machine, device and precision; where none reached the claim's lengths under
-    those, under the settings that did."""
+    """A verdict for each machine, device and precision under the paper's settings, or where none of those reached the
+    claim's lengths, under the settings that did.
+
+    Args:
+        claim: Of kind ``costs``.
+        results: What `mabert bench models` wrote.
+    """
     rules = claim.rule["rules"]
     found = [each for each in results.conditions() if all(results.table(each, rule["measure"]) for rule in rules)]
     reach = [

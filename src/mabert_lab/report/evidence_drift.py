@@ -16,7 +16,12 @@ Curves = Mapping[str, Mapping[str, Any]]
 
 
 def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Verdict]:
-    """A verdict for each file and situation."""
+    """A verdict for each file and situation.
+
+    Args:
+        claim: Of kind ``drift``.
+        drifts: File name and content of what `mabert study drift` wrote.
+    """
     for (file, result), (side, attention) in product(drifts, SITUATIONS):
         situation = ("trained", side, attention)
         rows = [row for row in result["rows"] if (row["weights"], row["side"], row["attention"]) == situation]

@@ -276,7 +276,7 @@ def _former(files: Iterable[Path], output: Path) -> set[Path]:
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
     told, known = _read(markdown), set()
     if told.startswith(f"# {plain(TITLE)}\n"):
-        linked = re.findall(rf"\({re.escape(folder.name)}/([^/)]+)\)", told)
+        linked = re.findall(rf"!\[.*\]\({re.escape(folder.name)}/([^/)]+\.svg)\)", told)
         known = {markdown, *(folder / name for name in (*linked, *(f"{name}.csv" for name in NUMBERS)))}
     ours = f"<title>{escape(TITLE)}</title>" in _read(output)
     for path in files:

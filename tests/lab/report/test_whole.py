@@ -123,7 +123,7 @@ def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path
     write_report(replace(found, efficiency=None), output)
     (folder / "notes.txt").write_text("mine")
     text = tmp_path / "report.md"
-    text.write_text(text.read_text(encoding="utf-8") + "[up](report/..) [mine](other/notes.txt)", encoding="utf-8")
+    text.write_text(text.read_text(encoding="utf-8") + "[mine](report/notes.txt) ![up](report/..)", encoding="utf-8")
     kept = {path.name for path in write_report(find([one_study]), output) if path.parent == folder}
     assert {file.name for file in folder.iterdir()} == {"notes.txt", *kept}
 
