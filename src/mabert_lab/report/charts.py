@@ -1,8 +1,10 @@
 """The report's figures as SVG: scores of a study, memory and time over length, drift; the paper's lines are dashed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,31 +24,49 @@ _COLOURS = [look.colour for look in reversed(LOOKS.values())]
 _FLOOR = 1e-16
 
 
+def arm_averages(study: Study) -> pd.DataFrame:
+    """Averages of the arms over the tasks that the paper has too, or over all where it has none of them; a row an arm.
+
+    Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
+    tasks; what is missing is NaN.
+    """
+    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
+    wanted, papers = columns or [column.key for column in study.scored], study.papers(columns)
+    rows = []
+    for arm in study.arms:
+        table = study.table(arm.budget)
+        there = table is not None and papers and arm.paper in table.mean.index
+        theirs = table.average(str(arm.paper), papers) if table is not None and there else None
+        rows.append((arm, arm.budget, *(summary(averages(arm.scores, wanted)) or (None, None, 0)), theirs))
+    head = ["arm", "budget", "mean", "std", "seeds", "paper"]
+    return pd.DataFrame(rows, columns=head).astype({"mean": float, "std": float, "paper": float})
+
+
 def arm_chart(study: Study) -> str | None:
     """Averages of the arms with their deviation, and the paper's in a panel beside them; None where there is none."""
-    found = {budget: _averages(study, budget) for budget in study.budgets}
-    if not any(ours for ours, _ in found.values()):
+    found = arm_averages(study)
+    if found["mean"].isna().all():
         return None
-    figure = Figure(figsize=(8.2, 1.3 + 0.3 * len(study.arms)), layout="constrained")
-    heights, several = range(len(study.arms), 0, -1), len(study.budgets) > 1
-    panels = figure.subplots(1, 2 if any(theirs for _, theirs in found.values()) else 1, sharey=True, squeeze=False)[0]
-    for height, arm in zip(heights, study.arms, strict=True):
-        mark, (ours, theirs) = "D" if arm.name == study.reference else "o", found[arm.budget]
-        if arm.name in ours:
-            mean, std, _ = ours[arm.name]
-            panels[0].errorbar(mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
-        if arm.name in theirs:
-            panels[1].plot(theirs[arm.name], height, mark, color=INK, markerfacecolor="none")
+    drawing = Figure(figsize=(8.2, 1.3 + 0.3 * len(found)), layout="constrained")
+    heights, several = range(len(found), 0, -1), len(study.budgets) > 1
+    panels = drawing.subplots(1, 2 if found["paper"].notna().any() else 1, sharey=True, squeeze=False)[0]
+    for height, row in zip(heights, found.itertuples(), strict=True):
+        mark = "D" if row.arm.name == study.reference else "o"
+        if row.seeds:
+            std = None if math.isnan(row.std) else row.std
+            panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
+        if not math.isnan(row.paper):
+            panels[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
     labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in study.arms]
     panels[0].set_yticks(heights, labels, fontsize="small")
-    panels[0].set_ylim(0.4, len(study.arms) + 0.6)
+    panels[0].set_ylim(0.4, len(found) + 0.6)
     flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
     titles = (f"here ({study.scale})".replace("$", r"\$"), "the paper's, same tasks" + " (flagged)" * flagged)
     for axes, title in zip(panels, titles, strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
         axes.set_xlabel("average score")
         plain(axes)
-    return svg(figure)
+    return svg(drawing)
 
 
 def pretraining_chart(study: Study) -> str | None:
@@ -170,22 +190,6 @@ def drift_chart(result: Mapping[str, Any]) -> str:
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return svg(figure)
-
-
-def _averages(study: Study, budget: float) -> tuple[dict[str, tuple[float, float | None, int]], dict[str, float]]:
-    """Averages of the arms of a budget over the tasks that the paper has too, or over all where it has none of them;
-    and the paper's."""
-    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    arms = {arm.name: arm for arm in study.arms if arm.budget == budget}
-    wanted = columns or [column.key for column in study.scored]
-    ours = {name: summary(averages(study.scores(arm), wanted).values()) for name, arm in arms.items()}
-    table, papers = study.table(budget), study.papers(columns)
-    theirs = {
-        arm.name: table.average(key, papers)
-        for key, arm in study.by_paper(budget).items()
-        if table is not None and papers and key in table.mean.index
-    }
-    return {name: found for name, found in ours.items() if found is not None}, theirs
 
 
 def _label(study: Study, name: str) -> str:

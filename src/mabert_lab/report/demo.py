@@ -18,6 +18,9 @@ REGIMES = {
 }
 """Ways of running a padded text to words, the one that is the default first."""
 
+ROUNDING = 1e-12
+"""Below this a change is shown as 0."""
+
 LONGEST = 400
 """Characters of a passage that are shown."""
 
@@ -110,8 +113,8 @@ def largest(rows: Sequence[dict[str, Any]]) -> float:
 
 
 def written(moved: float) -> str:
-    """A change to one digit: 0, 0.05 or 2e-07."""
-    return f"{moved:.1g}"
+    """A change to one digit: 0.05 or 2e-07; 0 where it is below what float64 rounds away."""
+    return f"{moved:.1g}" if moved >= ROUNDING else "0"
 
 
 def counted(number: int, noun: str) -> str:

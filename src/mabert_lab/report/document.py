@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -48,13 +49,25 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], not
     return frame
 
 
-def with_best(frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False) -> pd.DataFrame:
+def figure(name: str, svg: str | None, description: str) -> list[Figure]:
+    """A figure as a list of parts, which is empty where nothing was drawn."""
+    return [] if svg is None else [Figure(name, svg, description)]
+
+
+def with_best(
+    frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False, by: Sequence[str] = ()
+) -> pd.DataFrame:
     """The same table, the best number of each column in bold; nothing is best where all numbers are the same.
 
-    Numbers are compared as they are written.
+    Args:
+        frame: Its numbers are compared as they are written.
+        columns: By their places.
+        lowest: Whether that is the best.
+        by: Columns; rows that are alike there are compared with each other alone.
     """
-    for column in columns:
-        values = frame.iloc[:, column].map(number).dropna()
+    groups = frame.groupby(list(by), sort=False).indices.values() if by else [frame.index]
+    for rows, column in product(groups, list(columns)):
+        values = frame.iloc[rows, column].map(number).dropna()
         if values.nunique() > 1:
             for row in values.index[values == (values.min() if lowest else values.max())]:
                 frame.iat[row, column] = f"**{frame.iat[row, column]}**"
@@ -65,12 +78,6 @@ def number(cell: str) -> float | None:
     """The number that a cell begins with; None where it does not."""
     found = _NUMBER.match(cell)
     return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
-
-
-def is_number(frame: pd.DataFrame, column: int) -> bool:
-    """Whether a column holds numbers and what is missing of them."""
-    cells = [cell for cell in frame.iloc[:, column] if cell and not cell.startswith(MISSING)]
-    return all(number(cell) is not None for cell in cells)
 
 
 def figures(parts: Iterable[Part]) -> Iterator[Figure]:
@@ -123,7 +130,9 @@ def _markdown_table(frame: pd.DataFrame) -> str:
 
 
 def _numeric(frame: pd.DataFrame) -> list[bool]:
-    return [is_number(frame, column) for column in range(frame.shape[1])]
+    """Whether each column holds numbers and what is missing of them alone."""
+    missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
+    return list((missing | frame.map(number).notna()).all())
 
 
 def _anchor(title: str) -> str:

@@ -44,7 +44,7 @@ def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.Da
         rows = [
             (
                 *situation,
-                *(_distance(far.get(masking)) for masking in MASKINGS),
+                *(written(far.get(masking)) for masking in MASKINGS),
                 {"none": "no drift", None: "nothing"}.get(_cure(far), _cure(far)),
             )
             for situation, far in _farthest(result, vector).items()
@@ -79,5 +79,6 @@ def _farthest(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], d
     return found
 
 
-def _distance(value: float | None) -> str:
+def written(value: float | None) -> str:
+    """A cosine distance; 0 where it is no more than rounding."""
     return MISSING if value is None else "0" if value < STABLE else f"{value:.1e}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from mabert.reading import read_json
 from mabert_lab.report import paper
 from mabert_lab.report.machine import machine_of
 
@@ -22,9 +21,6 @@ MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training
 PROFILES = ("paper", "stock", "best")
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
-
-Key = tuple[datetime, str]
-"""What tells a file from others: when it was measured, and where it lies."""
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
@@ -50,20 +46,14 @@ class Condition(NamedTuple):
     machine: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """One file of results: its name, where it lies, when and on what it was measured, and what was found out later."""
+    """One file of results: its name, when and on what it was measured, and what was found out later."""
 
     name: str
-    path: Path
     date: datetime
     environment: Mapping[str, Any]
     remarks: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        """What tells it from a file of the same name in another folder too."""
-        return self.date, str(self.path)
 
 
 Row = Mapping[str, Any]
@@ -132,6 +122,8 @@ def read_results(path: Path) -> Results:
         FileNotFoundError: It is missing.
         ValueError: It is not JSON, not of this kind, incomplete, or a trial run.
     """
+    from mabert.reading import read_json
+
     content = read_json(path)
     kind = content.get("kind")
     if kind != "efficiency":
@@ -146,7 +138,7 @@ def read_results(path: Path) -> Results:
         raise ValueError(f"{path}: remarks is {remarks!r}; needed is a list of sentences")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    source = Source(path.name, path.resolve(), date, content["environment"], tuple(remarks))
+    source = Source(path.name, date, content["environment"], tuple(remarks))
     return Results(tuple(_row(raw, source) for raw in content["rows"]), content["parameters"], (source,))
 
 
@@ -159,46 +151,44 @@ def merged(files: Iterable[Results]) -> Results:
     each have MaBERT's time in the same turns, whatever else their files have.
     """
     read = sorted(files, key=lambda file: file.sources[0].date)
-    machines = _machines([row for file in read for row in file.rows])
-    found = [
-        (number, {**row, "condition": machines[row["condition"], row["source"].key]})
-        for number, file in enumerate(read)
-        for row in file.rows
-    ]
-    beside = Counter((number, row["measure"], row["condition"], row["length"]) for number, row in found)
+    rows = [row for file in read for row in file.rows]
+    machines = _machines(rows)
+    rows = [{**row, "condition": machines[row["condition"], row["source"]]} for row in rows]
+    beside = Counter(itemgetter("source", "measure", "condition", "length")(row) for row in rows)
 
-    def weight(each: tuple[int, Row]) -> tuple[bool, int, int]:
-        number, row = each
+    def weight(row: Row) -> tuple[bool, int]:
+        """Rows of one weight stay in the order of their dates."""
         paired = row.get("anchor_ms") is not None
-        return paired, 0 if paired else beside[number, row["measure"], row["condition"], row["length"]], number
+        others = beside[itemgetter("source", "measure", "condition", "length")(row)]
+        return paired, 0 if paired else others
 
     key = itemgetter("measure", "condition", "model", "length")
-    rows = {key(row): row for _, row in sorted(found, key=weight)}
+    kept = {key(row): row for row in sorted(rows, key=weight)}
     parameters = {model: count for file in read for model, count in file.parameters.items()}
-    return Results(tuple(rows.values()), parameters, tuple(source for file in read for source in file.sources))
+    return Results(tuple(kept.values()), parameters, tuple(source for file in read for source in file.sources))
 
 
-def _machines(rows: Iterable[Row]) -> dict[tuple[Condition, Key], Condition]:
+def _machines(rows: Iterable[Row]) -> dict[tuple[Condition, Source], Condition]:
     """The condition of each file's rows, with the machine where files of several share the rest of it.
 
     A file of before instructions were recorded counts to the machine that is otherwise the same, if there is only one.
     """
-    sources: dict[Condition, dict[Key, Source]] = {}
+    sources: dict[Condition, dict[Source, None]] = {}
     for row in rows:
-        sources.setdefault(row["condition"], {})[row["source"].key] = row["source"]
-    found: dict[tuple[Condition, Key], Condition] = {}
-    for condition, each in sources.items():
-        about = {key: source.environment for key, source in each.items()}
-        names = {key: machine_of(told, condition.device) for key, told in about.items()}
+        sources.setdefault(row["condition"], {})[row["source"]] = None
+    found: dict[tuple[Condition, Source], Condition] = {}
+    for condition, files in sources.items():
+        names = {file: machine_of(file.environment, condition.device) for file in files}
         like: dict[str, set[str]] = {}
-        for key, told in about.items():
-            if "instructions" in told:
-                like.setdefault(machine_of(told, condition.device, instructions=False), set()).add(names[key])
-        for key, told in about.items():
-            if "instructions" not in told and len(like.get(names[key], ())) == 1:
-                (names[key],) = like[names[key]]
-        several = len(set(names.values())) > 1
-        found |= {(condition, key): condition._replace(machine=name if several else "") for key, name in names.items()}
+        for file in files:
+            if "instructions" in file.environment:
+                short = machine_of(file.environment, condition.device, instructions=False)
+                like.setdefault(short, set()).add(names[file])
+        for file in files:
+            if "instructions" not in file.environment and len(like.get(names[file], ())) == 1:
+                (names[file],) = like[names[file]]
+        shown = names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
+        found |= {(condition, file): condition._replace(machine=name) for file, name in shown.items()}
     return found
 
 

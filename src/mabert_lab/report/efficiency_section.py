@@ -10,17 +10,7 @@ import pandas as pd
 from mabert_lab.report import paper
 from mabert_lab.report.charts import scaling_chart, speed_chart
 from mabert_lab.report.document import MISSING, Figure, Part, Section, table
-from mabert_lab.report.efficiency import (
-    DTYPES,
-    MEASURES,
-    NAMES,
-    Condition,
-    Results,
-    Row,
-    Rows,
-    ratio,
-    span_of,
-)
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, Row, Rows, ratio
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.study_section import papers_table
 
@@ -118,16 +108,11 @@ def ratio_table(rows: Rows, measure: str) -> pd.DataFrame:
         body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
         theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
         body.append((f"{group}, in the paper", *theirs))
-    found = {
-        length: {
-            model: span.middle / own
-            for model in rows
-            if model != "mabert" and (span := span_of(rows, model, length, beside="mabert")) and span.middle
-        }
-        for length in lengths
-        if (own := rows.get("mabert", {}).get(length) and rows["mabert"][length]["value"])
-    }
-    body.append(("lowest measured rival", *(_lowest(found.get(length, {})) for length in lengths)))
+    lowest = []
+    for length in lengths:
+        found = {model: ratio(rows, length, [model]) for model in rows if model != "mabert"}
+        lowest.append(_lowest({model: each.value for model, each in found.items() if each and each.value}))
+    body.append(("lowest measured rival", *lowest))
     rivals = printed.drop("mabert") / printed.loc["mabert"]
     body.append(("lowest rival, in the paper", *(_lowest(dict(rivals.get(length, {}))) for length in lengths)))
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
@@ -164,18 +149,12 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
     for measure, rows in tables.items():
         yield measured_table(results, rows, measure)
         yield ratio_table(rows, measure)
-    used = {row["source"].key for row in results.rows if row["condition"] == condition}
+    used = {row["source"] for row in results.rows if row["condition"] == condition}
     yield [
-        ", ".join(
-            (
-                f"`{each.name}`: {each.date:%Y-%m-%d}",
-                machine_of(each.environment, condition.device),
-                code_of(each.environment),
-                *each.remarks,
-            )
-        )
+        f"`{each.name}`: {each.date:%Y-%m-%d}, "
+        + ", ".join([machine_of(each.environment, condition.device), code_of(each.environment), *each.remarks])
         for each in results.sources
-        if each.key in used
+        if each in used
     ]
 
 

@@ -7,11 +7,9 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
+import yaml
 
-from mabert.reading_yaml import parse_yaml
-
-_FILE = Path(__file__).with_name("paper.yaml")
-_CONTENT: dict[str, Any] = parse_yaml(_FILE.read_text(encoding="utf-8"), _FILE.name)
+_CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
 
 MODELS: dict[str, str] = _CONTENT["models"]
 """The paper's models in the order of its tables, with the names that it prints."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.data.files import check_can_read_twice
-from mabert.reading import files_below, read_json_value
 from mabert_lab.report.efficiency import Results, merged, read_results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
@@ -92,6 +90,9 @@ def find(paths: Iterable[Path | str]) -> Found:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    from mabert.data.files import check_can_read_twice
+    from mabert.reading import files_below
+
     seen = set()
     for path in paths:
         if not path.exists():
@@ -106,6 +107,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _read(path: Path) -> tuple[str | None, Any]:
     """What a file says it is, and what it holds, checked; drift and throughput with the file's name."""
+    from mabert.reading import read_json_value
+
     try:
         content = read_json_value(path, nan=True)
     except ValueError as error:

@@ -5,21 +5,20 @@ where nothing differs it excludes 0 about once in seven. So what is called a dif
 (Student 1908). Neither covers how pretraining itself would spread: the seeds of an arm share one pretrained model.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 LEVEL = 0.95
 LEAST_PAIRS = 5
 """Pairs that a verdict needs: were both arms alike, four would all point one way in one case of eight."""
 
+NO_SCORES = pd.Series(dtype=float)
 _ENUMERATED = 6  # pairs of which all resamples are taken: 6 ** 6 are 46,656
 _ROUNDING = 1e-12
-
-Seeds = Mapping[int, float]
-"""Scores by seed."""
 
 
 class Difference(NamedTuple):
@@ -31,7 +30,6 @@ class Difference(NamedTuple):
         high: Upper end; None for one pair.
         p_value: Of the paired t test, two-sided; None for one pair.
         pairs: Seeds that both arms have.
-        columns: Tasks that the scores are averaged over.
     """
 
     mean: float
@@ -39,7 +37,6 @@ class Difference(NamedTuple):
     high: float | None
     p_value: float | None
     pairs: int
-    columns: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -59,7 +56,7 @@ class Difference(NamedTuple):
 
 def summary(scores: Iterable[float]) -> tuple[float, float | None, int] | None:
     """Mean, sample standard deviation (None for one score) and number of scores; None where there are none."""
-    values = np.array(sorted(scores))
+    values = pd.Series(scores, dtype=float).dropna().sort_values().to_numpy()
     if not values.size:
         return None
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None, values.size
@@ -90,31 +87,27 @@ def p_value(gaps: Sequence[float]) -> float | None:
     return float(stats.ttest_1samp(gaps, 0).pvalue)
 
 
-def difference(ours: Seeds, theirs: Seeds, columns: tuple[str, ...] = ()) -> Difference | None:
-    """One arm less another over the seeds that both have; None where they share none."""
-    gaps = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-    if not gaps:
+def difference(gaps: pd.Series) -> Difference | None:
+    """What the gaps of two arms by seed say; None where no seed has one."""
+    values = gaps.dropna().sort_index().to_numpy(float)
+    if not values.size:
         return None
-    low, high = interval(gaps) or (None, None)
-    return Difference(float(np.mean(gaps)), low, high, p_value(gaps), len(gaps), columns)
+    low, high = interval(values) or (None, None)
+    return Difference(float(values.mean()), low, high, p_value(values), values.size)
 
 
-def above(scores: Seeds, floor: float) -> bool:
+def above(scores: pd.Series, floor: float) -> bool:
     """Whether scores lie above a number, by the t test; of fewer than `LEAST_PAIRS` only their mean is asked."""
-    found = difference(scores, dict.fromkeys(scores, floor))
+    found = difference(scores - floor)
     if found is None:
         return False
     return found.mean > 0 if found.pairs < LEAST_PAIRS else found.sign() == 1
 
 
-def averages(scores: Mapping[str, Seeds], columns: Sequence[str]) -> dict[int, float]:
-    """Average over tasks by seed, of the seeds that have all of them."""
-    found = [scores.get(column, {}) for column in columns]
-    seeds = set.intersection(*(set(each) for each in found)) if found else set()
-    return {seed: float(np.mean([each[seed] for each in found])) for seed in sorted(seeds)}
-
-
-def average_difference(ours: Mapping[str, Seeds], theirs: Mapping[str, Seeds]) -> Difference | None:
-    """One arm's average over tasks less another's, over the tasks that both have; None where that is none."""
-    columns = tuple(column for column in ours if ours[column].keys() & theirs.get(column, {}).keys())
-    return difference(averages(ours, columns), averages(theirs, columns), columns)
+def averages(scores: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
+    """Average over some tasks by seed, of the seeds that have all of them; a row of the scores is a seed."""
+    wanted = list(columns)
+    if not wanted or not set(wanted) <= set(scores):
+        return NO_SCORES
+    found = scores[wanted].dropna()
+    return pd.Series(np.ascontiguousarray(found).mean(axis=1), found.index)

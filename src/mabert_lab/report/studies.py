@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from mabert.reading import shown
+import pandas as pd
+
 from mabert_lab.report import paper
-from mabert_lab.report.statistics import Seeds
 
 VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
@@ -66,7 +66,7 @@ class Column:
         return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arm:
     """One pretrained model of a study and its scores.
 
@@ -76,7 +76,8 @@ class Arm:
         budget: Share of the pretraining steps.
         pretraining: As the file has it: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and
             so on; any of them may be missing.
-        scores: By task, metric and seed.
+        scores: A row a seed, a column a task that has any, each by its own metric.
+        further: The same by other metrics; a column is a task and a metric.
         failed: Fine-tuning runs that broke off, each with ``column``, ``seed`` and ``reason``.
     """
 
@@ -84,11 +85,12 @@ class Arm:
     paper: str | None
     budget: float
     pretraining: Mapping[str, Any]
-    scores: Mapping[str, Mapping[str, Seeds]]
+    scores: pd.DataFrame
+    further: pd.DataFrame = field(default_factory=pd.DataFrame)
     failed: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """One study at one scale.
 
@@ -131,13 +133,7 @@ class Study:
     @property
     def scored(self) -> list[Column]:
         """The tasks that any arm has a score of."""
-        return [column for column in self.columns if any(column.key in self.scores(arm) for arm in self.arms)]
-
-    def scores(self, arm: Arm | None) -> dict[str, Seeds]:
-        """An arm's scores by task, each by its own metric; without the tasks that have none."""
-        every = {} if arm is None else arm.scores
-        found = {column.key: every.get(column.key, {}).get(column.metric, {}) for column in self.columns}
-        return {column: seeds for column, seeds in found.items() if seeds}
+        return [column for column in self.columns if any(column.key in arm.scores for arm in self.arms)]
 
     def arm(self, name: str, budget: float) -> Arm | None:
         """An arm by its name and budget."""
@@ -203,6 +199,8 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     Raises:
         ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
     """
+    from mabert.reading import shown
+
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
     _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
@@ -212,7 +210,7 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     columns = tuple(_column(raw, file) for raw in content["columns"])
     here = [content["environment"]]
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
-    arms = [_arm(raw, {column.key for column in columns}, file) for raw in content["rows"]]
+    arms = [_arm(raw, columns, file) for raw in content["rows"]]
     return Study(
         name=content["study"],
         title=content["title"],
@@ -233,27 +231,29 @@ def _column(raw: Mapping[str, Any], file: str) -> Column:
     return Column(**{name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None})
 
 
-def _arm(raw: Mapping[str, Any], columns: set[str], file: str) -> Arm:
+def _arm(raw: Mapping[str, Any], columns: Sequence[Column], file: str) -> Arm:
     _need(raw, ("arm", "budget", "pretraining", "scores"), f"{file}: a row")
-    place = f"{file}: {raw['arm']}"
-    unknown = sorted(raw["scores"].keys() - columns)
-    if unknown:
-        raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(columns))}")
-    scores = {
-        column: {name: _seeds(seeds, f"{place}, {column}, {name}") for name, seeds in metrics.items()}
-        for column, metrics in raw["scores"].items()
+    place, own = f"{file}: {raw['arm']}", {column.key: column.metric for column in columns}
+    if unknown := sorted(raw["scores"].keys() - own):
+        raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(own))}")
+    every = {
+        (key, metric): _seeds(raw["scores"][key][metric], f"{place}, {key}, {metric}")
+        for key in own
+        for metric in raw["scores"].get(key, ())
     }
+    scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
+    further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
     failed = tuple(dict(each) for each in raw.get("failed") or ())
-    return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, failed)
+    return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)
 
 
-def _seeds(raw: Mapping[str, Any], place: str) -> dict[int, float]:
+def _seeds(raw: Mapping[str, Any], place: str) -> pd.Series:
     for seed, score in raw.items():
         if not str(seed).isdigit():
             raise ValueError(f"{place}: the seed is {seed!r}; it must be a whole number")
         if not isinstance(score, int | float) or not math.isfinite(score):
             raise ValueError(f"{place}, seed {seed}: the score is {score!r}; it must be a finite number")
-    return {int(seed): float(score) for seed, score in raw.items()}
+    return pd.Series({int(seed): float(score) for seed, score in raw.items()}, dtype=float)
 
 
 def _need(raw: Mapping[str, Any], names: Iterable[str], place: str) -> None:

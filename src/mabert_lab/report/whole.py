@@ -1,14 +1,13 @@
 """The whole report: claims, the reader's own results, and what was not measured, as a page and files beside it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from markupsafe import escape
 
-from mabert.writing import write_text
 from mabert_lab.report import paper
 from mabert_lab.report.charts import drift_chart
 from mabert_lab.report.document import (
@@ -26,42 +25,53 @@ from mabert_lab.report.document import (
 from mabert_lab.report.drift import drift_tables
 from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows, letters
+from mabert_lab.report.evidence import of_paper, verdicts
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED, Verdict, of_paper, verdicts
+from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
-from mabert_lab.report.studies import Study
 from mabert_lab.report.study_section import papers_table, section, seeds
 
 TITLE = "MaBERT: the paper's experiment, run again"
-LISTING = "files.txt"
-"""Where a report's folder names its files, so that the next report leaves none of them over."""
+NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
+"""Names of the CSV files of a report's folder."""
 
 _SHOWN = 2
 """Places of a claim whose numbers stand in the first table; all stand in the last."""
 
+_EVERY = (
+    "claim",
+    "verdict",
+    "measured at",
+    "numbers here",
+    "it would take",
+    "by the paper's own numbers",
+    "in the paper",
+)
+
 
 def parts(found: Found) -> list[Part]:
     """The document: what is decided and what is not, the reader's own results, then all else."""
-    judged = verdicts(found.studies, found.efficiency, found.drifts)
-    places = {} if found.efficiency is None else letters(found.efficiency)
+    judged = _judged(found)
     document: list[Part] = [
-        "Do the paper's claims hold where they are measured again? Each is judged by a rule, or left open."
+        "Do the paper's claims hold where they are measured again? Each is judged by a rule, or left open.",
+        list(_run(found)),
+        *_claims(judged),
+        *map(section, found.studies),
     ]
-    document += [list(_run(found)), *_claims(judged, places), *map(section, found.studies)]
     if found.efficiency is not None:
         document.append(Section("Memory and time over length", efficiency_parts(found.efficiency)))
-    for number, (file, result) in enumerate(found.drifts, start=1):
-        document.append(_padding(number, file, result))
+    document += [_padding(number, *drift) for number, drift in enumerate(found.drifts, start=1)]
     if found.throughputs:
         document.append(Section("Throughput", [throughput_table(file, result) for file, result in found.throughputs]))
-    document.append(Section("Not measured, and every claim at every place", list(_rest(found, judged, places))))
-    document.append(Section("How claims are judged, and the limits of these numbers", [[*METHOD, *LIMITS]]))
-    document.append(
-        Section("Where and when it was measured", [Section("Machines, dates, commits", [_origins(found)], True)])
-    )
-    return document
+    origins = Section("Machines, dates, commits", [_origins(found)], folded=True)
+    return [
+        *document,
+        Section("Not measured, and every claim at every place", list(_rest(found, judged))),
+        Section("How claims are judged, and the limits of these numbers", [[*METHOD, *LIMITS]]),
+        Section("Where and when it was measured", [origins]),
+    ]
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
@@ -78,6 +88,8 @@ def write_report(found: Found, output: Path) -> list[Path]:
     Raises:
         ValueError: The output is no ``.html`` file, or a file would be written over that is no former report's.
     """
+    from mabert.writing import write_text
+
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
     document, folder = parts(found), output.with_suffix("")
@@ -85,15 +97,11 @@ def write_report(found: Found, output: Path) -> list[Path]:
     files[output.with_suffix(".md")] = to_markdown(TITLE, document, folder.name)
     files |= {folder / f"{each.name}.svg": on_paper(each.svg) for each in figures(document)}
     files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
-    former = _check_free(files, output)
+    for path in _former(files, output).difference(files):
+        path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    names = {path.name for path in files if path.parent == folder}
-    _list(folder, former | names)  # first: a report that is cut off leaves nothing that the next does not know
     for path, text in files.items():
         write_text(path, text)
-    for name in former - names:
-        (folder / name).unlink(missing_ok=True)
-    _list(folder, names)
     return list(files)
 
 
@@ -104,10 +112,10 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
         file: Of the result, by its name.
         result: What `mabert bench throughput` wrote.
     """
+    cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
-    cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
-    models = [model for model in NAMES if any(model == known for known, _ in cells)]
-    rows = [(NAMES[model], *(cells.get((model, each), MISSING) for each in collections)) for model in models]
+    models = [name for name in NAMES.values() if any(name == known for known, _ in cells)]
+    rows = [(model, *(cells.get((model, each), MISSING) for each in collections)) for model in models]
     notes = ["In brackets the slowest and the fastest run, and the texts of a batch."]
     shares, lengths = result.get("share", {}), result.get("lengths", {})
     taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
@@ -119,15 +127,16 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
 
 def _run(found: Found) -> Iterator[str]:
     """What there is, a line a kind."""
+    few = []
     for study in found.studies:
         yield f"{study.title}, scale `{study.scale}`: {len(study.arms)} models on {len(study.scored)} tasks"
-    few = [f"{study.title} ({most})" for study in found.studies if (most := _most_seeds(study)) < LEAST_PAIRS]
+        most = max((int(count) for arm in study.arms for count in arm.scores.count()), default=0)
+        few += [f"{study.title} ({most})"] if most < LEAST_PAIRS else []
     if few:
         yield f"**Too few seeds to decide any claim on scores**, {LEAST_PAIRS} being needed: {'; '.join(few)}"
     if found.efficiency is not None:
-        machines = {each.machine for each in found.efficiency.conditions()}
-        files, count = len(found.efficiency.sources), len(machines - {""}) or 1
-        yield f"Memory and time: {len(found.efficiency.rows):,} measurements, {files} runs, {count} kinds of machine"
+        files, machines = len(found.efficiency.sources), len(letters(found.efficiency)) or 1
+        yield f"Memory and time: {len(found.efficiency.rows):,} measurements, {files} runs, {machines} kinds of machine"
     if found.drifts:
         yield f"Padding: {sum(len(result['rows']) for _, result in found.drifts):,} regimes"
     if found.throughputs:
@@ -136,43 +145,37 @@ def _run(found: Found) -> Iterator[str]:
         yield f"Left out, {len(found.left_out)} files: see the end"
 
 
-def _most_seeds(study: Study) -> int:
-    return max((len(scores) for arm in study.arms for scores in study.scores(arm).values()), default=0)
-
-
 def _short(place: str, places: Mapping[str, str]) -> str:
     head, _, machine = place.partition(" on ")
     return f"{head} on {places[machine]}" if machine in places else place
 
 
-def _claims(judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
+def _claims(judged: pd.DataFrame) -> Iterator[Part]:
     """What is decided with its numbers, and what cannot be told with what it would take."""
-    counts = ", ".join(
-        f"{verdict} {count}"
-        for verdict in (HOLDS, FAILS, OPEN, UNMEASURED)
-        if (count := sum(each.verdict == verdict for each in judged))
-    )
+    counted = judged["verdict"].value_counts().reindex([HOLDS, FAILS, OPEN, UNMEASURED]).dropna()
+    counts = ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items())
     yield f"Of {len(judged)} verdicts, one for each claim at each place: {counts}."
-    decided = [each for each in judged if each.verdict in (HOLDS, FAILS)]
     rows = []
-    for text, verdict in dict.fromkeys((each.text, each.verdict) for each in decided):
-        own = [each for each in decided if (each.text, each.verdict) == (text, verdict)]
-        told = [f"{each.numbers.split('; weakest ')[-1]} ({_short(each.place, places)})" for each in own[:_SHOWN]]
+    for (text, verdict), own in judged[judged["verdict"].isin([HOLDS, FAILS])].groupby(["text", "verdict"], sort=False):
+        first = own.head(_SHOWN)
+        told = [
+            f"{numbers.split('; weakest ')[-1]} ({place})"
+            for numbers, place in zip(first["numbers"], first["short"], strict=True)
+        ]
         told += [f"and {len(own) - _SHOWN} more"] if len(own) > _SHOWN else []
-        claim = own[0].claim
+        claim = own["claim"].iloc[0]
         doubt = f". {claim.note}" if of_paper(claim).verdict == FAILS else ""
         rows.append((text, f"**{verdict}**", "; ".join(told), claim.source + doubt))
     notes = ["Of several comparisons that a claim needs, the weakest is shown; of several places, the first."]
-    notes += ["Letters are machines, named under Memory and time over length."] if places else []
+    if (judged["short"] != judged["place"]).any():
+        notes.append("Letters are machines, named under Memory and time over length.")
     yield Section("What is decided", [table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes)])
-    left = [each for each in judged if each.verdict == OPEN]
-    open_rows = []
-    for text in dict.fromkeys(each.text for each in left):
-        own = [each for each in left if each.text == text]
-        takes = dict.fromkeys(need for each in own for need in each.takes.split("; "))
-        open_rows.append((text, "; ".join(_short(each.place, places) for each in own), "; ".join(takes)))
-    if open_rows:
-        shown = table("", ("claim", "where", "it would take"), open_rows)
+    left = [
+        (text, "; ".join(own["short"]), "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; "))))
+        for text, own in judged[judged["verdict"] == OPEN].groupby("text", sort=False)
+    ]
+    if left:
+        shown = table("", ("claim", "where", "it would take"), left)
         yield Section("What cannot be told, and what it would take", [shown])
 
 
@@ -192,35 +195,10 @@ def _padding(number: int, file: str, result: Mapping[str, Any]) -> Section:
     )
 
 
-def _rest(found: Found, judged: Sequence[Verdict], places: Mapping[str, str]) -> Iterator[Part]:
+def _rest(found: Found, judged: pd.DataFrame) -> Iterator[Part]:
     """What was not measured, every verdict, and the paper's tables that nothing is set beside."""
-    head = (
-        "claim",
-        "verdict",
-        "measured at",
-        "numbers here",
-        "it would take",
-        "by the paper's own numbers",
-        "in the paper",
-    )
-    rows = []
-    for each in judged:
-        theirs, claim = of_paper(each.claim, each.text), each.claim
-        told = "; ".join(filter(None, (theirs.verdict, theirs.numbers, claim.note)))
-        if claim.kind == "drift":
-            told = "; ".join(filter(None, (theirs.numbers, claim.note)))
-        rows.append(
-            (
-                each.text,
-                each.verdict,
-                _short(each.place, places),
-                each.numbers,
-                each.takes,
-                told,
-                f'{claim.source}: "{claim.quote}"',
-            )
-        )
-    missing = [row for row in rows if row[1] == UNMEASURED]
+    every = table("", _EVERY, map(_whole, judged.itertuples()))
+    missing = every.loc[every["verdict"] == UNMEASURED, ["claim", "measured at", "numbers here", "it would take"]]
     shown = {id(printed) for study in found.studies for budget in study.budgets if (printed := study.table(budget))}
     measured = set() if found.efficiency is None else {row["measure"] for row in found.efficiency.rows} | {"parameters"}
     absent = [each for name, each in paper.TABLES.items() if id(each) not in shown and name not in measured]
@@ -230,76 +208,82 @@ def _rest(found: Found, judged: Sequence[Verdict], places: Mapping[str, str]) ->
     )
     if not found.drifts:
         yield "Nor is anything set beside the paper's curves of drift under padding, which give no numbers."
-    yield Section(
-        "What was not measured", [table("", (head[0], *head[2:5]), [(row[0], *row[2:5]) for row in missing])], True
-    )
-    yield Section("Every claim at every place", [table("", head, rows)], True)
+    yield Section("What was not measured", [missing], folded=True)
+    yield Section("Every claim at every place", [every], folded=True)
     for printed in absent:
-        yield Section(f"The paper's {printed.label}: {printed.title}", [papers_table(printed)], True)
+        yield Section(f"The paper's {printed.label}: {printed.title}", [papers_table(printed)], folded=True)
+
+
+def _whole(each: Any) -> tuple[str, ...]:
+    """The row of a verdict, with what the paper's own numbers say of its claim."""
+    claim, theirs = each.claim, of_paper(each.claim, each.text)
+    verdict = "" if claim.kind == "drift" else theirs.verdict
+    told = "; ".join(filter(None, (verdict, theirs.numbers, claim.note)))
+    place = f'{claim.source}: "{claim.quote}"'
+    return each.text, each.verdict, each.short, each.numbers, each.takes, told, place
 
 
 def _origins(found: Found) -> list[str]:
-    lines = [f"{each.title}, `{each.scale}`: {_origin(about)}" for each in found.studies for about in each.environments]
-    sources = () if found.efficiency is None else found.efficiency.sources
-    lines += [f"Memory and time, `{each.name}`: {_origin(each.environment)}" for each in sources]
-    lines += [f"Padding, `{name}`: {_origin(content.get('environment') or {})}" for name, content in found.drifts]
-    lines += [
-        f"Throughput, `{name}`: {_origin(content.get('environment') or {})}" for name, content in found.throughputs
+    """Date, machine and code of every measurement, and what was left out."""
+    measured = [(f"{each.title}, `{each.scale}`", about) for each in found.studies for about in each.environments]
+    if found.efficiency is not None:
+        measured += [(f"Memory and time, `{each.name}`", each.environment) for each in found.efficiency.sources]
+    for title, kind in (("Padding", found.drifts), ("Throughput", found.throughputs)):
+        measured += [(f"{title}, `{name}`", content.get("environment") or {}) for name, content in kind]
+    lines = [
+        f"{title}: {str(about.get('date', 'unknown date'))[:10]}, {machine_of(about)}, {code_of(about)}"
+        for title, about in measured
     ]
     return [*lines, *(f"Left out: {reason}" for reason in found.left_out)]
-
-
-def _origin(environment: Mapping[str, Any]) -> str:
-    return f"{str(environment.get('date', 'unknown date'))[:10]}, {machine_of(environment)}, {code_of(environment)}"
 
 
 def _rate(row: Mapping[str, Any]) -> str:
     rate = row.get("tokens_per_second")
     if rate is None:
         return f"{MISSING} {row['status']}"
-    ends = [
-        1e3 * row["tokens"] / row[name] for name in ("slowest_ms", "fastest_ms") if row.get(name) and row.get("tokens")
-    ]
-    return f"{rate:,.0f} ({'-'.join(f'{end:,.0f}' for end in ends)}{', ' if ends else ''}{row['batch']})"
+    times = [row[name] for name in ("slowest_ms", "fastest_ms") if row.get(name) and row.get("tokens")]
+    ends = "-".join(f"{1e3 * row['tokens'] / time:,.0f}" for time in times)
+    return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
+
+
+def _judged(found: Found) -> pd.DataFrame:
+    """Every verdict, a row each; ``short`` is its place, a letter for a machine of many."""
+    places = {} if found.efficiency is None else letters(found.efficiency)
+    judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
+    return judged.assign(short=[_short(place, places) for place in judged["place"]])
 
 
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """The report's numbers for files, by name."""
-    judged = [
-        {"claim": each.text, "verdict": each.verdict, "place": each.place, "numbers": each.numbers, "takes": each.takes}
-        for each in verdicts(found.studies, found.efficiency, found.drifts)
-    ]
-    yield "claims", pd.DataFrame(judged)
+    judged = _judged(found).drop(columns="claim").rename(columns={"text": "claim"})
+    claims, scores, costs, *others = NUMBERS
+    yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
     if found.studies:
-        yield "scores", pd.concat([seeds(study) for study in found.studies], ignore_index=True)
+        yield scores, pd.concat([seeds(study) for study in found.studies], ignore_index=True)
     if found.efficiency is not None:
-        yield "memory-and-time", flat_rows(found.efficiency)
-    for name, kept in (("padding", found.drifts), ("throughput", found.throughputs)):
+        yield costs, flat_rows(found.efficiency)
+    for name, kept in zip(others, (found.drifts, found.throughputs), strict=True):
         if kept:
             yield name, pd.concat([pd.DataFrame(result["rows"]).assign(file=file) for file, result in kept])
 
 
-def _check_free(files: Iterable[Path], output: Path) -> set[str]:
-    """Names in the folder that a former report wrote, by its list or, as a repository keeps it, by its Markdown.
+def _former(files: Iterable[Path], output: Path) -> set[Path]:
+    """Files in the folder that a former report wrote: the figures that its Markdown names, and numbers.
 
     Raises:
-        ValueError: Naming the first file that is there and none of a report's.
+        ValueError: Naming the first file that would be written over and is none of a report's.
     """
-    text, folder = output.with_suffix(".md"), output.with_suffix("")
-    told, listing = _read(text), _read(folder / LISTING).splitlines()
-    ours = told.startswith(f"# {plain(TITLE)}\n")
-    listed = set(listing) if "claims.csv" in listing else set()
-    linked = set(re.findall(rf"\({re.escape(folder.name)}/([^/)]+)\)", told)) if ours else set()
-    known = {output: f"<title>{escape(TITLE)}</title>" in _read(output), text: ours, folder / LISTING: bool(listed)}
-    for path in (*files, folder / LISTING):
-        if not known.get(path, path.name in listed | linked) and _read(path):
+    markdown, folder = output.with_suffix(".md"), output.with_suffix("")
+    told, known = _read(markdown), set()
+    if told.startswith(f"# {plain(TITLE)}\n"):
+        linked = re.findall(rf"!\[.*\]\({re.escape(folder.name)}/([^/)]+\.svg)\)", told)
+        known = {markdown, *(folder / name for name in (*linked, *(f"{name}.csv" for name in NUMBERS)))}
+    ours = f"<title>{escape(TITLE)}</title>" in _read(output)
+    for path in files:
+        if _read(path) and path not in known and not (path == output and ours):
             raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
-    return {name for name in listed if name == Path(name).name and (folder / name).is_file()}
+    return {path for path in known if path.parent == folder and path.is_file()}
 
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _list(folder: Path, names: Iterable[str]) -> None:
-    write_text(folder / LISTING, "".join(f"{name}\n" for name in sorted(names)))

@@ -58,12 +58,10 @@ def test_what_was_converted_is_told_at_the_top():
 
 
 def test_every_figure_of_agreement_stands_in_the_table_beside_the_floor():
-    found = cells(render(result()))
+    told = "; ".join(cells(render(result())))
+    assert "3-32; 300; student" in told
     for who, cosine in (("student", 0.9), ("floor", 0.5), ("student", 0.8), ("floor", 0.6)):
-        row = [who, *(f"{cosine - less:.3f}" for less in (0, 0.1, 0.2, 0.3))]
-        assert any(found[place : place + 5] == row for place in range(len(found))), row
-    assert "3-32" in found
-    assert "300" in found
+        assert "; ".join([who, *(f"{cosine - less:.3f}" for less in (0, 0.1, 0.2, 0.3))]) in told
 
 
 @pytest.mark.parametrize("use", ["encoder", "masked_lm", "classifier"])
@@ -79,13 +77,9 @@ def test_layers_are_boxes_and_rows():
     (drawing,) = re.findall(r'aria-label="The schedule MTM.*?</figure>', page, re.DOTALL)
     letters = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawing) if text in ("M", "T")]
     assert letters == ["M", "T", "M"]
-    found = cells(page)
-    for row in (
-        ["1", "Mamba", "0.111", "0.044", "0.011"],
-        ["2", "attention", "0.222", "", "0.022"],
-        ["3", "Mamba", "0.333", "0.055", "0.033"],
-    ):
-        assert any(found[place : place + 5] == row for place in range(len(found))), row
+    told = "; ".join(cells(page))
+    for row in ("1; Mamba; 0.111; 0.044; 0.011", "2; attention; 0.222; ; 0.022", "3; Mamba; 0.333; 0.055; 0.033"):
+        assert row in told
 
 
 def test_there_is_a_curve_a_stage_where_it_was_long_enough():
@@ -110,9 +104,7 @@ def test_curves_are_of_the_losses_by_name_or_of_mean_and_extremes():
 
 
 def test_without_a_band_the_page_says_so():
-    bare = result()
-    bare["outcome"]["agreement"]["bands"] = {}
-    page = render(bare)
+    page = render(result(agreement={"layers": result()["outcome"]["agreement"]["layers"], "bands": {}}))
     assert "Too little text was held out to compare the two." in page
 
 

@@ -102,20 +102,16 @@ def dots(svg):
 
 
 def test_accuracy_is_drawn_at_the_epochs_that_were_measured():
-    page = render(result())
-    (chart,) = re.findall(r'aria-label="Accuracy.*?</figure>', page, re.S)
+    (chart,) = re.findall(r'aria-label="Accuracy.*?</figure>', render(result()), re.S)
     assert dots(chart) == 2 * 3
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", chart)
     assert "epoch" in labels
-    assert "0.5" not in labels
-    assert "0.50" not in labels
-    assert [label for label in labels if re.fullmatch(r"[\d.]+", label)][:3] == ["1", "2", "3"]
+    assert [label for label in labels if re.fullmatch(r"[\d.]+", label)][:3] == ["1", "2", "3"], "no half epochs"
 
 
 @pytest.mark.parametrize(
     ("stages", "said", "lines"),
     [
-        (((128, 70), (512, 30)), "windows of 128 and then of 512 tokens (dotted line)", [70]),
         (((64, 100),), "windows of 64 tokens. Of", []),
         (((16, 20), (32, 30), (64, 50)), "windows of 16 and then of 32 and then of 64 tokens (dotted line)", [20, 50]),
     ],
@@ -128,8 +124,7 @@ def test_the_change_of_length_is_where_the_run_had_it(monkeypatch, stages, said,
         return line_chart(curves, *labels, marks=marks, dots=dots)
 
     monkeypatch.setattr("mabert_lab.report.figures.line_chart", spy)
-    page = render(result(stages))
-    assert said in page
+    assert said in render(result(stages))
     assert marked == [lines]
 
 
@@ -137,31 +132,14 @@ def headings(page):
     return re.findall(r"<h[12][^>]*>(.*?)</h", page)
 
 
-def test_conversion_comes_first_and_what_to_do_next_is_said():
+def test_conversion_comes_first_or_the_page_says_why_there_is_none_and_how_to_get_one():
     page = render(converted())
-    assert headings(page) == [
-        "An encoder that you know, as a MaBERT",
-        "Converted",
-        "Asked",
-        "A long text, and how long it takes",
-        "Padding changes nothing",
-        "Pretraining: guessing masked tokens",
-        "Fine-tuning: real sentence or broken word order?",
-        "Filling masks",
-        "Next: your encoder, your text",
-        "Where the time went",
-    ]
+    assert headings(page)[:3] == ["An encoder that you know, as a MaBERT", "Converted", "Asked"]
+    assert headings(page)[-2:] == ["Next: your encoder, your text", "Where the time went"]
     assert "mabert convert YOUR-MODEL" in page
     assert "pip install" not in page
-
-
-def test_without_a_teacher_the_page_says_why_and_how_to_get_one():
     page = render(result())
-    assert headings(page)[:3] == [
-        "From raw text to a fine-tuned MaBERT",
-        "Padding changes nothing",
-        "Pretraining: guessing masked tokens",
-    ]
+    assert headings(page)[:2] == ["From raw text to a fine-tuned MaBERT", "Padding changes nothing"]
     assert "No encoder was converted: no model &lt;m&gt;." in page
     assert "pip install" in page
 
@@ -190,15 +168,17 @@ def test_a_text_that_was_too_short_is_told(wanted, said):
     assert f"400,000 tokens without labels{said}, to say" in render(converted(wanted=wanted))
 
 
-@pytest.mark.parametrize(("moved", "said"), [(0.0, "0"), (0, "0"), (2.4e-7, "2e-07"), (0.053, "0.05"), (1.73, "2")])
+@pytest.mark.parametrize(
+    ("moved", "said"), [(0.0, "0"), (2.4e-15, "0"), (2.4e-7, "2e-07"), (0.053, "0.05"), (1.73, "2")]
+)
 def test_a_change_is_written_to_one_digit_and_none_as_0(moved, said):
     assert written(moved) == said
     assert (said, "largest change by padding") in headline(result() | {"padding": padding(exact=moved)})
 
 
-def test_the_largest_change_is_that_of_what_is_claimed_to_change_nothing():
-    assert largest(padding(exact=3e-7, as_run=1e-7)) == 3e-7
-    assert largest(padding(exact=1e-7, as_run=3e-7)) == 3e-7
+@pytest.mark.parametrize(("exact", "as_run"), [(3e-7, 1e-7), (1e-7, 3e-7)])
+def test_the_largest_change_is_that_of_what_is_claimed_to_change_nothing(exact, as_run):
+    assert largest(padding(exact, as_run)) == 3e-7
 
 
 def test_the_first_bar_under_a_heading_is_the_default_which_the_heading_is_about():

@@ -11,30 +11,45 @@ from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
 from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
+TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
 
-def test_of_two_rows_for_the_same_thing_the_later_stays(load):
-    old = [raw("latency", "bert", 128, 1.0), raw("latency", "bert", 512, 2.0), raw("latency", "bert", 128, 9.0, GPU)]
-    other = raw("latency", "bert", 128, 5.0, CPU._replace(dtype="bfloat16"))
-    results = load(old, [raw("latency", "bert", 128, 3.0), raw("training", "bert", 128, 4.0), other])
-    assert len(results.rows) == 5
-    assert curve(results.table(CPU, "latency")["bert"]) == {128: 3.0, 512: 2.0}
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {"bert": {128: 3.0}}),
+        (
+            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)]],
+            {"bert": {128: 1.0, 512: 4.0}, "mabert": {128: 2.0}},
+        ),
+        (
+            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0)]],
+            {"bert": {128: 9.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}},
+        ),
+    ],
+    ids=["later", "more took turns", "as many took turns, so the later"],
+)
+def test_of_two_rows_for_the_same_thing_one_stays(load, files, expected):
+    table = load(*files).table(CPU, "latency")
+    assert {model: curve(rows) for model, rows in table.items()} == expected
+
+
+def test_what_differs_in_measure_precision_or_device_stays_apart(load):
+    other = CPU._replace(dtype="bfloat16")
+    alike = [raw("latency", "bert", 128, value, at) for value, at in ((1.0, CPU), (2.0, GPU), (3.0, other))]
+    results = load(alike, [raw("training", "bert", 128, 4.0)])
+    assert results.conditions() == [other, CPU, GPU]
+    found = [curve(results.table(at, "latency")["bert"]) for at in (CPU, GPU, other)]
+    assert found == [{128: 1.0}, {128: 2.0}, {128: 3.0}]
     assert curve(results.table(CPU, "training")["bert"]) == {128: 4.0}
-    assert curve(results.table(GPU, "latency")["bert"]) == {128: 9.0}
-    assert results.conditions() == [CPU._replace(dtype="bfloat16"), CPU, GPU]
-    for name, there in (("1.json", [False, True, True]), ("2.json", [True, True, False])):
-        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:4]
+
+
+@pytest.mark.slow
+def test_each_condition_names_the_files_that_it_is_of(load):
+    results = load([raw("latency", "bert", 128, 1.0, GPU)], [raw("latency", "bert", 128, 3.0)])
+    for name, there in (("1.json", [False, True]), ("2.json", [True, False])):
+        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:3]
         assert [f"`{name}`: " in part for part in sections] == there
-
-
-def test_a_model_that_is_measured_again_alone_does_not_part_those_that_took_turns(load):
-    turns = [raw("latency", model, 128, number) for model, number in (("bert", 1.0), ("mabert", 2.0))]
-    results = load(
-        turns, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0), raw("latency", "bert", 512, 4.0)]
-    )
-    both = {model: curve(rows) for model, rows in results.table(CPU, "latency").items()}
-    assert both == {"bert": {128: 9.0, 512: 4.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}}, "of as many, the later"
-    results = load(turns, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)])
-    assert curve(results.table(CPU, "latency")["bert"]) == {128: 1.0, 512: 4.0}
 
 
 def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(load):
@@ -79,26 +94,24 @@ def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
 
 
 def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
-    for name, date, value in (("a", "2026-01-01T12:00:00+05:00", 1.0), ("b", "2026-01-01T08:00:00", 2.0)):
-        content = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
-        content["rows"] = [raw("latency", "bert", 128, value)]
-        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
-    results = load_results([tmp_path / "b", tmp_path / "a"])
-    assert curve(results.table(CPU, "latency")["bert"]) == {128: 2.0}
+    rows = [raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 2.0)]
+    files = tmp_path / "a", tmp_path / "b"
+    for file, date, own in zip(files, ("2026-01-01T12:00:00+05:00", "2026-01-01T08:00:00"), rows, strict=True):
+        about = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
+        file.write_text(json.dumps({**about, "rows": own}), encoding="utf-8")
+    assert curve(load_results(files[::-1]).table(CPU, "latency")["bert"]) == {128: 2.0}
 
 
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [
         ({"kind": "drift"}, "kind is 'drift'; needed is 'efficiency'"),
-        ({"quick": True}, "measure without --quick"),
         ({"environment": {}}, "lacks the date"),
         ({"remarks": "busy"}, "remarks is 'busy'; needed is a list of sentences"),
-        ({"rows": [{"measure": "latency"}]}, "a row lacks profile, model, status, dtype, device, length, batch"),
         ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
         (
             {"rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
-            "of bert at 128 is measured, but its median_ms is None",
+            "latency of bert at 128 is measured, but its median_ms is None",
         ),
         (
             {"rows": [raw("memory", "bert", 128, 0.0, status="measured")]},
@@ -111,15 +124,25 @@ def test_other_files_are_refused_by_name(load, changes, needed):
         load([], **changes)
 
 
-def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
-    (tmp_path / "a.json").write_text("{", encoding="utf-8")
+def test_nothing_at_all_is_refused(tmp_path):
     (tmp_path / "b.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
-        load_results([tmp_path / "a.json"])
     with pytest.raises(ValueError, match=r"b\.json: holds list, where an object is needed"):
         load_results([tmp_path / "b.json"])
     with pytest.raises(ValueError, match="no results"):
         load_results([])
+
+
+def measured(file, **told):
+    """A file with one row, of a model of the file's own."""
+    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
+    rows = [raw("latency", {"a": "bert", "b": "mabert", "c": "albert"}[file.name], 128, 1.0)]
+    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
+    file.write_text(json.dumps(content))
+    return file
+
+
+def machines(*files):
+    return [condition.machine for condition in load_results(files).conditions()]
 
 
 @pytest.mark.parametrize(
@@ -131,36 +154,20 @@ def test_what_is_not_json_and_nothing_at_all_are_refused(tmp_path):
     ],
 )
 def test_machines_are_not_mixed(tmp_path, changed, there):
-    for file, differs in (("a", {}), ("b", {"date": "2026-01-02T00:00:00+00:00", **changed})):
-        measured(tmp_path / file, **differs)
-    results = load_results([tmp_path / "a", tmp_path / "b"])
-    tables = {condition.machine: results.table(condition, "latency") for condition in results.conditions()}
-    assert {machine: list(rows) for machine, rows in tables.items()} == {
-        "one, 2 threads, torch None": ["bert"],
-        there: ["mabert"],
-    }
-    assert load_results([tmp_path / "a"]).conditions() == [CPU]
-
-
-def measured(file, **told):
-    """A file with one row, of a model of the file's own."""
-    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
-    rows = [raw("latency", {"a": "bert", "b": "mabert", "c": "albert"}[file.name], 128, 1.0)]
-    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
-    file.write_text(json.dumps(content))
+    a, b = measured(tmp_path / "a"), measured(tmp_path / "b", date="2026-01-02T00:00:00+00:00", **changed)
+    results = load_results([a, b])
+    tables = {condition.machine: list(results.table(condition, "latency")) for condition in results.conditions()}
+    assert tables == {"one, 2 threads, torch None": ["bert"], there: ["mabert"]}
+    assert load_results([a]).conditions() == [CPU]
 
 
 def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
-    def machines(*names):
-        return [condition.machine for condition in load_results([tmp_path / name for name in names]).conditions()]
-
-    measured(tmp_path / "a", instructions="AVX512")
-    measured(tmp_path / "b", instructions="AVX2")
-    assert machines("a", "b") == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
-    measured(tmp_path / "a")  # as before it was recorded
-    assert machines("a", "b") == [""]
-    measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
-    assert machines("a", "b", "c") == [f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")]
+    a, b = measured(tmp_path / "a", instructions="AVX512"), measured(tmp_path / "b", instructions="AVX2")
+    assert machines(a, b) == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
+    measured(a)  # as before it was recorded
+    assert machines(a, b) == [""]
+    c = measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
+    assert machines(a, b, c) == [f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")]
 
 
 RIVALS = [name for name in NAMES if name != "mabert"]

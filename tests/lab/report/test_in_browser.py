@@ -15,10 +15,7 @@ from mabert_lab.report.whole import write_report
 from tests.lab.report.test_demo_page import converted, result
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH")]
 PHONE, SHEET, SCREEN = 390, 718, 1280  # CSS pixels: of a phone, of A4 less a centimetre on each side, of a screen
 ROWS = [("b", "0.9"), ("a", "-1"), ("c", "\N{EN DASH} why"), ("d", "10")]
 SORT = """

@@ -5,12 +5,18 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert_lab.report import judge, paper
-from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, claims, least_calls, of_paper, papers_results
+from mabert_lab.report import paper
+from mabert_lab.report.drift import SITUATIONS
+from mabert_lab.report.evidence import of_paper, papers_results, papers_study
+from mabert_lab.report.evidence import verdicts as every_verdict
+from mabert_lab.report.evidence_costs import least_calls
+from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, claims, judge
+from mabert_lab.report.studies import Arm
 from mabert_lab.study.grid import load_study
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
@@ -25,7 +31,7 @@ def short(claim):
 
 
 def verdicts(claim, studies=(), results=None, drifts=()):
-    found = [each for each in judge.verdicts(studies, results, drifts) if each.claim is claim]
+    found = [each for each in every_verdict(studies, results, drifts) if each.claim is claim]
     assert found
     return {each.verdict for each in found}
 
@@ -36,12 +42,27 @@ def supported(claim):
 
 def study(claim, height=lambda mean: mean, seeds=5, seconds=100.0, dear=100.0):
     """The paper's scores measured again, each arm with the same noise, each pretraining with a time."""
-    made = judge.papers_study(
-        claim.rule["asks"][-1], lambda mean: {seed: height(mean) + NOISE[seed] for seed in range(seeds)}
-    )
-    first = claim.rule["first"][0]
-    timed = [replace(arm, pretraining={"seconds": dear if arm.paper == first else seconds}) for arm in made.arms]
-    return replace(made, arms=tuple(timed))
+    made, first = papers_study(claim.rule["asks"][-1]), claim.rule["first"][0]
+    noise = pd.DataFrame(dict.fromkeys(paper.TASKS, NOISE[:seeds]))
+    arms = [
+        replace(
+            arm,
+            pretraining={"seconds": dear if arm.paper == first else seconds},
+            scores=noise + height(arm.scores.loc[0]),
+        )
+        for arm in made.arms
+    ]
+    return replace(made, arms=tuple(arms))
+
+
+def measured(spread=0.0, rounds=None, change=lambda measure, model, length, value: value):
+    """The paper's memory and times, each changed, times with a spread over so many timed calls."""
+    made, rows = papers_results(), []
+    for row in made.rows:
+        value = change(row["measure"], row["model"], row["length"], row["value"])
+        ends = {"fastest_ms": value * (1 - spread), "slowest_ms": value * (1 + spread), "samples": rounds}
+        rows.append({**row, "value": value, **(ends if row["measure"] != "memory" else {})})
+    return replace(made, rows=tuple(rows))
 
 
 @pytest.mark.parametrize("claim", SCORES, ids=short)
@@ -61,7 +82,7 @@ def as_claimed(claim):
             return {"longformer": 1, "bigbird": 1}.get(model, 2 if length < 4096 else 0.5) * 100.0
         return 900 + length / 100 if model == "mabert" else 100.0 + length
 
-    return None if supported(claim) else change
+    return (lambda measure, model, length, value: value) if supported(claim) else change
 
 
 def against(claim):
@@ -73,17 +94,17 @@ def against(claim):
 @pytest.mark.parametrize("claim", COSTS, ids=short)
 def test_costs_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
     memory = claim.rule["rules"][0]["measure"] == "memory"
-    few = papers_results(rounds=3, spread=1e-9)
-    alike = papers_results(change=lambda measure, model, length, value: 1.0 * length)
-    assert verdicts(claim, results=papers_results(rounds=9, spread=1e-9, change=as_claimed(claim))) == {HOLDS}
-    assert verdicts(claim, results=papers_results(rounds=9, change=against(claim))) == {FAILS}
+    few = measured(rounds=3, spread=1e-9)
+    alike = measured(change=lambda measure, model, length, value: 1.0 * length)
+    assert verdicts(claim, results=measured(rounds=9, spread=1e-9, change=as_claimed(claim))) == {HOLDS}
+    assert verdicts(claim, results=measured(rounds=9, change=against(claim))) == {FAILS}
     assert verdicts(claim, results=alike if memory else few) == {OPEN}
     assert verdicts(claim, results=None) == {UNMEASURED}
 
 
 def curves(**by_masking):
     """Trained weights in every situation; by masking, distances from no padding on."""
-    about = [{"weights": "trained", "side": side, "attention": seen} for side, seen in judge.SITUATIONS]
+    about = [{"weights": "trained", "side": side, "attention": seen} for side, seen in SITUATIONS]
     rows = [
         {**situation, "masking": masking, "cls": distances, "mean": [each / 2 for each in distances]}
         for situation in about
@@ -109,6 +130,13 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
     holds, fails, cannot = (verdicts(claim, drifts=curves(**each)) for each in DRIFTS[claim.rule["rule"]])
     assert (holds, fails, cannot) == ({HOLDS}, {FAILS}, {OPEN})
     assert verdicts(claim) == {UNMEASURED}
+
+
+def test_what_is_rounding_is_shown_as_0():
+    rounding = {masking: [2.4e-15, 2.4e-15] for masking in ("none", "pre", "post", "pre+post")}
+    found = every_verdict([], None, curves(**rounding))
+    assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
+    assert "cosine distance at most: none 0" in {each.numbers for each in found}
 
 
 @pytest.mark.parametrize("left", [0.16, 0.29])
@@ -142,7 +170,7 @@ def test_each_claim_names_its_place_and_words_that_stand_there(claim):
     [([1, 1], HOLDS), ([1, 0], OPEN), ([1, -1], FAILS), ([None, -1], FAILS), ([None, 1], UNMEASURED), ([], UNMEASURED)],
 )
 def test_a_claim_needs_every_comparison_and_falls_by_one(signs, verdict):
-    assert judge.judge(signs) == judge.judge(signs[::-1]) == verdict
+    assert judge(signs) == judge(signs[::-1]) == verdict
 
 
 LOWEST = next(claim for claim in COSTS if claim.claim == "MaBERT has the lowest latency at 4,096 tokens")
@@ -151,7 +179,7 @@ LOWEST = next(claim for claim in COSTS if claim.claim == "MaBERT has the lowest 
 def rivals(calls, factor, spread=0.1):
     """Times of five rivals, one of them at a factor of MaBERT's."""
     change = lambda measure, model, length, value: {"mabert": 1.0, "longformer": factor}.get(model, 9.0)  # noqa: E731
-    return papers_results(spread, calls, change)
+    return measured(spread, calls, change)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +191,7 @@ def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict
 
 
 def test_too_few_calls_are_said_with_how_many_are_needed():
-    (found,) = [each for each in judge.verdicts([], rivals(4, 0.5), []) if each.claim is LOWEST]
+    (found,) = [each for each in every_verdict([], rivals(4, 0.5), []) if each.claim is LOWEST]
     assert found.takes == "too few rounds, needed are: 4 of one model and 5 of the other"
     assert "Longformer 0.50 [0.41, 0.61] times MaBERT, 4 calls or more" in found.numbers
     assert (least_calls(), least_calls(5)) == ((4, 4), (4, 5))
@@ -177,31 +205,22 @@ def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
 
 
 def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
-    measured = rivals(9, 2.0)
-    without = replace(measured, rows=tuple(row for row in measured.rows if row["model"] != "deberta"))
-    (found,) = [each for each in judge.verdicts([], without, []) if each.claim is LOWEST]
+    made = rivals(9, 2.0)
+    without = replace(made, rows=tuple(row for row in made.rows if row["model"] != "deberta"))
+    (found,) = [each for each in every_verdict([], without, []) if each.claim is LOWEST]
     assert (found.verdict, found.takes) == (UNMEASURED, "a number of: DeBERTa at 4,096")
     late = {"value": None, "status": "too slow", "at_least": 99.0}
-    slow = [{**row, **late} if row["model"] == "deberta" else row for row in measured.rows]
-    assert verdicts(LOWEST, results=replace(measured, rows=tuple(slow))) == {HOLDS}
+    slow = [{**row, **late} if row["model"] == "deberta" else row for row in made.rows]
+    assert verdicts(LOWEST, results=replace(made, rows=tuple(slow))) == {HOLDS}
 
 
 BEST = next(claim for claim in SCORES if claim.claim.startswith("Masking and MAP together are better"))
 
 
 def components(heights, seeds=5, **changes):
-    made = judge.papers_study("components")
-    tasks = {"cola": "MCC", "rte": "accuracy"}
-    arms = tuple(
-        judge.Arm(
-            name,
-            name,
-            1.0,
-            {},
-            {task: {metric: {s: height + NOISE[s] for s in range(seeds)}} for task, metric in tasks.items()},
-        )
-        for name, height in heights.items()
-    )
+    made = papers_study("components")
+    noise = pd.DataFrame(dict.fromkeys(("cola", "rte"), NOISE[:seeds]))
+    arms = tuple(Arm(name, name, 1.0, {}, noise + height) for name, height in heights.items())
     return replace(made, arms=arms, scale="tiny", **changes)
 
 
@@ -214,14 +233,14 @@ def test_arms_that_are_equal_in_every_pair_refute_only_with_seeds_enough():
 def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
     made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4})
     floors = tuple(replace(column, constant=0.6) for column in made.columns)
-    (found,) = [each for each in judge.verdicts([replace(made, columns=floors)], None, []) if each.claim is BEST]
+    (found,) = [each for each in every_verdict([replace(made, columns=floors)], None, []) if each.claim is BEST]
     assert found.verdict == OPEN
     assert found.takes.startswith("longer pretraining, for no arm beats one answer for all on: CoLA, RTE")
 
 
 def test_a_missing_arm_is_named_and_one_that_is_worse_refutes_without_it():
     (found,) = [
-        each for each in judge.verdicts([components({"full": 0.5, "none": 0.4})], None, []) if each.claim is BEST
+        each for each in every_verdict([components({"full": 0.5, "none": 0.4})], None, []) if each.claim is BEST
     ]
     assert (found.verdict, found.takes) == (UNMEASURED, "arms: PSM only, MAP only")
     assert verdicts(BEST, [components({"full": 0.4, "none": 0.5})]) == {FAILS}
@@ -238,7 +257,7 @@ def test_variants_of_the_arms_are_judged_apart():
     heights = {"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4}
     made = components(heights)
     both = [replace(arm, name=f"{arm.name}, both directions", paper=None) for arm in made.arms]
-    found = judge.verdicts([replace(made, arms=(*made.arms, *both))], None, [])
+    found = every_verdict([replace(made, arms=(*made.arms, *both))], None, [])
     places = [each.place for each in found if each.claim is BEST]
     assert places == ["tiny, 100% of the steps", "tiny, 100% of the steps, both directions"]
 
@@ -250,6 +269,6 @@ def test_the_arms_of_the_packages_studies_are_those_that_the_claims_speak_of(nam
         key for claim in SCORES if name in claim.rule["asks"] for key in (*claim.rule["first"], *claim.rule["second"])
     }
     assert asked == keys
-    table = judge.papers_study(name)
+    table = papers_study(name)
     assert {arm.paper for arm in table.arms} == keys
     assert all(task in paper.TASKS for claim in SCORES for task in claim.rule.get("tasks", ()))

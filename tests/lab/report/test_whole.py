@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from mabert_lab import cli
+from mabert_lab import cli, report
 from mabert_lab.report.document import Figure, Section, inline, number, table, to_html, to_markdown, with_best
 from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
 from mabert_lab.report.sources import find
@@ -119,15 +122,13 @@ def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path
     output, folder = tmp_path / "report.html", tmp_path / "report"
     write_report(replace(found, efficiency=None), output)
     (folder / "notes.txt").write_text("mine")
-    listing = folder / "files.txt"
-    listing.write_text(listing.read_text() + "../report.html.md\n..\n\n")
-    (tmp_path / "report.html.md").write_text("elsewhere")
+    text = tmp_path / "report.md"
+    text.write_text(text.read_text(encoding="utf-8") + "[mine](report/notes.txt) ![up](report/..)", encoding="utf-8")
     kept = {path.name for path in write_report(find([one_study]), output) if path.parent == folder}
-    assert {file.name for file in folder.iterdir()} == {"notes.txt", "files.txt", *kept}
-    assert (tmp_path / "report.html.md").is_file()
+    assert {file.name for file in folder.iterdir()} == {"notes.txt", *kept}
 
 
-@pytest.mark.parametrize("there", ["report.md", "report.html", "report/claims.csv", "report/files.txt"])
+@pytest.mark.parametrize("there", ["report.md", "report.html", "report/claims.csv"])
 def test_what_no_report_wrote_is_not_written_over(one_study, tmp_path, there):
     place = tmp_path / "mine" / there
     place.parent.mkdir(parents=True)
@@ -143,7 +144,7 @@ def test_a_former_report_is_written_over_by_the_same(one_study, tmp_path, kept):
     files = write_report(find([one_study]), output)
     before = [file.read_bytes() for file in files]
     if kept != "all":
-        for file in (output, *folder.glob("*.csv"), folder / "files.txt"):
+        for file in (output, *folder.glob("*.csv")):
             file.unlink()
     assert write_report(find([one_study]), output) == files
     assert [file.read_bytes() for file in files] == before
@@ -198,3 +199,11 @@ def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do(
     assert loss_chart([*history, {"loss": 4.0, "step": 4}]) != loss_chart(history)
     assert stage_ends(3600, [{"share": 0.9}, {"share": 0.1}]) == [pytest.approx(3240)]
     assert on_paper('<svg width="1"></svg>') == '<svg style="background: #fff" width="1"></svg>'
+
+
+@pytest.mark.slow
+def test_importing_the_report_loads_no_torch():
+    modules = [f"mabert_lab.report.{file.stem}" for file in Path(report.__file__).parent.glob("[!_]*.py")]
+    program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    assert len(modules) > 10
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,82 @@
+"""Every claim judged by what was measured, and by the paper's own tables, which are evidence of the same form."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from mabert_lab.report import paper
+from mabert_lab.report.efficiency import MEASURES, Condition, Results, Source
+from mabert_lab.report.evidence_costs import of_results
+from mabert_lab.report.evidence_drift import of_drifts
+from mabert_lab.report.evidence_scores import of_studies
+from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims
+from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
+
+
+def verdicts(
+    studies: Sequence[Study], results: Results | None, drifts: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[Verdict]:
+    """Every claim, at every place where it was measured; once where nowhere.
+
+    Args:
+        studies: What `mabert study` wrote.
+        results: What `mabert bench models` wrote.
+        drifts: File name and content of what `mabert study drift` wrote.
+    """
+    found: list[Verdict] = []
+    for claim in claims():
+        if claim.kind == "scores":
+            own = list(of_studies(claim, studies))
+            needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
+        elif claim.kind == "costs":
+            own = [] if results is None else list(of_results(claim, results))
+            needs = "`mabert bench models`"
+        else:
+            own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
+        found += own or [Verdict(claim, claim.claim.replace("{budget}", "each share"), "-", UNMEASURED, takes=needs)]
+    return found
+
+
+@cache
+def of_paper(claim: Claim, text: str = "") -> Verdict:
+    """What the paper's own tables say of a claim, at the budget that its text names or where they say least for it."""
+    if claim.kind == "drift":
+        return Verdict(claim, claim.claim, "the paper", UNMEASURED, "curves without numbers")
+    if claim.kind == "costs":
+        return next(of_results(claim, papers_results()))
+    judged = list(of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True))
+    own = [each for each in judged if each.text == text] or judged
+    return min(own, key=lambda each: (FAILS, OPEN, UNMEASURED, HOLDS).index(each.verdict))
+
+
+def papers_study(question: str) -> Study:
+    """The paper's scores as if they had been measured, each under one seed.
+
+    Args:
+        question: One of `mabert_lab.report.studies.QUESTIONS`.
+    """
+    label = next(label for label, each in QUESTIONS.items() if each == question)
+    tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
+    columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
+    arms = tuple(
+        Arm(row, row, budget, {}, table.mean.loc[[row]].reset_index(drop=True))
+        for budget, table in tables.items()
+        for row in table.mean.index
+    )
+    reference = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}.get(question, "mabert")
+    return Study(question, question, label, "", reference, "the paper", (), {}, columns, arms)
+
+
+def papers_results() -> Results:
+    """The paper's memory and times as if they had been measured, without a spread."""
+    source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
+    unknown = dict.fromkeys(("at_least", "anchor_samples", "samples"))
+    about = {"condition": Condition("paper", "bfloat16", "cuda"), "source": source, **unknown}
+    rows = tuple(
+        {"measure": measure, "model": model, "length": length, "value": float(printed), **about}
+        for measure in MEASURES
+        for model, numbers in paper.TABLES[measure].mean.iterrows()
+        for length, printed in numbers.items()
+    )
+    return Results(rows, {}, (source,))

@@ -1,0 +1,103 @@
+"""What memory and times say of a claim: ratios of models, each told by its spread and number of calls or not."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, Rows, ratio, span_of
+from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.statistics import LEVEL
+
+ALIKE = 0.01
+"""Share by which peak memory must differ to count."""
+
+LEAST_CALLS = 4
+"""Timed calls that each model needs, or a time decides nothing."""
+
+
+def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
+    """A verdict for each machine, device and precision under the paper's settings, or where none of those reached the
+    claim's lengths, under the settings that did.
+
+    Args:
+        claim: Of kind ``costs``.
+        results: What `mabert bench models` wrote.
+    """
+    rules = claim.rule["rules"]
+    found = [each for each in results.conditions() if all(results.table(each, rule["measure"]) for rule in rules)]
+    reach = [
+        each
+        for each in found
+        if all(
+            any(span_of(results.table(each, rule["measure"]), model, length) for model in rule["less"])
+            for rule in rules
+            for length in (*rule["at"], *([rule["from"]] if "from" in rule else []))
+        )
+    ]
+    places = [each for each in reach or found if each.profile == "paper"] or reach or found
+    for condition in places:
+        settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+        on = f" on {condition.machine}" if condition.machine else ""
+        place = f"{settings}{DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
+        asked = [
+            (rule, model, group, length)
+            for rule in rules
+            for model, group, length in product(rule["less"], rule["than"], rule["at"])
+        ]
+        compared = [_held(results.table(condition, each[0]["measure"]), *each, len(asked)) for each in asked]
+        yield verdict_on(claim, claim.claim, place, compared)
+
+
+def _held(rows: Rows, rule: Mapping[str, Any], model: str, group: Sequence[str], length: int, of: int) -> Comparison:
+    """How many times what one model needs its rivals need, beside a factor or 1."""
+    start, factor = rule.get("from"), rule.get("factor")
+    who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
+    found = ratio(rows, length, group, model, start)
+    if found is None or found.span is None:
+        lengths = [each for each in (start, length) if each is not None]
+        lacking = [
+            f"{NAMES[each]} at {at:,}" for each in (model, *group) for at in lengths if not span_of(rows, each, at)
+        ]
+        return Comparison(who, None, needs=tuple(("a number of", each) for each in lacking))
+    value = "at least" if found.value is None or found.at_least is not None else f"{found.value:.2f}"
+    low, high = (f"{end:.2f}" if math.isfinite(end) else "no bound" for end in found.span)
+    spread = "" if low == high else f" [{low}, {high}]"
+    at = f" at {length:,}" if len(rule["at"]) > 1 else ""
+    calls = "" if found.rounds is None else f", {min(found.rounds)} calls or more"
+    sign, needs = _parted(found, found.span, factor, of, alike=rule["measure"] == "memory")
+    outcome = ("not told apart", "as claimed", "the other way")[sign]
+    return Comparison("", sign, outcome, f"{who} {value}{spread} times {NAMES[model]}{at}{calls}", found.span[0], needs)
+
+
+def _parted(
+    found: Ratio, span: tuple[float, float], factor: float | None, of: int, alike: bool
+) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """What a ratio says of being above a factor, or above 1, and what it would take to tell.
+
+    Were two models equally fast, of so many ways to say which calls are whose one would have all of the one first
+    (permutation test). One of several rivals that refutes a claim was looked for among all.
+    """
+    low, high = span
+    least = 1.0 if factor is None else factor
+    is_above = low > least if factor is None else round(low, 2) >= least
+    is_below = high < least if factor is None else round(high, 2) < least
+    if alike and factor is None and abs(low - 1) < ALIKE:
+        return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
+    if not is_above and not is_below:
+        return 0, (("calls that vary less", "their spreads overlap"),)
+    needed = least_calls(of if is_below else 1)
+    if found.rounds is None or (
+        min(found.rounds) >= LEAST_CALLS
+        and math.comb(sum(found.rounds), found.rounds[0]) >= math.comb(sum(needed), needed[0])
+    ):
+        return (1 if is_above else -1), ()
+    few, many = needed
+    each = f"{few} of each model" if few == many else f"{few} of one model and {many} of the other"
+    return 0, (("too few rounds, needed are", each),)
+
+
+def least_calls(comparisons: int = 1) -> tuple[int, int]:
+    """Fewest calls of each of two models from which on one lying wholly beyond the other is told from chance."""
+    pairs = ((calls, more) for more in range(LEAST_CALLS, 100) for calls in (more - 1, more) if calls >= LEAST_CALLS)
+    return next((a, b) for a, b in pairs if comparisons / math.comb(a + b, a) < 1 - LEVEL)

@@ -1,0 +1,82 @@
+"""What the drift of trained weights under padding says of a claim."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from typing import Any
+
+from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS, written
+from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
+
+STRONGLY, HARDLY = 0.1, 0.5
+"""Shares of the drift without masks: at most the first is left where masks suppress it strongly; more than the second
+where they do not."""
+
+Curves = Mapping[str, Mapping[str, Any]]
+"""Rows of one situation by masking: of each kind of vector, distances at no padding and then at ever more of it."""
+
+
+def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Verdict]:
+    """A verdict for each file and situation.
+
+    Args:
+        claim: Of kind ``drift``.
+        drifts: File name and content of what `mabert study drift` wrote.
+    """
+    for (file, result), (side, attention) in product(drifts, SITUATIONS):
+        situation = ("trained", side, attention)
+        rows = [row for row in result["rows"] if (row["weights"], row["side"], row["attention"]) == situation]
+        curves = {row["masking"]: row for row in rows}
+        rule = claim.rule["rule"]
+        compared = _grows(curves) if rule == "grows" else [_farthest(rule, curves)]
+        place = f"padding {side}, attention {attention}" + (f", {file}" if len(drifts) > 1 else "")
+        yield verdict_on(claim, claim.claim, place, compared)
+
+
+def _farthest(rule: str, curves: Curves) -> Comparison:
+    """What the largest distance of any vector under some maskings says."""
+    maskings, sign, need = _RULES[rule]
+    if not set(maskings) <= curves.keys():
+        return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
+    far = {masking: max(max(curves[masking][kind]) for kind in VECTORS) for masking in maskings}
+    told = ", ".join(f"{masking} {written(distance)}" for masking, distance in far.items())
+    needs = (("a situation", f"in which {need}"),)
+    return Comparison("", sign(*far.values()), told=f"cosine distance at most: {told}", needs=needs)
+
+
+def _grows(curves: Curves) -> list[Comparison]:
+    """Of each kind of vector: every longer padding moves it further; or the longest no further than the shortest."""
+    if "none" not in curves:
+        return [Comparison("", None, needs=(("curves of", "none"),))]
+    signs, ends = [], []
+    for kind, title in VECTORS.items():
+        _, *distances = curves["none"][kind]
+        falls = len(distances) > 1 and distances[-1] <= distances[0]
+        rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
+        signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
+        ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
+    told = "from the shortest padding to the longest: " + ", ".join(ends)
+    needs = (("curves", "of more lengths or texts"),)
+    return [Comparison("", sign, told=told, value=sign, needs=needs) for sign in signs]
+
+
+def _moves(none: float) -> int:
+    return 1 if none > 10 * STABLE else -int(none <= STABLE)
+
+
+def _suppressed(none: float, both: float) -> int:
+    """Nothing to suppress where nothing drifts; more than a tenth and up to half is neither the one nor the other."""
+    return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
+
+
+def _ordered(*far: float) -> int:
+    """Nothing to order where every one of them keeps the vectors."""
+    pre, post, both = (max(each, STABLE) for each in far)
+    return 0 if pre == post == both else 1 if both <= post < pre else -1
+
+
+_RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], str]] = {
+    "moves": (("none",), _moves, "it is farther from rounding"),
+    "suppressed": (("none", "pre+post"), _suppressed, "something drifts, and a number for strongly"),
+    "ordered": (("pre", "post", "pre+post"), _ordered, "something drifts"),
+}
+"""Rules of claims on drift but for growth: the maskings they look at, the sign, and what it would take."""

@@ -1,0 +1,196 @@
+"""What the scores of a study say of a claim: paired differences of arms, each told by a test or not."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import pandas as pd
+
+from mabert_lab.report import paper
+from mabert_lab.report.judge import UNMEASURED, Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.statistics import LEAST_PAIRS, NO_SCORES, above, averages, difference
+from mabert_lab.report.studies import Arm, Study, percent
+
+DEARER = 1.25
+"""How many times as long a pretraining must take to count as dearer, since each was timed once."""
+
+
+def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
+    """A verdict for each study that asks what the claim is about, and each budget and variant of its arms.
+
+    Args:
+        claim: Of kind ``scores``.
+        studies: What `mabert study` wrote.
+        exact: Whether a difference counts as it is, without a test, as of numbers that are known.
+    """
+    own = [study for study in studies if study.question in claim.rule["asks"]]
+    for study in own:
+        title = f"{study.title}, " if len(own) > 1 else ""
+        if claim.rule.get("form") in ("rising", "steady"):
+            compared = (_rising if claim.rule["form"] == "rising" else _steady)(claim, study, exact)
+            yield verdict_on(claim, claim.claim, f"{title}{study.scale}", compared)
+            continue
+        wanted = claim.rule.get("budgets") or study.budgets
+        for budget in [*(each for each in wanted if each not in study.budgets), *study.budgets]:
+            if budget not in wanted:
+                continue
+            text = claim.claim.replace("{budget}", percent(budget))
+            place = f"{title}{study.scale}, {percent(budget)} of the steps"
+            if budget not in study.budgets:
+                yield Verdict(claim, text, place, UNMEASURED, takes=f"the budget: {percent(budget)}")
+            for variant in ["", *dict.fromkeys(filter(None, map(study.variant, study.arms)))]:
+                if arms := study.by_paper(budget, variant):
+                    compared = _pairs(claim, study, arms, exact)
+                    together = len(claim.rule["tasks"]) if claim.rule.get("most") else 1
+                    yield verdict_on(claim, text, f"{place}, {variant}" if variant else place, compared, together)
+
+
+class _Gap(NamedTuple):
+    """One difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
+
+    name: str
+    gaps: pd.Series
+    columns: tuple[str, ...]
+    lacking: list[tuple[str, str]]
+    arms: Sequence[Arm | None]
+
+
+def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> list[Comparison]:
+    """Every arm of `first` over every arm of `second`, on average or on each task."""
+    rule, gaps = claim.rule, []
+    tasks = rule.get("tasks", ())
+    pairs = [(first, second) for first, second in product(rule["first"], rule["second"]) if first != second]
+    columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
+    for pair in pairs:
+        both = [arms.get(key) for key in pair]
+        ours, theirs = map(_scores, both)
+        name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
+        lacking = [("arms", study.label_of(key)) for key in pair if key not in arms]
+        if not tasks:
+            gaps.append(_Gap(name, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
+        for task in tasks:
+            on = [rule["widest"], task] if "widest" in rule else [task]
+            gaps.append(_on(study, on, f"{name} on ", ours - theirs, lacking, both))
+    together = len(tasks) if rule.get("most") else 1
+    compared = _compared(study, gaps, exact, together - together // 2)
+    if rule.get("form") != "trade":
+        return compared
+    return [_traded(study, arms, pair, each) for pair, each in zip(pairs, compared, strict=True)]
+
+
+def _on(
+    study: Study,
+    tasks: Sequence[str],
+    name: str,
+    found: pd.DataFrame,
+    lacking: list[tuple[str, str]],
+    arms: Sequence[Arm | None],
+) -> _Gap:
+    """What was found on one of the paper's tasks, or on the first of two less that on the second; a sample of a task is
+    not that task."""
+    keys = {column.paper: column.key for column in study.columns if not column.sample}
+    first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
+    absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
+    used = tuple(keys[task] for task in tasks if task in keys)
+    told = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
+    return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
+
+
+def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compared: Comparison) -> Comparison:
+    """The same, where a better arm speaks against the first only if it was cheaper, and a worse one for it only if it
+    was not."""
+    first, second = (arms[key].pretraining.get("seconds") if key in arms else None for key in pair)
+    if compared.sign is None:
+        return compared
+    if first is None or second is None:
+        return compared._replace(sign=None, needs=(("times of pretraining", study.label_of(pair[1])),))
+    told = f"{compared.told} at {first / second:.2f} times the time"
+    cheaper, sign = first >= DEARER * second, compared.sign
+    outcome = "better and cheaper" if sign < 0 and cheaper else compared.outcome
+    sign = (-1 if cheaper else 0) if sign < 0 else 0 if sign > 0 and cheaper else sign
+    return compared._replace(
+        sign=sign, told=told, outcome=outcome, needs=compared.needs or (("costs", "measured apart"),)
+    )
+
+
+def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+    """Each budget's average over that of the one before."""
+    arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
+    columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
+    # Neighbours that were measured, where the paper has others between them, can speak against the claim only.
+    for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
+        both = [arms.get(budget) for budget in (later, earlier)]
+        lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
+        after, before = (averages(_scores(arm), columns) for arm in both)
+        gaps.append(_Gap(f"{percent(later)} over {percent(earlier)}", after - before, columns, lacking, both))
+    return _compared(study, gaps, exact)
+
+
+def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+    """How many times its deviation over the budgets the lead is, on one task less that on each other."""
+    (key,), rivals = claim.rule["first"], claim.rule["second"]
+    arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
+    lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
+    there = [found for found in arms.values() if found]
+    lacking += [("arms", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
+    steadiness = pd.DataFrame()
+    if not lacking:
+        leads = [found[key].scores - sum(found[row].scores for row in rivals) / len(rivals) for found in there]
+        by_seed = pd.concat(leads, keys=arms).swaplevel().groupby(level=0)
+        # Without the seeds that are not under every budget.
+        steadiness = (by_seed.mean() / (by_seed.std() + 1e-6)).where(by_seed.count() == len(leads))
+    every = [arm for found in there for arm in found.values()]
+    gaps = [_on(study, [claim.rule["widest"], task], "on ", steadiness, lacking, every) for task in claim.rule["tasks"]]
+    return _compared(study, gaps, exact)
+
+
+def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1) -> list[Comparison]:
+    """What paired differences say.
+
+    Two arms that have the same score in every pair speak against a claim: neither is above the other. Where all must
+    speak for a claim, none needs a correction; where most of some must, as many may be left out as the level is divided
+    by, less one (Benjamini and Heller 2008). One that speaks against it was looked for among all.
+    """
+    comparisons = sum(gap.gaps.notna().any() for gap in gaps)
+    return [_compare(study, gap, exact, comparisons, together) for gap in gaps]
+
+
+def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:
+    found = difference(gap.gaps)
+    if found is None:
+        return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
+    ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
+    more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
+    need = ("seeds", more)
+    if exact:
+        sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
+        outcome = ("equal", "above", "below")[sign]
+    elif not _learnt(study, gap.arms, gap.columns):
+        sign, outcome = 0, "no better than one answer for all"
+        need = ("longer pretraining, for no arm beats one answer for all on", study.named(gap.columns))
+    elif found.equal:
+        sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
+    else:
+        sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
+        outcome = ("not told apart", "above", "below")[sign]
+    return Comparison(gap.name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+
+
+def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """What some arms are averaged over: the paper's tasks on which any of them learnt anything; where that is none,
+    those that any has a score of."""
+    scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
+    keys = [column.key for column in scored if column.paper in paper.TASKS]
+    return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
+
+
+def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
+    """Whether any arm is above what one answer for all scores on any of some tasks, or that is not known."""
+    floors = {column.key: column.constant for column in study.columns}
+    found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
+    return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
+
+
+def _scores(arm: Arm | None) -> pd.DataFrame:
+    return pd.DataFrame() if arm is None else arm.scores
