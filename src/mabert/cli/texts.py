@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mabert.infer.windows import Row
 
 
-ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores"})
+ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores", "entities"})
 """Names that `predict` writes."""
 
 
@@ -86,13 +86,14 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
 
     check_output(options.output, suffixes)
     options.model = place_of(options.model)
-    config_fields(options.model)
+    heads = config_fields(options.model).get("architectures") or ()
     rows = read_rows(
         options.input,
         options.text_column,
         getattr(options, "pair_column", None),
         jsonl=options.jsonl,
         keep=getattr(options, "keep", ()),
+        words=any(str(head).endswith("ForTokenClassification") for head in heads),
     )
     load_libraries()
     from mabert.infer.model import load
@@ -149,7 +150,12 @@ def run_embed(options: argparse.Namespace) -> None:
 
 def add_predict(commands: Any) -> None:
     """Labels."""
-    added = command(commands, "predict", run_predict, "a label a text or pair of texts, from a fine-tuned model")
+    added = command(
+        commands,
+        "predict",
+        run_predict,
+        "labels of texts, or entities in them, from a fine-tuned model",
+    )
     add_texts(added)
     added.add_argument("--pair-column", help="where a table has the second text of a pair")
     added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="further columns to write, as an id")

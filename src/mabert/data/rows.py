@@ -138,6 +138,14 @@ def text_in(row: Row, column: str, where: str) -> str:
     return row[column]
 
 
+def texts_in(row: Row, column: str, where: str) -> list[str]:
+    """Returns the list of texts in a column; raises ValueError where there is something else."""
+    found = row[column]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ValueError(f"{where}: {column!r} is {found!r:.60}, not a list of texts")
+    return found
+
+
 def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> None:
     """Raises ValueError unless each column stands in the header exactly once."""
     for column in columns:

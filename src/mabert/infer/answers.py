@@ -71,13 +71,15 @@ class Question(Generic[Answer]):
             (batch, time)) to one answer a row.
         pooled: Whether the model's own pooling is part of it.
         check: Called with a window's texts and their ids; raises for those that have no answer.
+        finish: Makes what is wanted of a window's answers.
     """
 
     title: str
     loaded: Loaded[Any]
-    answer: Callable[[Batch], Iterable[Answer]]
+    answer: Callable[[Batch], Iterable[Any]]
     pooled: bool = False
     check: Callable[[Window, Encoded], None] | None = None
+    finish: Callable[[Window, How, list[Any]], list[Answer]] | None = None
 
 
 class BatchTooLargeError(MemoryError):
@@ -138,7 +140,7 @@ def answer_window(
                 for index, one in zip(batch, question.answer(rows), strict=True):
                     answers[index] = one
             advance(len(batch))
-    return answers
+    return answers if question.finish is None else question.finish(window, how, answers)
 
 
 @contextmanager

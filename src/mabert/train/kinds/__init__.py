@@ -4,13 +4,18 @@ from mabert.data.task import Task
 from mabert.train.kinds.classification import Classification
 from mabert.train.kinds.kind import Kind
 from mabert.train.kinds.regression import Regression
+from mabert.train.kinds.several import Several
+from mabert.train.kinds.tokens import Tokens
 
 KINDS: dict[str, type[Kind]] = {
     "classification": Classification,
     "regression": Regression,
+    "several": Several,
+    "tokens": Tokens,
 }
+"""Kinds by the names that tasks have for them."""
 
 
 def kind_of(task: Task) -> Kind:
     """The kind of a task, ready for it."""
-    return KINDS["regression" if task.is_regression else "classification"](task)
+    return KINDS[task.kind](task)
