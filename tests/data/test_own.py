@@ -11,6 +11,7 @@ from mabert.data.own import recognized
 @pytest.mark.parametrize(
     ("name", "row", "kind"),
     [
+        ("t.json", {}, "answers"),
         ("t.conll", {}, "tokens"),
         ("t.BIO.gz", {}, "tokens"),
         ("t.jsonl", {"tokens": ["a"], "tags": ["O"]}, "tokens"),

@@ -57,12 +57,33 @@ def labelled(count, seed):
     return Dataset.from_dict({"text_a": texts, "label": labels, "index": list(range(count))})
 
 
+def asked(count, seed):
+    """What is old, in contexts that say so or do not; some are longer than the model."""
+    draw = np.random.default_rng(seed)
+    plain = [word for word in WORDS if word != "old"]
+    columns = {name: [] for name in ("text_a", "text_b", "answers", "starts")}
+    for number in range(count):
+        words = [str(word) for word in draw.choice(plain, size=draw.integers(3, 16))]
+        place, known = draw.integers(len(words)), number % 4 > 0
+        words.insert(place, "old" if known else "small")
+        thing = words[place + 1 :][:1]
+        columns["text_a"].append("the old")
+        columns["text_b"].append(" ".join(words))
+        columns["answers"].append(thing if known else [])
+        columns["starts"].append([len(" ".join(words[: place + 1])) + 1] if known else [])
+    return Dataset.from_dict({**columns, "index": [f"id-{number}" for number in range(count)]})
+
+
 NAMES = ("O", "B-ANIMAL", "B-PLACE", "I-ANIMAL", "I-PLACE")
 TOKENS = Task("things", NAMES, metric_names(["ANIMAL", "PLACE"]), "f1", "tokens")
 TOPICS = ("bird", "house", "river")
 SEVERAL = table_task("topics", TOPICS, several=True)
-TASKS = {"tokens": (TOKENS, tagged), "several": (SEVERAL, labelled)}
+ANSWERS = Task("words", (), ("f1", "exact_match"), "f1", "answers")
+TASKS = {"tokens": (TOKENS, tagged), "several": (SEVERAL, labelled), "answers": (ANSWERS, asked)}
 NEW = list(TASKS)
+EPOCHS = {"tokens": 6, "several": 6, "answers": 12}
+ABOVE_CHANCE = {"tokens": 0.8, "several": 0.8, "answers": 0.6}
+"""No answer to any question scores 0.25."""
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +109,11 @@ def table(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NEW)
 def test_it_learns_and_writes_what_it_says(pretrained, tmp_path, kind):
-    result = go(pretrained, tmp_path, kind, epochs=6, seeds=(0, 1))
+    result = go(pretrained, tmp_path, kind, epochs=EPOCHS[kind], seeds=(0, 1))
     task = TASKS[kind][0]
     scores = result["outcome"]["scores"]["validation"]
     assert set(scores) == set(task.metrics)
-    assert scores[task.main_metric]["mean"] > 0.8
+    assert scores[task.main_metric]["mean"] > ABOVE_CHANCE[kind]
     rows = table(tmp_path / "seed-0")
     assert len(rows) == 40
     assert np.mean([row["prediction"] == row["label"] for row in rows]) > 0.5
@@ -198,6 +219,43 @@ def test_a_label_holds_where_its_probability_is_above_one_half():
     assert kind.written(answer) == "bird|river"
 
 
+def test_an_answer_is_learnt_where_it_stands_and_none_at_the_beginning():
+    rows = Dataset.from_dict(
+        {
+            "text_a": ["bird", "bird", "bird"],
+            "text_b": ["the old river", "the old river", " ".join(["the"] * 30 + ["river"])],
+            "answers": [["old river", "the"], [], ["river"]],
+            "starts": [[4, 0], [], [120]],
+        }
+    )
+    words = tokenizer()
+    examples = kind_of(ANSWERS).encoded(rows, words, 30, False, "train")
+    learnt = []
+    for passage in examples.passages:
+        begin, end = passage.item["start_positions"], passage.item["end_positions"]
+        learnt.append((passage.row, words.decode(passage.item["input_ids"][begin : end + 1])))
+    assert learnt == [(0, "old river"), (1, "[CLS]"), (2, "[CLS]"), (2, "river")]
+
+
+def test_answers_that_no_passage_holds_whole_are_told_of(caplog):
+    context = " ".join(["the"] * 40)
+    rows = Dataset.from_dict({"text_a": ["a"], "text_b": [context], "answers": [[context]], "starts": [[0]]})
+    kind_of(ANSWERS).encoded(rows, tokenizer(), 24, False, "train")
+    assert "words train: 1 of 1 answers stand whole in no passage of 24 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(("answers", "only"), [(["", ""], ""), (["", "a"], None)])
+def test_no_answer_at_all_shows_that_nothing_was_learnt(answers, only):
+    kind = kind_of(ANSWERS)
+    assert kind.only_answer(answers, [["the a"], []]) == only
+    assert [kind.written(label) for label in (["the a", "a"], [])] == ["the a", ""]
+
+
+def test_contexts_are_not_cut(pretrained, tmp_path):
+    with pytest.raises(ValueError, match="truncate is on; contexts that are too long are read in windows"):
+        go(pretrained, tmp_path / "run", "answers", truncate=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -217,6 +275,8 @@ def test_what_taggers_refuse(pretrained, tmp_path, changes, message):
         ({"t.conll": "old B-X\n"}, ["--text-column", "words"], "--text-column goes with a table of texts"),
         ({"t.conll": "old\n"}, [], "line 1: the word 'old' has no tag"),
         ({"t.jsonl": '{"text": "a", "label": []}\n'}, [], "all lists of labels in 'label' are empty"),
+        ({"t.json": '{"data": []}'}, [], "t.json: no questions"),
+        ({"t.json": '{"data": []}'}, ["--pair-column", "p"], "--pair-column goes with a table of texts"),
         ({"t.conll": "old B-X\nbird O\n"}, ["--kind", "regression"], "unknown kind of table '.conll'"),
     ],
 )

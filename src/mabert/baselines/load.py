@@ -10,12 +10,14 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import ModelOutput
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
@@ -27,13 +29,14 @@ from mabert.model.delta import FILE as DELTA
 from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
-Use = Literal["encoder", "masked_lm", "classifier", "tagger"]
+Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
 
 HEADS: dict[Use, Any] = {
     "encoder": AutoModel,
     "masked_lm": AutoModelForMaskedLM,
     "classifier": AutoModelForSequenceClassification,
     "tagger": AutoModelForTokenClassification,
+    "reader": AutoModelForQuestionAnswering,
 }
 
 POOLER = "pooler."
@@ -152,6 +155,13 @@ def saved_use(config: PreTrainedConfig) -> Use:
     saved = config.architectures or ()
     there = (use for use, kinds in HEADS.items() if type(config) in kinds._model_mapping)
     return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
+
+
+def logits_in(output: ModelOutput) -> torch.Tensor:
+    """The logits in what a model gives: of a reader (batch, time, 2), of a span's first token and of its last."""
+    if "start_logits" in output:
+        return torch.stack((output.start_logits, output.end_logits), -1)
+    return output.logits
 
 
 def with_new_head(path: str | Path, config: PreTrainedConfig, use: Use = "classifier") -> PreTrainedModel:

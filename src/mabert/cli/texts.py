@@ -19,8 +19,24 @@ if TYPE_CHECKING:
     from mabert.infer.windows import Row
 
 
-ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores", "entities"})
+ANSWERS = frozenset(
+    (
+        *("text", "pair", "question", "context"),
+        "label",
+        "labels",
+        "probability",
+        "score",
+        "scores",
+        "entities",
+        "answer",
+        "start",
+        "end",
+    )
+)
 """Names that `predict` writes."""
+
+READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
+"""How the classes are called that answer questions, and that tag words."""
 
 
 def add_embed(commands: Any) -> None:
@@ -86,14 +102,16 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
 
     check_output(options.output, suffixes)
     options.model = place_of(options.model)
-    heads = config_fields(options.model).get("architectures") or ()
+    saved = " ".join(map(str, config_fields(options.model).get("architectures") or ()))
+    if READER in saved and hasattr(options, "pair_column"):
+        options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
     rows = read_rows(
         options.input,
         options.text_column,
         getattr(options, "pair_column", None),
         jsonl=options.jsonl,
         keep=getattr(options, "keep", ()),
-        words=any(str(head).endswith("ForTokenClassification") for head in heads),
+        words=TAGGER in saved,
     )
     load_libraries()
     from mabert.infer.model import load
@@ -154,7 +172,7 @@ def add_predict(commands: Any) -> None:
         commands,
         "predict",
         run_predict,
-        "labels of texts, or entities in them, from a fine-tuned model",
+        "labels of texts, entities or answers in them, from a fine-tuned model",
     )
     add_texts(added)
     added.add_argument("--pair-column", help="where a table has the second text of a pair")
@@ -169,7 +187,8 @@ def run_predict(options: argparse.Namespace) -> None:
     from mabert.infer.write import write_rows
 
     paired = options.pair_column is not None
-    names = ("text", "pair") if paired else ("text",)
+    reads = READER in " ".join(model.config.architectures or ())
+    names = ("question", "context") if reads else ("text", "pair") if paired else ("text",)
     with naming_options():
         count = write_rows(
             (

@@ -22,7 +22,7 @@ TABLE_OPTIONS = {
     "label_column": "label",
 }
 """Where the examples come from, with defaults: of a GLUE task, of a table."""
-KINDS = ("classification", "regression", "several", "tokens")
+KINDS = ("classification", "regression", "several", "tokens", "answers")
 """Kinds of tasks that files of one's own may hold, those of `mabert.train.kinds`, which takes seconds to load."""
 FIELDS = {
     "learning_rates": ("--learning-rate", "several make a grid [2e-5 at width 768, narrower: more]"),
@@ -111,7 +111,7 @@ def add_finetune(commands: Any) -> None:
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
     glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own files: CSV, TSV (without quoting), JSONL, Parquet; CoNLL of tags")
+    table = added.add_argument_group("your own files: CSV, TSV (without quoting), JSONL, Parquet; CoNLL; SQuAD")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
@@ -217,7 +217,7 @@ def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
     columns = Columns(asked["text_column"], asked["pair_column"], asked["label_column"])
     named = {split: asked[split] for split in ("train", "validation", "test") if asked[split] is not None}
     kind = options.kind or recognized(Path(options.train).expanduser(), asked["label_column"])
-    if kind == "tokens":
+    if kind in ("tokens", "answers"):
         for name in ("text_column", "pair_column", "label_column"):
             if getattr(options, name):
                 raise ValueError(f"--{name.replace('_', '-')} goes with a table of texts; {options.train} holds {kind}")

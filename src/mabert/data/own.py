@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mabert.data import files as on_disk
 from mabert.data import rows
+from mabert.data.squad import load_squad
 from mabert.data.table import Columns, load_tables
 from mabert.data.tagged import load_tagged
 from mabert.data.task import Task
@@ -32,6 +33,8 @@ def load_own(
     """
     if kind == "tokens":
         return load_tagged(files, name=name)
+    if kind == "answers":
+        return load_squad(files, name=name)
     return load_tables(files, columns, kind=kind, name=name)
 
 
@@ -43,10 +46,13 @@ def recognized(path: Path, label: str) -> str:
         label: its column of labels, where it is a table of texts.
 
     Returns:
-        `tokens` for a file of CoNLL by its suffix, and for JSONL whose first row has `tokens` and `tags`; `several` for
-        JSONL whose first row has a list of labels; else `classification`, also for a pipe, which can be read but once.
+        `answers` for `.json`, the form of SQuAD; `tokens` for a file of CoNLL by its suffix, and for JSONL whose first
+        row has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`,
+        also for a pipe, which can be read but once.
     """
     kind = on_disk.kind(path)
+    if kind == ".json":
+        return "answers"
     if kind in CONLL:
         return "tokens"
     if kind not in (".jsonl", ".ndjson") or not path.is_file():

@@ -50,6 +50,17 @@ class Loaded(Generic[Model]):
         """Tokens that the model has positions for; None for any number."""
         return self.family.longest(self.model.config)
 
+    def limit(self, max_length: int | None) -> int | None:
+        """Tokens that an input may have, `max_length` at most; None for any number.
+
+        Raises:
+            ValueError: If `max_length` is more than the model has positions for.
+        """
+        longest = self.longest
+        if longest is not None and max_length is not None and max_length > longest:
+            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
+        return longest if max_length is None else max_length
+
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """What forwards of the model stand in.
@@ -110,11 +121,9 @@ class Loaded(Generic[Model]):
             ValueError: If something is no text, texts are too long, or `max_length` is more than the model has
                 positions for.
         """
-        longest = self.longest
-        if max_length is None:
-            max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
-        if longest is not None and max_length is not None and max_length > longest:
-            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
+        max_length = self.limit(max_length)
+        if max_length is None and truncate:
+            max_length = self.model.config.max_position_embeddings
         return encodings(
             self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
         )

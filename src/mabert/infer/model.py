@@ -17,6 +17,7 @@ from mabert.data.words import Words
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
+from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
@@ -117,11 +118,12 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[dict[str, Any]]:
-        """Labels of texts, or the entities in them, encoded as they were in fine-tuning.
+        """Labels of texts, the entities in them, or answers to questions, encoded as they were in fine-tuning.
 
         Args:
-            texts: Any number of texts, or the first of each pair. A tagger also takes lists of words.
-            pairs: The second text of each pair, for a classifier of pairs.
+            texts: Any number of texts, or the first of each pair; of a reader, the questions. A tagger also takes lists
+                of words.
+            pairs: The second text of each pair, for a classifier of pairs; of a reader, the context of each question.
             max_length: Tokens at most; default, as in fine-tuning where that is known, else all the model takes (see
                 `Loaded.encode`).
             truncate: Whether to cut texts that are longer (of a pair, the longer text), or to refuse them; default, as
@@ -135,7 +137,9 @@ class TextModel:
             half, where a text may have several (`problem_type` of the model); the `score` of a regression, `scores` by
             label where it has several numbers; or the `entities` that a tagger finds, in order, each with its `type`,
             its `text`, where that stands in the whole (`start` and `end`, in characters; words that were given in a
-            list count as joined by spaces) and its `probability`, the mean over its words.
+            list count as joined by spaces) and its `probability`, the mean over its words; or a reader's `answer`,
+            where it stands in the context (`start` and `end`) and its `probability`, the answer being empty where
+            none is likelier than any.
 
         Raises:
             ValueError: If the model has no such head, something is no text, texts are too long, first and second texts
@@ -214,6 +218,12 @@ class TextModel:
                 max_length=tuned.max_length if how.max_length is None else how.max_length,
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
+        if saved_use(self.config) == "reader":
+            if not paired:
+                raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
+            if how.truncate:
+                raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+            return answer_windows(reading(self._read("reader")), rows, how)
         if saved_use(self.config) == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
 
-from mabert.baselines.load import build, class_for, load_config, with_new_head
+from mabert.baselines.load import build, class_for, load_config, logits_in, with_new_head
 from mabert.baselines.registry import family_of
 from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
 from mabert.data.collate import Collator
@@ -346,7 +346,7 @@ def logits_of(
             filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
             with naming_memory(partial(in_evaluation, filled, helps)):
                 inputs = {name: value.to(device) for name, value in filled.items()}
-                logits = model(**inputs).logits.float().cpu().numpy()
+                logits = logits_in(model(**inputs)).float().cpu().numpy()
             for index, found in zip(batch, logits, strict=True):
                 size = examples.lengths[index] if a_token else 1
                 out[ends[index] - size : ends[index]] = found[:size] if a_token else found

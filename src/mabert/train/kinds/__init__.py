@@ -1,6 +1,7 @@
 """Kinds of fine-tuning tasks, each in a file of its own: its head, its columns, its metric."""
 
 from mabert.data.task import Task
+from mabert.train.kinds.answers import Answers
 from mabert.train.kinds.classification import Classification
 from mabert.train.kinds.kind import Kind
 from mabert.train.kinds.regression import Regression
@@ -12,6 +13,7 @@ KINDS: dict[str, type[Kind]] = {
     "regression": Regression,
     "several": Several,
     "tokens": Tokens,
+    "answers": Answers,
 }
 """Kinds by the names that tasks have for them."""
 
