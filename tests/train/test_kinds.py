@@ -121,11 +121,11 @@ def test_it_learns_and_writes_what_it_says(pretrained, tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NEW)
-@pytest.mark.parametrize("packing", ["none", "pack"])
-def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, packing):
+@pytest.mark.parametrize(("packing", "tokens"), [("none", None), ("pack", None), ("pack", 100)])
+def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, packing, tokens):
     losses = []
     for name, way in (("plain", "unpad"), ("other", packing)):
-        go(pretrained, tmp_path / name, kind, packing=way)
+        go(pretrained, tmp_path / name, kind, packing=way, batch_tokens=tokens)
         history = json.loads((tmp_path / name / "seed-0/result.json").read_text())["history"]
         losses.append([entry["loss"] for entry in history if "loss" in entry])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -172,6 +172,41 @@ def test_several_processes_share_each_batch(pretrained, tmp_path, kind):
     for name in alone:
         if not name.endswith("attention.key.bias"):  # its gradient is zero, and AdamW makes steps of its rounding
             torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+LINES = {
+    "t.conll": ["old B-X", "bird I-X", "", "the O", "bird B-X", ""],
+    "t.jsonl": ['{"text": "the bird", "label": ["bird"]}', '{"text": "the house", "label": ["house", "a"]}'],
+    "t.csv": ["text,label", "the bird,bird|a", "the house,"],
+    "t.json": [
+        '{"data": [{"paragraphs": [{"context": "the old bird", "qas": [{"id": "1", "question": "a", "answers":',
+        '[{"text": "bird", "answer_start": 8}]}, {"id": "2", "question": "the", "is_impossible": true}]}]}]}',
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "answer"),
+    [
+        ("t.conll", [], {"entities"}),
+        ("t.jsonl", [], {"labels", "probability"}),
+        ("t.csv", ["--kind", "several"], {"labels", "probability"}),
+        ("t.json", [], {"answer", "start", "end", "probability"}),
+    ],
+)
+def test_the_commands_learn_from_a_file_and_answer(pretrained, tmp_path, capsys, name, options, answer):
+    (tmp_path / name).write_text("\n".join(LINES[name]) + "\n")
+    (tmp_path / "asked.jsonl").write_text('{"text": "the bird", "question": "a", "context": "the bird"}\n')
+    files = ["--train", str(tmp_path / name), "--validation", str(tmp_path / name)]
+    run = tmp_path / "run"
+    assert main(["finetune", str(pretrained), *files, *options, "--epochs", "1", "-o", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "f1" in told
+    assert "None" not in told
+    assert main(["predict", str(run / "seed-0"), str(tmp_path / "asked.jsonl")]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert set(written) - {"text", "question", "context"} == answer
 
 
 def test_every_kind_is_known_to_the_command_line():
