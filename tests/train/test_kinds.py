@@ -153,6 +153,10 @@ def test_other_families_have_such_heads(tmp_path, kind, family):
     assert set(scores) == set(TASKS[kind][0].metrics)
 
 
+UNLEARNT = {"answers": ("mabert.norm.bias", "qa_outputs.bias")}
+"""What moves the logits of all tokens alike, as keys' biases do: a softmax over tokens takes no notice, so the gradient
+is zero, and AdamW makes steps of its rounding."""
+
 PROGRAM = """
 import sys
 from tests.train.helpers import must_part
@@ -170,7 +174,7 @@ def test_several_processes_share_each_batch(pretrained, tmp_path, kind):
         assert code == 0, told
     alone, shared = (weights(tmp_path / f"{count}/seed-0") for count in (1, 2))
     for name in alone:
-        if not name.endswith("attention.key.bias"):  # its gradient is zero, and AdamW makes steps of its rounding
+        if not name.endswith(("attention.key.bias", *UNLEARNT.get(kind, ()))):
             torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
 
 

@@ -19,21 +19,9 @@ if TYPE_CHECKING:
     from mabert.infer.windows import Row
 
 
-ANSWERS = frozenset(
-    (
-        *("text", "pair", "question", "context"),
-        "label",
-        "labels",
-        "probability",
-        "score",
-        "scores",
-        "entities",
-        "answer",
-        "start",
-        "end",
-    )
-)
-"""Names that `predict` writes."""
+GIVEN = ("text", "pair", "question", "context")
+ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "answer", "start", "end")
+"""Names that `predict` writes: of what it was given, and of what it answers."""
 
 READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
 """How the classes are called that answer questions, and that tag words."""
@@ -181,14 +169,14 @@ def add_predict(commands: Any) -> None:
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
-    if taken := sorted(ANSWERS & set(options.keep)):
+    if taken := sorted({*GIVEN, *ANSWERS} & set(options.keep)):
         raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
     model, rows = opened(options, (".jsonl",))
     from mabert.infer.write import write_rows
 
     paired = options.pair_column is not None
     reads = READER in " ".join(model.config.architectures or ())
-    names = ("question", "context") if reads else ("text", "pair") if paired else ("text",)
+    names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
     with naming_options():
         count = write_rows(
             (

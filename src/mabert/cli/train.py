@@ -193,10 +193,10 @@ def check_finetune(options: argparse.Namespace) -> None:
     """Refuses what would not be looked at.
 
     Raises:
-        ValueError: Neither a task nor a table is named, or both, or an option is for the other of them.
+        ValueError: Neither a task nor a file is named, or both, or an option is for the other of them.
     """
     if (options.task is None) == (options.train is None):
-        raise ValueError("name either a GLUE task (--task) or a table of your own (--train)")
+        raise ValueError("name either a GLUE task (--task) or a file of your own (--train)")
     here, others = ("--task", (*TABLE_OPTIONS, "kind")) if options.task else ("--train", tuple(GLUE_OPTIONS))
     for name in others:
         if getattr(options, name):
