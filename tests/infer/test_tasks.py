@@ -65,9 +65,12 @@ def test_the_command_takes_texts_and_words(everywhere, tmp_path, capsys):
     (tmp_path / "t.jsonl").write_text('{"tokens": ["the", "bird"], "id": 7}\n')
     assert main(["predict", str(everywhere), str(tmp_path / "t.txt")]) == 0
     of_text = json.loads(capsys.readouterr().out)
-    how = ["--text-column", "tokens", "--keep", "id"]
-    assert main(["predict", str(everywhere), str(tmp_path / "t.jsonl"), *how]) == 0
+    assert main(["predict", str(everywhere), str(tmp_path / "t.jsonl"), "--keep", "id"]) == 0
     assert json.loads(capsys.readouterr().out) == {"id": 7} | of_text
+    (tmp_path / "t.json").write_text('{"words": ["the", "bird"]}\n')
+    how = ["--text-column", "words", "--jsonl"]
+    assert main(["predict", str(everywhere), str(tmp_path / "t.json"), *how]) == 0
+    assert json.loads(capsys.readouterr().out) == of_text
     assert of_text["text"] == "the bird"
     assert [entity["text"] for entity in of_text["entities"]] == ["the", "bird"]
 

@@ -84,7 +84,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     since standard input may be a person typing.
     """
     from mabert.folders import config_fields
-    from mabert.infer.texts import read_rows
+    from mabert.infer.texts import has_words, read_rows
     from mabert.places import place_of
     from mabert.writing import check_output
 
@@ -93,6 +93,8 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     saved = " ".join(map(str, config_fields(options.model).get("architectures") or ()))
     if READER in saved and hasattr(options, "pair_column"):
         options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
+    if TAGGER in saved and options.text_column is None and has_words(options.input):
+        options.text_column = "tokens"
     rows = read_rows(
         options.input,
         options.text_column,

@@ -55,9 +55,7 @@ def recognized(path: Path, label: str) -> str:
         return "answers"
     if kind in CONLL:
         return "tokens"
-    if kind not in (".jsonl", ".ndjson") or not path.is_file():
-        return "classification"
-    _, first = next(rows.read_rows(path, []), (0, {}))
+    first = rows.first_row(path)
     if {"tokens", "tags"} <= first.keys():
         return "tokens"
     return "several" if isinstance(first.get(label), list) else "classification"

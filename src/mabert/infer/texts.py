@@ -73,6 +73,12 @@ def read_rows(
     return plain_rows(where, lines)
 
 
+def has_words(source: str | Path | None) -> bool:
+    """Whether the first row of a file of JSONL has `tokens` and no `text`."""
+    first = {} if source is None else rows.first_row(Path(source))
+    return "tokens" in first and TEXT_COLUMN not in first
+
+
 class TableRows:
     """The texts in some columns of a table, and how many there are where that is cheap to know."""
 
