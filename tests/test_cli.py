@@ -296,7 +296,7 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
             ["pretrain", "mini", "-o", "run", "--budget", "0%"],
             "--budget has '0%'; a budget is above 0% and at most 100%",
         ),
-        (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a table of your own (--train)"),
+        (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a file of your own (--train)"),
         (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
         (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),
         (

@@ -109,13 +109,21 @@ def test_processes_share_each_batch_to_the_last_example(sizes, processes):
     assert {len(share) for share in shares} == {len(batches)}
     assert len(divided) == len(batches) * processes
     for step, batch in enumerate(batches):
-        counted = [batch_share(len(batch), rank, processes) for rank in range(processes)]
+        counted = [batch_share([1] * len(batch), rank, processes) for rank in range(processes)]
         assert sum(counted) == pytest.approx(processes)
         own = [share[step] if weight else [] for share, weight in zip(shares, counted, strict=True)]
         assert sorted(itertools.chain(*own)) == batch
         assert all(share[step] for share in shares), "no process is without work"
         mean = sum(weight * np.mean(mine) for weight, mine in zip(counted, own, strict=True) if mine) / processes
         assert mean == pytest.approx(np.mean(batch))
+
+
+@given(scored=st.lists(st.integers(1, 9), min_size=1, max_size=9), processes=st.integers(1, 4))
+def test_what_processes_have_of_a_mean_over_tokens_adds_up_to_it(scored, processes):
+    losses = [np.arange(count) + place for place, count in enumerate(scored)]
+    means = [np.concatenate(part).mean() if (part := losses[rank::processes]) else 0.0 for rank in range(processes)]
+    shares = [batch_share(scored, rank, processes) for rank in range(processes)]
+    assert np.dot(shares, means) / processes == pytest.approx(np.concatenate(losses).mean())
 
 
 def test_grouping_leaves_little_to_pad():

@@ -141,3 +141,18 @@ def test_submission_details(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             write_leaderboard(TASKS[task], np.array([value]), tmp_path, index=index)
+
+
+ROWS = st.lists(st.tuples(*[st.booleans()] * 6), min_size=1, max_size=12).map(lambda rows: np.array(rows))
+
+
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_scores_of_several_labels_are_their_definitions(rows):
+    said, true = rows[:, :3], rows[:, 3:].astype(float)
+    scores = compute(table_task("t", ["a", "b", "c"], several=True), said, true)
+    right, wrong = (said & (true == 1)).sum(0), (said != (true == 1)).sum(0)
+    each = np.divide(2 * right, 2 * right + wrong, out=np.zeros(3), where=right > 0)
+    together = 2 * right.sum() / (2 * right.sum() + wrong.sum()) if right.any() else 0.0
+    whole = (said == (true == 1)).all(1).mean()
+    assert scores == pytest.approx({"f1_micro": together, "f1_macro": each.mean(), "accuracy": whole})

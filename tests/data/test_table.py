@@ -78,7 +78,7 @@ def test_numbers_are_classes_in_numeric_order_or_scores(tmp_path, kind):
     task, loaded = load_tables({"train": path, "validation": path}, COLUMNS)
     assert task.label_names == ("-1", "2", "9", "10")
     assert loaded["train"]["label"][:] == [3, 2, 1, 0]
-    task, loaded = load_tables({"train": path, "validation": path}, COLUMNS, regression=True)
+    task, loaded = load_tables({"train": path, "validation": path}, COLUMNS, kind="regression")
     assert task.is_regression
     assert task.num_labels == 1
     assert loaded["train"]["label"][:] == [10.0, 9.0, 2.0, -1.0]
@@ -207,18 +207,18 @@ NO_LABEL = {"nothing": "", "a list": ["a"], "a mapping": {"a": 1}, "bytes": b"a"
 
 
 @pytest.mark.parametrize("value", NO_LABEL.values(), ids=NO_LABEL)
-@pytest.mark.parametrize("regression", [False, True])
-def test_a_label_is_one_value_and_anything_else_is_named_with_its_row(tmp_path, value, regression):
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_label_is_one_value_and_anything_else_is_named_with_its_row(tmp_path, value, kind):
     pq.write_table(pa.table({"text": ["x"], "topic": [value]}), tmp_path / "t.parquet")
     message = (
         rf"t\.parquet, line 1: 'topic' is {re.escape(repr(value))}, which is no label|; a label is one text or number"
     )
     with pytest.raises(ValueError, match=message):
-        load_tables({"train": tmp_path / "t.parquet"}, COLUMNS, regression=regression)
+        load_tables({"train": tmp_path / "t.parquet"}, COLUMNS, kind=kind)
     if not isinstance(value, bytes):
         (tmp_path / "t.jsonl").write_text(json.dumps({"text": "x", "topic": value}))
         with pytest.raises(ValueError, match=r"t\.jsonl, line 1: 'topic' is "):
-            load_tables({"train": tmp_path / "t.jsonl"}, COLUMNS, regression=regression)
+            load_tables({"train": tmp_path / "t.jsonl"}, COLUMNS, kind=kind)
 
 
 @given(order=st.permutations(["1", "01", "001", "2", "02", "-1", "10" * 3000]))
@@ -253,3 +253,42 @@ def test_any_text_fits_a_line_of_a_tsv(fields):
     meant = {"\\\\": "\\", "\\t": "\t", "\\n": "\n", "\\r": "\r"}
     found = [re.sub(r"\\[\\tnr]", lambda escape: meant[escape[0]], field) for field in line.split("\t")]
     assert found == fields
+
+
+LABELS = st.lists(st.lists(st.sampled_from(["art", "law", "sea"]), unique=True, max_size=3), max_size=6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(labels=LABELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_may_have_several_labels_in_any_format(tmp_path_factory, kind, labels):
+    labels = [*labels, ["art", "law"], ["sea"]]
+    lists = kind in (".jsonl", ".parquet")
+    rows = [{"text": "x", "topic": names if lists else "|".join(names)} for names in labels]
+    path = write(tmp_path_factory.mktemp("table") / f"t{kind}", rows)
+    task, loaded = load_tables({"train": path, "validation": path}, COLUMNS, kind="several")
+    assert (task.label_names, task.kind, task.main_metric) == (("art", "law", "sea"), "several", "f1_micro")
+    assert loaded["train"]["label"][:] == [[float(name in names) for name in task.label_names] for names in labels]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[], []], r"t\.jsonl: all lists of labels in 'topic' are empty"),
+        ([["art"], []], r"all labels in 'topic' are 'art'; a classifier needs at least two classes"),
+        ([["art", " "], ["law"]], r"line 1: 'topic' is ' ', which is no label"),
+        (["art||law", "law"], r"line 1: 'topic' is '', which is no label"),
+        ([["art", ["law"]]], r"line 1: 'topic' is \['law'\]; a label is one text or number"),
+    ],
+)
+def test_lists_of_labels_that_are_refused(tmp_path, labels, message):
+    path = write(tmp_path / "t.jsonl", [{"text": "x", "topic": each} for each in labels])
+    with pytest.raises(ValueError, match=message):
+        load_tables({"train": path}, COLUMNS, kind="several")
+
+
+def test_a_label_that_only_the_validation_file_has_is_refused(tmp_path):
+    train = write(tmp_path / "t.jsonl", [{"text": "x", "topic": ["art", "law"]}])
+    dev = write(tmp_path / "d.jsonl", [{"text": "x", "topic": ["art", "sea"]}])
+    with pytest.raises(ValueError, match=r"d\.jsonl, line 1: unknown label 'sea'; known are art, law"):
+        load_tables({"train": train, "validation": dev}, COLUMNS, kind="several")

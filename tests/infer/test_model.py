@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mabert
-from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertForTokenClassification, MaBertModel
+from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
 from mabert import precision as precisions
 from mabert.infer import model as models
 from mabert.infer.answers import BatchTooLargeError
@@ -56,7 +56,7 @@ def test_weights_are_read_once_and_answers_are_those_of_the_functions(masked_lm,
 
 def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
     encoder = MaBertForMaskedLM.from_pretrained(masked_lm).mabert
-    for kind in (MaBertModel, MaBertForTokenClassification):
+    for kind in (MaBertModel, MaBertForMultipleChoice):
         folder = tmp_path / kind.__name__
         whole = encoder if kind is MaBertModel else kind(encoder.config)
         whole.base_model.load_state_dict(encoder.state_dict())
@@ -96,9 +96,9 @@ def test_the_precision_is_the_models_whatever_autocast_the_caller_is_in(classifi
         np.testing.assert_array_equal(model.embed(TEXTS), alone)
 
 
-def test_a_classifier_of_tokens_is_not_taken_for_one_of_texts(words, tmp_path):
-    saved(MaBertForTokenClassification, tmp_path, words, num_labels=3, pooling="mean")
-    message = r"was saved as MaBertForTokenClassification, which has another head than MaBertForSequenceClassification"
+def test_a_head_for_choices_is_not_taken_for_one_of_texts(words, tmp_path):
+    saved(MaBertForMultipleChoice, tmp_path, words, num_labels=1, pooling="mean")
+    message = r"was saved as MaBertForMultipleChoice, which has another head than MaBertForSequenceClassification"
     with pytest.raises(ValueError, match=message):
         predict(tmp_path, TEXTS)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -43,7 +43,7 @@ def pretrained(masked_lm, tmp_path_factory):
 def tuned(pretrained, tables, output, columns, **how):
     """A run's folder of seed 0, and what it predicted on validation."""
     files = {split: tables / f"{split}.csv" for split in ("train", "validation")}
-    task, splits = load_tables(files, columns, regression=columns.label == "score")
+    task, splits = load_tables(files, columns, kind="regression" if columns.label == "score" else "classification")
     recipe = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, precision="fp32", **how)
     finetune(pretrained, task, splits, output, recipe, [0], progress=False)
     lines = (output / "seed-0/validation.tsv").read_text(encoding="utf-8").splitlines()[1:]

@@ -10,11 +10,14 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import ModelOutput
 
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
@@ -26,12 +29,14 @@ from mabert.model.delta import FILE as DELTA
 from mabert.model.load import LOADING, config_of_fields, load_model
 from mabert.reading import digest
 
-Use = Literal["encoder", "masked_lm", "classifier"]
+Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
 
-HEADS: dict[str, Any] = {
+HEADS: dict[Use, Any] = {
     "encoder": AutoModel,
     "masked_lm": AutoModelForMaskedLM,
     "classifier": AutoModelForSequenceClassification,
+    "tagger": AutoModelForTokenClassification,
+    "reader": AutoModelForQuestionAnswering,
 }
 
 POOLER = "pooler."
@@ -131,7 +136,7 @@ def load(
     """A model in evaluation mode, every weight that the use needs from the checkpoint.
 
     Args:
-        use: What for: `encoder`, `masked_lm` or `classifier`.
+        use: What for, a name in `HEADS`.
         path: Model folder or hub name.
         config: In place of the folder's own.
         dtype: Of the weights; default, as saved.
@@ -145,12 +150,27 @@ def load(
     return ready(load_model(class_for(use, config), path, config=config, dtype=dtype, drawn=drawn))
 
 
-def with_new_head(path: str | Path, config: PreTrainedConfig) -> PreTrainedModel:
-    """A classifier, in float32: the encoder of a checkpoint under a head drawn at random, whatever head it has.
+def saved_use(config: PreTrainedConfig) -> Use:
+    """What a model was saved for, by the head in its `architectures`; otherwise the encoder."""
+    saved = config.architectures or ()
+    there = (use for use, kinds in HEADS.items() if type(config) in kinds._model_mapping)
+    return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
+
+
+def logits_in(output: ModelOutput) -> torch.Tensor:
+    """The logits in what a model gives: of a reader (batch, time, 2), of a span's first token and of its last."""
+    if "start_logits" in output:
+        return torch.stack((output.start_logits, output.end_logits), -1)
+    return output.logits
+
+
+def with_new_head(path: str | Path, config: PreTrainedConfig, use: Use = "classifier") -> PreTrainedModel:
+    """A model in float32: the encoder of a checkpoint under a head drawn at random, whatever head it has.
 
     Args:
         path: Model folder or hub name.
-        config: Of the classifier; what concerns the encoder must be the checkpoint's.
+        config: Of the model; what concerns the encoder must be the checkpoint's.
+        use: What for: `classifier` and so on.
 
     Raises:
         FileNotFoundError: As `load`.
@@ -158,9 +178,9 @@ def with_new_head(path: str | Path, config: PreTrainedConfig) -> PreTrainedModel
     """
     refuse_quantized(path)
     encoder = load("encoder", path, config=config, dtype=torch.float32)
-    classifier = build("classifier", config)
-    missing, unexpected = classifier.base_model.load_state_dict(encoder.state_dict(), strict=False)
+    model = build(use, config)
+    missing, unexpected = model.base_model.load_state_dict(encoder.state_dict(), strict=False)
     odd = [name for name in (*missing, *unexpected) if not name.startswith(POOLER)]
     if odd:
-        raise ValueError(f"{path}: {type(encoder).__name__} and {type(classifier).__name__} differ in {odd[0]}")
-    return classifier
+        raise ValueError(f"{path}: {type(encoder).__name__} and {type(model).__name__} differ in {odd[0]}")
+    return model

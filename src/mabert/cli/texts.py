@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from mabert.infer.windows import Row
 
 
-ANSWERS = frozenset({"text", "pair", "label", "labels", "probability", "score", "scores"})
-"""Names that `predict` writes."""
+GIVEN = ("text", "pair", "question", "context")
+ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "answer", "start", "end")
+"""Names that `predict` writes: of what it was given, and of what it answers."""
+
+READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
+"""How the classes are called that answer questions, and that tag words."""
 
 
 def add_embed(commands: Any) -> None:
@@ -80,19 +84,24 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     since standard input may be a person typing.
     """
     from mabert.folders import config_fields
-    from mabert.infer.texts import read_rows
+    from mabert.infer.texts import has_words, read_rows
     from mabert.places import place_of
     from mabert.writing import check_output
 
     check_output(options.output, suffixes)
     options.model = place_of(options.model)
-    config_fields(options.model)
+    saved = " ".join(map(str, config_fields(options.model).get("architectures") or ()))
+    if READER in saved and hasattr(options, "pair_column"):
+        options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
+    if TAGGER in saved and options.text_column is None and has_words(options.input):
+        options.text_column = "tokens"
     rows = read_rows(
         options.input,
         options.text_column,
         getattr(options, "pair_column", None),
         jsonl=options.jsonl,
         keep=getattr(options, "keep", ()),
+        words=TAGGER in saved,
     )
     load_libraries()
     from mabert.infer.model import load
@@ -149,7 +158,12 @@ def run_embed(options: argparse.Namespace) -> None:
 
 def add_predict(commands: Any) -> None:
     """Labels."""
-    added = command(commands, "predict", run_predict, "a label a text or pair of texts, from a fine-tuned model")
+    added = command(
+        commands,
+        "predict",
+        run_predict,
+        "labels of texts, entities or answers in them, from a fine-tuned model",
+    )
     add_texts(added)
     added.add_argument("--pair-column", help="where a table has the second text of a pair")
     added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="further columns to write, as an id")
@@ -157,13 +171,14 @@ def add_predict(commands: Any) -> None:
 
 def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
-    if taken := sorted(ANSWERS & set(options.keep)):
+    if taken := sorted({*GIVEN, *ANSWERS} & set(options.keep)):
         raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
     model, rows = opened(options, (".jsonl",))
     from mabert.infer.write import write_rows
 
     paired = options.pair_column is not None
-    names = ("text", "pair") if paired else ("text",)
+    reads = READER in " ".join(model.config.architectures or ())
+    names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
     with naming_options():
         count = write_rows(
             (

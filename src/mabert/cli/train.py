@@ -22,6 +22,8 @@ TABLE_OPTIONS = {
     "label_column": "label",
 }
 """Where the examples come from, with defaults: of a GLUE task, of a table."""
+KINDS = ("classification", "regression", "several", "tokens", "answers")
+"""Kinds of tasks that files of one's own may hold, those of `mabert.train.kinds`, which takes seconds to load."""
 FIELDS = {
     "learning_rates": ("--learning-rate", "several make a grid [2e-5 at width 768, narrower: more]"),
     "epochs": ("--epochs", "[10 for CoLA, MRPC and RTE, else 3]"),
@@ -103,20 +105,25 @@ def run_pretrain(options: argparse.Namespace) -> None:
 
 def add_finetune(commands: Any) -> None:
     """Fine-tuning."""
-    added = command(commands, "finetune", run_finetune, "a classifier on GLUE or on your own table, over several seeds")
+    added = command(commands, "finetune", run_finetune, "a model for a GLUE task or your own files, over several seeds")
     added.add_argument("model", help="pretrained model: folder or hub name")
     added.add_argument("-o", "--output", required=True, help="folder of the run")
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
     glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own table: CSV, TSV (without quoting), JSONL or Parquet")
+    table = added.add_argument_group("your own files: CSV, TSV (without quoting), JSONL, Parquet; CoNLL; SQuAD")
     table.add_argument("--train", metavar="FILE", help="labelled rows")
     table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
     table.add_argument("--test", metavar="FILE", help="rows to predict")
     table.add_argument("--text-column", help="[text]")
     table.add_argument("--pair-column", help="second text of a pair")
     table.add_argument("--label-column", help="[label]")
-    table.add_argument("--regression", action="store_true", help="labels are numbers")
+    table.add_argument(
+        "--kind", choices=KINDS, help="what an example is labelled with [as the files say; else classification]"
+    )
+    table.add_argument(
+        "--regression", action="store_const", dest="kind", const="regression", help="labels are numbers: that kind"
+    )
     how = added.add_argument_group("how")
     how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
     for name, (option, text) in FIELDS.items():
@@ -169,7 +176,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     for split, metrics in result["outcome"]["scores"].items() if result else ():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
-            of = f" of {task.positive!r}" if metric == "f1" and not options.task else ""
+            of = f" of {task.positive!r}" if metric == "f1" and task.positive and not options.task else ""
             mean = "undefined" if score["mean"] is None else f"{score['mean']:.4f}"
             line = f"{task.name} {split} {metric}{of}: {mean}{spread}"
             count = len(result["seeds"])
@@ -186,28 +193,35 @@ def check_finetune(options: argparse.Namespace) -> None:
     """Refuses what would not be looked at.
 
     Raises:
-        ValueError: Neither a task nor a table is named, or both, or an option is for the other of them.
+        ValueError: Neither a task nor a file is named, or both, or an option is for the other of them.
     """
     if (options.task is None) == (options.train is None):
-        raise ValueError("name either a GLUE task (--task) or a table of your own (--train)")
-    here, others = ("--task", (*TABLE_OPTIONS, "regression")) if options.task else ("--train", tuple(GLUE_OPTIONS))
+        raise ValueError("name either a GLUE task (--task) or a file of your own (--train)")
+    here, others = ("--task", (*TABLE_OPTIONS, "kind")) if options.task else ("--train", tuple(GLUE_OPTIONS))
     for name in others:
         if getattr(options, name):
             there = "--train" if options.task else "--task"
-            raise ValueError(f"--{name.replace('_', '-')} goes with {there}, not with {here}")
+            option = "regression" if name == "kind" and options.kind == "regression" else name.replace("_", "-")
+            raise ValueError(f"--{option} goes with {there}, not with {here}")
 
 
 def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The task and its examples, from GLUE or from tables."""
+    """The task and its examples, from GLUE or from files of one's own."""
     from mabert.data.glue import glue_task, load_glue
-    from mabert.data.table import Columns, load_tables
+    from mabert.data.own import load_own, recognized
+    from mabert.data.table import Columns
 
     if options.task is not None:
         return glue_task(options.task), load_glue(options.task, asked_for(options, GLUE_OPTIONS)["data"])
     asked = asked_for(options, TABLE_OPTIONS)
     columns = Columns(asked["text_column"], asked["pair_column"], asked["label_column"])
     named = {split: asked[split] for split in ("train", "validation", "test") if asked[split] is not None}
-    return load_tables(named, columns, name=Path(options.train).stem.split(".")[0], regression=options.regression)
+    kind = options.kind or recognized(Path(options.train).expanduser(), asked["label_column"])
+    if kind in ("tokens", "answers"):
+        for name in ("text_column", "pair_column", "label_column"):
+            if getattr(options, name):
+                raise ValueError(f"--{name.replace('_', '-')} goes with a table of texts; {options.train} holds {kind}")
+    return load_own(named, columns, kind=kind, name=Path(options.train).stem.split(".")[0])
 
 
 def add_extend(commands: Any) -> None:

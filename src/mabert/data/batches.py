@@ -69,9 +69,15 @@ class SplitBatches(Sampler[list[int]]):
         return self.processes * len(self.batches)  # type: ignore[arg-type]
 
 
-def batch_share(examples: int, rank: int, processes: int) -> float:
-    """Returns how many examples of a batch a process has, in shares of an even one."""
-    return len(range(rank, examples, processes)) * processes / examples
+def batch_share(scored: Sequence[int], rank: int, processes: int) -> float:
+    """Returns how much of a batch a process has, in shares of an even one.
+
+    Args:
+        scored: how many terms of the loss each example of the batch has.
+        rank: of the process.
+        processes: how many there are.
+    """
+    return sum(scored[rank::processes]) * processes / sum(scored)
 
 
 class ExampleSampler(Sampler[list[int]]):

@@ -16,10 +16,12 @@ from mabert.data.mlm import MlmMasking
 
 Examples = Sequence[Mapping[str, Any]]
 """Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may run along it;
-`labels` (or `label`, or `label_ids`) may also be one number an example, or several."""
+`labels` (or `label`, or `label_ids`) may also be one number an example, or several; `start_positions` and
+`end_positions` are one number an example."""
 
 # What runs along an example, and what fills the end of a shorter one; `input_ids` get the tokenizer's padding token.
 _FILL = {"input_ids": 0, "labels": -100, "token_type_ids": 0}
+_PLACES = ("start_positions", "end_positions")
 # What tokenizers add that no model takes; of `attention_mask` it is looked at whether it has padding.
 _LEFT_OUT = ("attention_mask", "special_tokens_mask")
 _LABELS = {"label": "labels", "label_ids": "labels"}  # as transformers' collators rename them
@@ -41,7 +43,8 @@ class Collator:
         Returns:
             `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding
             (always there), `token_type_ids` likewise where given, `labels` `(batch, time)` int64 with -100 on padding,
-            or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores.
+            or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores, and `start_positions` and
+            `end_positions` `(batch,)` int64.
 
         Raises:
             ValueError: an example has padding or a column that is none of these or not the others', labels come twice,
@@ -79,7 +82,8 @@ class FlatteningCollator:
         Returns:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
             `(examples + 1,)` int32, `max_length_q` and `max_length_k`; `token_type_ids` and `labels` `(1, total)` where
-            given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores.
+            given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores, and
+            `start_positions` and `end_positions` `(examples,)` int64, counted in the example.
 
         Raises:
             ValueError: there are no examples, they have an `attention_mask` with padding, labels twice or beside
@@ -126,12 +130,15 @@ def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]
         key = _LABELS.get(name, name)
         if key in columns:
             raise ValueError(f"the examples have {name!r} and another column of labels: leave one out")
-        if key not in _FILL:
+        if key not in (*_FILL, *_PLACES):
             raise ValueError(
-                f"the examples have {name!r}, which is not for the model (that takes {', '.join(_FILL)}): "
+                f"the examples have {name!r}, which is not for the model (that takes {', '.join((*_FILL, *_PLACES))}): "
                 f"leave it out, as with a data set's remove_columns({name!r})"
             )
         values = [torch.as_tensor(example[name]) for example in examples]
+        if key in _PLACES:
+            columns[key] = torch.stack(values).long()
+            continue
         if key == "labels" and not _run_along(values, examples):
             stacked = torch.stack(values)
             columns[key] = stacked.float() if stacked.is_floating_point() else stacked.long()

@@ -18,6 +18,7 @@ from mabert.writing import write_text
 
 if TYPE_CHECKING:
     import datasets
+    import tokenizers
 
 # Texts that are encoded at once: many, since the tokenizer has threads, but few long ones, since what it makes of a
 # text beside its ids takes several times the text's own memory.
@@ -98,6 +99,21 @@ def encode_texts(
         TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
         ValueError: the numbers of texts differ, something is no text, or `max_length` has no room for a token.
     """
+    how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name, "before": before}
+    return [item for item, _ in encodings(tokenizer, texts_a, texts_b, **how)]
+
+
+def encodings(
+    tokenizer: PreTrainedTokenizerFast,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str] | None = None,
+    *,
+    max_length: int | None,
+    truncate: bool = False,
+    name: str = "the input",
+    before: int = 0,
+) -> Iterator[tuple[dict[str, list[int]], tokenizers.Encoding]]:
+    """Yields what `encode_texts` returns, each item with the tokenizer's own account of it: words, offsets."""
     check_texts(texts_a, texts_b, name, before)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
     if max_length is not None and max_length < least:
@@ -105,15 +121,16 @@ def encode_texts(
     options: dict[str, Any] = {"truncation": False}
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
-    items: list[dict[str, list[int]]] = []
+    lengths: list[int] = []
     for chunk in _chunks(texts_a, texts_b):
         texts = [list(some[chunk]) for some in (texts_a, texts_b) if some is not None]
         with _TOKENIZER_LOCK:
             found = tokenizer(*texts, return_attention_mask=False, verbose=False, **options)
-        items += [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        items = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        lengths += [len(item["input_ids"]) for item in items]
+        yield from zip(items, found.encodings, strict=True)
     if max_length is not None:
-        _check_lengths([len(item["input_ids"]) for item in items], max_length, name, before)
-    return items
+        _check_lengths(lengths, max_length, name, before)
 
 
 def check_texts(
@@ -163,8 +180,33 @@ def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) 
         )
 
 
-class EncodedDataset(Dataset):
-    """Examples ready for a classifier, for `Collator`; arguments and errors are those of `encode_texts`.
+class Examples(Dataset):
+    """Examples ready for a model, for `Collator`.
+
+    Args:
+        items: what each has: `input_ids`, `token_type_ids` where the tokenizer makes them, and its labels.
+        pairs: whether they are pairs of texts.
+        scored: how many terms of each the loss is a mean over; default, one.
+
+    Attributes:
+        lengths: tokens of each example, to batch by length.
+    """
+
+    def __init__(self, items: list[dict[str, Any]], pairs: bool = False, scored: Sequence[int] | None = None) -> None:
+        self._items, self.pairs = items, pairs
+        self.lengths = [len(item["input_ids"]) for item in items]
+        self.scored = [1] * len(items) if scored is None else scored
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns what one example has."""
+        return self._items[index]
+
+
+class EncodedDataset(Examples):
+    """Texts ready for a classifier; arguments and errors are those of `encode_texts`.
 
     Args:
         examples: rows with `text_a`, and `text_b` and `label` where there are any, as from `load_glue` and
@@ -173,10 +215,6 @@ class EncodedDataset(Dataset):
         max_length: tokens at most, special ones included.
         truncate: cut what is longer; otherwise it is an error.
         name: what the examples are, for messages.
-
-    Attributes:
-        lengths: tokens of each example, to batch by length.
-        pairs: whether the examples are pairs of texts.
     """
 
     def __init__(
@@ -189,15 +227,7 @@ class EncodedDataset(Dataset):
     ) -> None:
         columns: dict[str, list[Any]] = examples[:]
         texts = columns["text_a"], columns.get("text_b")
-        self._items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
-        for item, label in zip(self._items, columns.get("label", ()), strict=False):
+        items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
+        for item, label in zip(items, columns.get("label", ()), strict=False):
             item["labels"] = label
-        self.lengths = [len(item["input_ids"]) for item in self._items]
-        self.pairs = "text_b" in columns
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns `input_ids`, `token_type_ids` where the tokenizer makes them, and `labels` where there are any."""
-        return self._items[index]
+        super().__init__(items, pairs="text_b" in columns)

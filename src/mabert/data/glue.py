@@ -70,8 +70,8 @@ def _task(
 ) -> GlueTask:
     name = folder.lower().replace("-", "")
     more = {"hub_texts": texts, "submissions": {"test": f"{folder}.tsv"}} | more
-    main = "correlation" if not label_names else metrics[0]
-    return GlueTask(name, label_names, metrics, main, folder=folder, texts=texts, **more)
+    main, kind = (metrics[0], "classification") if label_names else ("correlation", "regression")
+    return GlueTask(name, label_names, metrics, main, kind, folder=folder, texts=texts, **more)
 
 
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -1,4 +1,4 @@
-"""The metrics that GLUE and tables are measured by, computed by scikit-learn and SciPy."""
+"""The metrics that GLUE and tables of texts are measured by, computed by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
 
     Args:
         task: the task.
-        predictions: class ids or scores `(examples,)`, or a model's logits `(examples, num_labels)`.
-        labels: class ids or scores `(examples,)`.
+        predictions: class ids or scores `(examples,)`, or a model's logits `(examples, num_labels)`; of several labels
+            whether each holds `(examples, num_labels)`.
+        labels: class ids or scores `(examples,)`; of several labels likewise.
 
     Returns:
         By name, in the order of `task.metrics`, each between -1 and 1. None for Pearson's and Spearman's correlation
@@ -31,9 +32,10 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
         ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    if predictions.ndim == 2 and predictions.shape[1] == task.num_labels:
+    several = task.kind == "several"
+    if not several and predictions.ndim == 2 and predictions.shape[1] == task.num_labels:
         predictions = predictions[:, 0] if task.is_regression else predictions.argmax(1)
-    if predictions.shape != labels.shape or labels.ndim != 1:
+    if predictions.shape != labels.shape or labels.ndim != 1 + several:
         raise ValueError(f"{task.name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}")
     if not len(labels):
         raise ValueError(f"{task.name}: no examples to measure")
@@ -61,6 +63,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
     "accuracy": sklearn_metrics.accuracy_score,
     "f1": partial(sklearn_metrics.f1_score, zero_division=0.0),  # of the last of two classes, `Task.positive`
     "f1_macro": partial(sklearn_metrics.f1_score, average="macro", zero_division=0.0),
+    "f1_micro": partial(sklearn_metrics.f1_score, average="micro", zero_division=0.0),
     "matthews_correlation": sklearn_metrics.matthews_corrcoef,
     "pearson": _correlation(stats.pearsonr),
     "spearman": _correlation(stats.spearmanr),

@@ -57,6 +57,13 @@ def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Num
         raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
 
 
+def first_row(path: Path) -> Row:
+    """Reads the first row of a file of JSONL; empty for any other, and for a pipe, which can be read but once."""
+    if files.kind(path) not in (".jsonl", ".ndjson") or not path.is_file():
+        return {}
+    return next(read_rows(path, []))[1]
+
+
 def count(path: Path) -> int | None:
     """Counts the rows of a readable Parquet file; None for others, which would have to be read."""
     if path.suffix.lower() != ".parquet" or not path.is_file():
@@ -136,6 +143,14 @@ def text_in(row: Row, column: str, where: str) -> str:
     if not isinstance(row[column], str):
         raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
     return row[column]
+
+
+def texts_in(row: Row, column: str, where: str) -> list[str]:
+    """Returns the list of texts in a column; raises ValueError where there is something else."""
+    found = row[column]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ValueError(f"{where}: {column!r} is {found!r:.60}, not a list of texts")
+    return found
 
 
 def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 
 class Rows(Protocol):
     """Examples of a task, as `load_glue` and `load_tables` give them (a Hugging Face data set): columns by name.
 
-    `text_a`, `text_b` for pairs, `label` where it is known, `index`.
+    `text_a`, `text_b` for pairs, `label` where it is known, `index`; of tagged sentences `tokens` and `tags` beside
+    `text_a`.
     """
 
     def __len__(self) -> int: ...
@@ -37,26 +43,42 @@ def column(rows: Rows, name: str) -> list[Any]:
     return list(rows[name][:])
 
 
+def held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Divides training rows: those to train on, and a share of them, drawn by the seed, to validate on.
+
+    Raises:
+        ValueError: the share leaves one of them empty.
+    """
+    count = round(share * len(dataset))
+    if not 0 < count < len(dataset):
+        raise ValueError(f"cannot hold {share} of {len(dataset)} training rows out; give a validation table")
+    logger.info("held %d of the training rows out for validation", count)
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
+
+
 @dataclass(frozen=True)
 class Task:
-    """A text classification or regression task.
+    """A fine-tuning task.
 
     Attributes:
         name: its short name.
-        label_names: the classes in the order of their ids; empty for regression.
-        metrics: names of the metrics it is measured by (`mabert.data.metrics`).
+        label_names: the classes or tags in the order of their ids; empty where there are none.
+        metrics: names of the metrics it is measured by.
         main_metric: the one that models are compared by.
+        kind: what an example is labelled with, one of `mabert.train.kinds.KINDS`.
     """
 
     name: str
     label_names: tuple[str, ...]
     metrics: tuple[str, ...]
     main_metric: str
+    kind: str = "classification"
 
     @property
     def is_regression(self) -> bool:
         """Whether the labels are scores instead of classes."""
-        return not self.label_names
+        return self.kind == "regression"
 
     @property
     def num_labels(self) -> int:
@@ -66,7 +88,7 @@ class Task:
     @property
     def positive(self) -> str | None:
         """The class that F1 is of, the last one; None where F1 is no metric of the task."""
-        return self.label_names[-1] if "f1" in self.metrics else None
+        return self.label_names[-1] if self.kind == "classification" and "f1" in self.metrics else None
 
     @property
     def submission_labels(self) -> tuple[str, ...]:

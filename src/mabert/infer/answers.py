@@ -70,14 +70,18 @@ class Question(Generic[Answer]):
         answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
             (batch, time)) to one answer a row.
         pooled: Whether the model's own pooling is part of it.
+        encode: Makes what the model reads of a window, as many a text as it needs; default, each text as it is.
         check: Called with a window's texts and their ids; raises for those that have no answer.
+        finish: Makes what is wanted of a window's answers.
     """
 
     title: str
     loaded: Loaded[Any]
-    answer: Callable[[Batch], Iterable[Answer]]
+    answer: Callable[[Batch], Iterable[Any]]
     pooled: bool = False
+    encode: Callable[[Window, How], Encoded] | None = None
     check: Callable[[Window, Encoded], None] | None = None
+    finish: Callable[[Window, How, list[Any]], list[Answer]] | None = None
 
 
 class BatchTooLargeError(MemoryError):
@@ -120,16 +124,14 @@ def answer_window(
 ) -> list[Answer]:
     """Answers a window's texts batch by batch; of a model whose answers depend on padding each text is alone."""
     loaded = question.loaded
-    first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
-    encoded = loaded.encode(
-        first, *second, max_length=how.max_length, truncate=bool(how.truncate), name=window.name, before=window.before
-    )
+    encoded = encoded_texts(loaded, window, how) if question.encode is None else question.encode(window, how)
     if question.check is not None:
         question.check(window, encoded)
     lengths = [len(item["input_ids"]) for item in encoded]
     dependent = loaded.family.depends_on_batch(loaded.model.config, lengths, question.pooled)
     collate = Collator(loaded.tokenizer.pad_token_id)
     answers: list[Any] = [None] * len(encoded)
+    done = 0
     with loaded.computing():
         for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
             with naming_batch(len(batch), lengths[batch[0]]):
@@ -137,8 +139,17 @@ def answer_window(
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
                 for index, one in zip(batch, question.answer(rows), strict=True):
                     answers[index] = one
-            advance(len(batch))
-    return answers
+            before, done = done, done + len(batch)
+            advance(done * len(window.rows) // len(encoded) - before * len(window.rows) // len(encoded))
+    return answers if question.finish is None else question.finish(window, how, answers)
+
+
+def encoded_texts(loaded: Loaded[Any], window: Window, how: How) -> Encoded:
+    """The texts of a window, or the pairs, as the model reads them."""
+    first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
+    return loaded.encode(
+        first, *second, max_length=how.max_length, truncate=bool(how.truncate), name=window.name, before=window.before
+    )
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """What each use of a model makes of a batch: vectors, labels, guesses."""
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 
-from mabert.infer.answers import Batch, Encoded
+from mabert.data.entities import OUTSIDE, entities_of
+from mabert.data.words import first_pieces, words_of
+from mabert.infer.answers import Batch, Encoded, How
 from mabert.infer.load import Loaded
 from mabert.infer.windows import Window
 
@@ -57,6 +60,42 @@ def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
             yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
 
     return of_batch
+
+
+def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
+    """A tagger's probability of every tag for each token of each text, float32 (tokens, tags)."""
+
+    def of_batch(batch: Batch) -> Iterator[np.ndarray]:
+        probability = loaded.model(**batch).logits.float().softmax(-1).cpu().numpy()
+        for row, length in zip(probability, batch["attention_mask"].sum(1).tolist(), strict=True):
+            yield row[:length]
+
+    return of_batch
+
+
+def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
+    """The entities that those probabilities name, see `TextModel.predict`. Texts are tokenised a second time: to keep
+    where every piece stands until a window is answered would take more memory than its ids."""
+    names, answers = loaded.model.config.id2label, []
+    texts = [text for (text,) in window.rows]
+    encodings = loaded.encodings(texts, max_length=how.max_length, truncate=bool(how.truncate))
+    for text, (_, encoding), probability in zip(texts, encodings, found, strict=True):
+        words = words_of(text, encoding)
+        places = first_pieces(text, encoding, words)
+        best = probability.argmax(1)
+        tagged = entities_of([OUTSIDE if place is None else names[int(best[place])] for place in places])
+        spans = [(words[entity.begin][0], words[entity.end - 1][1]) for entity in tagged]
+        likeliest = [0.0 if place is None else float(probability[place].max()) for place in places]
+        chances = [fmean(likeliest[entity.begin : entity.end]) for entity in tagged]
+        answers.append(
+            {
+                "entities": [
+                    {"type": entity.type, "text": text[begin:end], "start": begin, "end": end, "probability": p}
+                    for entity, (begin, end), p in zip(tagged, spans, chances, strict=True)
+                ]
+            }
+        )
+    return answers
 
 
 def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:

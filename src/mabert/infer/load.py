@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from tokenizers import Encoding
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
 from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
-from mabert.data.encode import encode_texts
+from mabert.data.encode import encodings
 from mabert.data.tokenizer import load_tokenizer
 from mabert.memory import is_out_of_memory
 from mabert.model.prepack import can_prepack, prepack
@@ -49,6 +50,17 @@ class Loaded(Generic[Model]):
         """Tokens that the model has positions for; None for any number."""
         return self.family.longest(self.model.config)
 
+    def limit(self, max_length: int | None) -> int | None:
+        """Tokens that an input may have, `max_length` at most; None for any number.
+
+        Raises:
+            ValueError: If `max_length` is more than the model has positions for.
+        """
+        longest = self.longest
+        if longest is not None and max_length is not None and max_length > longest:
+            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
+        return longest if max_length is None else max_length
+
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """What forwards of the model stand in.
@@ -80,7 +92,21 @@ class Loaded(Generic[Model]):
         name: str = "the input",
         before: int = 0,
     ) -> list[dict[str, list[int]]]:
-        """Texts as fine-tuning encodes them.
+        """Texts as fine-tuning encodes them; arguments and errors are those of `encodings`."""
+        how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name, "before": before}
+        return [item for item, _ in self.encodings(texts, pairs, **how)]
+
+    def encodings(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncate: bool = False,
+        name: str = "the input",
+        before: int = 0,
+    ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
+        """Texts as fine-tuning encodes them, each with the tokenizer's own account of it: words, offsets.
 
         Args:
             texts: The texts, or the first of each pair.
@@ -95,12 +121,10 @@ class Loaded(Generic[Model]):
             ValueError: If something is no text, texts are too long, or `max_length` is more than the model has
                 positions for.
         """
-        longest = self.longest
-        if max_length is None:
-            max_length = self.model.config.max_position_embeddings if longest is None and truncate else longest
-        if longest is not None and max_length is not None and max_length > longest:
-            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
-        return encode_texts(
+        max_length = self.limit(max_length)
+        if max_length is None and truncate:
+            max_length = self.model.config.max_position_embeddings
+        return encodings(
             self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
         )
 

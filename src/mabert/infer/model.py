@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from mabert.baselines.load import Use, class_for, load_config
+from mabert.baselines.load import Use, load_config, saved_use
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import Encoding, check_texts
+from mabert.data.entities import is_tag
+from mabert.data.words import Words
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
+from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
@@ -115,11 +118,12 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[dict[str, Any]]:
-        """Labels of texts, encoded as they were in fine-tuning.
+        """Labels of texts, the entities in them, or answers to questions, encoded as they were in fine-tuning.
 
         Args:
-            texts: Any number of texts, or the first of each pair.
-            pairs: The second text of each pair, for a classifier of pairs.
+            texts: Any number of texts, or the first of each pair; of a reader, the questions. A tagger also takes lists
+                of words.
+            pairs: The second text of each pair, for a classifier of pairs; of a reader, the context of each question.
             max_length: Tokens at most; default, as in fine-tuning where that is known, else all the model takes (see
                 `Loaded.encode`).
             truncate: Whether to cut texts that are longer (of a pair, the longer text), or to refuse them; default, as
@@ -130,15 +134,21 @@ class TextModel:
 
         Returns:
             A mapping a text: `label` and the `probability` of every label; `labels`, those of a probability above one
-            half, where a text may have several (`problem_type` of the model); or the `score` of a regression, `scores`
-            by label where it has several numbers.
+            half, where a text may have several (`problem_type` of the model); the `score` of a regression, `scores` by
+            label where it has several numbers; or the `entities` that a tagger finds, in order, each with its `type`,
+            its `text`, where that stands in the whole (`start` and `end`, in characters; words that were given in a
+            list count as joined by spaces) and its `probability`, the mean over its words; or a reader's `answer`,
+            where it stands in the context (`start` and `end`) and its `probability`, the answer being empty where
+            none is likelier than any.
 
         Raises:
-            ValueError: If the model has no classifier, something is no text, texts are too long, first and second texts
+            ValueError: If the model has no such head, something is no text, texts are too long, first and second texts
                 differ in number, or pairs are given to a classifier of single texts or the other way round.
             MemoryError: As `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        if saved_use(self.config) == "tagger" and not isinstance(texts, str):
+            texts = [Words(text) if isinstance(text, list | tuple) else text for text in texts]
         return joined(self.labels(in_rows(texts, pairs), how, paired=pairs is not None))
 
     def fill_mask(
@@ -208,6 +218,20 @@ class TextModel:
                 max_length=tuned.max_length if how.max_length is None else how.max_length,
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
+        if saved_use(self.config) == "reader":
+            if not paired:
+                raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
+            if how.truncate:
+                raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+            return answer_windows(reading(self._read("reader")), rows, how)
+        if saved_use(self.config) == "tagger":
+            if paired:
+                raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
+            if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
+                raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
+            loaded = self._read("tagger")
+            finish = partial(heads.entities, loaded)
+            return answer_windows(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
         loaded = self._read("classifier")
         return answer_windows(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
 
@@ -230,10 +254,7 @@ class TextModel:
 
     def _encoder(self) -> Loaded[Any]:
         # The one beneath the head that was saved, which may be asked for as well: then it is not read twice.
-        saved = self.config.architectures or ()
-        uses: tuple[Use, ...] = ("classifier", "masked_lm")
-        use: Use = next((use for use in uses if class_for(use, self.config).__name__ in saved), "encoder")
-        loaded = self._read(use)
+        loaded = self._read(saved_use(self.config))
         return replace(loaded, model=loaded.model.base_model)
 
     def _own_vectors(self) -> tuple[str, bool]:

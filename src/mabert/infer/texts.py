@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.data import files, rows
+from mabert.data.words import Words
 from mabert.infer.windows import Row, RowOfTable
 
 TABLES = (".jsonl", ".ndjson", ".tsv", ".csv", ".parquet")
@@ -24,6 +25,7 @@ def read_rows(
     *,
     jsonl: bool = False,
     keep: Sequence[str] = (),
+    words: bool = False,
 ) -> Iterable[Row]:
     """Texts from a file or standard input, as they are read: one a line, or one a row of a table.
 
@@ -34,6 +36,7 @@ def read_rows(
         pair_column: The column of the second; default, there are no pairs.
         jsonl: Whether what is no table by its name (standard input, above all) holds an object a line.
         keep: Further columns of a table; each row is then a `RowOfTable`.
+        words: Whether a column may hold a list of words in place of a text.
 
     Returns:
         A stream of rows, which tells its length (`operator.length_hint`) where that is known.
@@ -50,14 +53,14 @@ def read_rows(
     if path is not None:
         files.check_is_file(path)
         if files.kind(path) in TABLES:
-            return TableRows(path, columns, keep)
+            return TableRows(path, columns, keep, words)
         if files.kind(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
     lines = standard_input() if path is None else lines_of(path)
     if jsonl:
-        return json_rows(where, lines, columns, keep)
+        return json_rows(where, lines, columns, keep, words)
     if keep:
         raise ValueError(f"{where}: lines of plain text have no columns to keep; {keep[0]!r} is asked for")
     if pair_column is not None:
@@ -70,15 +73,21 @@ def read_rows(
     return plain_rows(where, lines)
 
 
+def has_words(source: str | Path | None) -> bool:
+    """Whether the first row of a file of JSONL has `tokens` and no `text`."""
+    first = {} if source is None else rows.first_row(Path(source))
+    return "tokens" in first and TEXT_COLUMN not in first
+
+
 class TableRows:
     """The texts in some columns of a table, and how many there are where that is cheap to know."""
 
-    def __init__(self, path: Path, columns: Sequence[str], keep: Sequence[str] = ()) -> None:
-        self.path, self.columns, self.keep = path, columns, keep
+    def __init__(self, path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> None:
+        self.path, self.columns, self.keep, self.words = path, columns, keep, words
 
     def __iter__(self) -> Iterator[Row]:
         for number, row in rows.read_rows(self.path, [*self.columns], self.keep):
-            yield text_row(f"{self.path}, line {number}", row, self.columns, self.keep)
+            yield text_row(f"{self.path}, line {number}", row, self.columns, self.keep, self.words)
 
     def __length_hint__(self) -> int:
         return rows.count(self.path) or 0
@@ -131,23 +140,32 @@ def is_json_object(line: str) -> bool:
     return True
 
 
-def json_rows(where: str, lines: Iterable[str], columns: Sequence[str], keep: Sequence[str] = ()) -> Iterator[Row]:
+def json_rows(
+    where: str, lines: Iterable[str], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
+) -> Iterator[Row]:
     """The texts of each line that is not blank.
 
     Raises:
         ValueError: If a line is no JSON object, or lacks a text.
     """
     for number, row in rows.json_rows(where, lines, columns, keep):
-        yield text_row(f"{where}, line {number}", row, columns, keep)
+        yield text_row(f"{where}, line {number}", row, columns, keep, words)
 
 
-def text_row(where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = ()) -> Row:
+def text_row(
+    where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
+) -> Row:
     """The texts of one row, and what is to be kept of it.
 
     Raises:
         ValueError: If there is something else than text where it is needed.
     """
-    texts = tuple(rows.text_in(row, column, where) for column in columns)
+    texts = tuple(
+        Words(rows.texts_in(row, column, where))
+        if words and isinstance(row[column], list)
+        else rows.text_in(row, column, where)
+        for column in columns
+    )
     if not keep:
         return texts
     found = RowOfTable(texts)

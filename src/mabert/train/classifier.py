@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
 
-from mabert.baselines.load import build, class_for, load_config, with_new_head
+from mabert.baselines.load import build, class_for, load_config, logits_in, with_new_head
 from mabert.baselines.registry import family_of
 from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
 from mabert.data.collate import Collator
-from mabert.data.encode import EncodedDataset
+from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.task import Rows, Task
 from mabert.memory import TRAINED, check_fits, naming_memory
@@ -44,6 +44,9 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 
 BEST = "best.safetensors"
 """The weights of the best epoch so far, in a checkpoint."""
+
+INPUTS = ("input_ids", "token_type_ids")
+"""What a model reads of an example; the rest are labels."""
 
 SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
@@ -99,13 +102,13 @@ class Job:
     callbacks: Sequence[TrainerCallback] = ()
 
     @cached_property
-    def examples(self) -> dict[str, EncodedDataset]:
+    def examples(self) -> dict[str, Examples]:
         """The examples of each split, ready for the model."""
         how = (self.tokenizer, self.max_length, self.recipe.truncate)
         return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
 
     @cached_property
-    def labels(self) -> dict[str, np.ndarray]:
+    def labels(self) -> dict[str, Any]:
         """The truth about each validation split."""
         return {split: self.kind.labels(rows) for split, rows in self.splits.items() if split.startswith("validation")}
 
@@ -132,14 +135,18 @@ class Job:
             raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
         else:
             config = type(config)(**{**config.to_dict(), **fields})
-        check_packing(recipe.packing, config, pools=True)
-        check_fits("the classifier", parameters_of(class_for(self.kind.use, config), config), TRAINED)
+        pools = self.kind.use == "classifier"
+        if recipe.pooling is not None and not pools:
+            raise ValueError(f"pooling is {recipe.pooling!r}; that is a classifier's, and this is a {self.kind.use}")
+        check_packing(recipe.packing, config, pools)
+        check_fits(f"the {self.kind.use}", parameters_of(class_for(self.kind.use, config), config), TRAINED)
         return config
 
     def new_model(self) -> PreTrainedModel:
         """The pretrained encoder (or one at random) under a new head, with a configuration of its own."""
         config = copy.deepcopy(self.config)
-        return build(self.kind.use, config) if self.recipe.from_scratch else with_new_head(self.model, config)
+        use = self.kind.use
+        return build(use, config) if self.recipe.from_scratch else with_new_head(self.model, config, use)
 
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
@@ -151,20 +158,21 @@ class Job:
         unpads = isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
         return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
 
-    def logits(self, model: PreTrainedModel, split: str) -> np.ndarray:
-        """A model's outputs for one split, float32 (examples, outputs). If they are no numbers, the last step was too
+    def answers(self, model: PreTrainedModel, split: str) -> Any:
+        """What a model says of one split, an answer an example. If its outputs are no numbers, the last step was too
         large, and this is a TrainingDivergedError."""
-        recipe = self.recipe
+        recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
-        logits = logits_of(model, self.examples[split], self.tokenizer.pad_token_id, recipe.precision, rows)
+        how: dict[str, Any] = {"precision": recipe.precision, "rows": rows, "a_token": kind.a_token}
+        logits = logits_of(model, examples, self.tokenizer.pad_token_id, **how)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
-        return logits
+        return kind.answers(logits, examples)
 
-    def scores(self, model: PreTrainedModel) -> dict[str, float | None]:
+    def scores(self, model: PreTrainedModel) -> Mapping[str, float | None]:
         """The task's metrics on its first validation split."""
         split = next(iter(self.labels))
-        return self.kind.scores(self.logits(model, split), self.labels[split])
+        return self.kind.scores(self.answers(model, split), self.labels[split])
 
     def checkpoints(self, rate: float, seed: int) -> Path:
         """Where a training leaves its checkpoints."""
@@ -218,8 +226,8 @@ class ClassifierTrainer(MaBertTrainer):
             step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
             callbacks=job.callbacks,
         )
-        # Every family's loss is the mean over its process's examples, which several processes average; Trainer would
-        # take those whose forward has keyword arguments for sums over the tokens of a step.
+        # Every family's loss is the mean over what its process's examples are scored by, which several processes
+        # average; Trainer would take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
         self.job = job
         self.add_callback(EvaluateAt(self.whole.epoch_ends()))
@@ -236,9 +244,10 @@ class ClassifierTrainer(MaBertTrainer):
         ]
 
     @cached_property
-    def sizes(self) -> list[int]:
-        """Examples of each step, all processes together."""
-        return [len(batch) for batch in self.whole]
+    def scored(self) -> list[list[int]]:
+        """For each step, all processes together, how many terms of the loss each example has."""
+        scored = self.job.examples["train"].scored
+        return [[scored[example] for example in batch] for batch in self.whole]
 
     @property
     def own_part(self) -> float:
@@ -246,7 +255,7 @@ class ClassifierTrainer(MaBertTrainer):
         averaged."""
         if self.args.world_size == 1:
             return 1.0
-        return batch_share(self.sizes[self.state.global_step], self.args.process_index, self.args.world_size)
+        return batch_share(self.scored[self.state.global_step], self.args.process_index, self.args.world_size)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         loss = super().compute_loss(model, inputs, *arguments, **options)
@@ -304,9 +313,15 @@ def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
 
 @torch.no_grad()
 def logits_of(
-    model: PreTrainedModel, examples: EncodedDataset, pad_id: int, precision: str = "fp32", rows: int | None = None
+    model: PreTrainedModel,
+    examples: Examples,
+    pad_id: int,
+    precision: str = "fp32",
+    rows: int | None = None,
+    a_token: bool = False,
 ) -> np.ndarray:
-    """A classifier's outputs, float32 (examples, labels), in the order of the examples.
+    """A model's outputs in the order of the examples: float32 (examples, labels) of a classifier, and (tokens, labels),
+    those of all examples one behind the other, where there is an output `a_token`.
 
     Batches are of like length, or of so many `rows` in the order of the examples. Each text is alone where what it
     gives depends on those beside it, but for a MaBERT that is asked for in such batches. Of several processes, all of
@@ -315,9 +330,10 @@ def logits_of(
     training, helps, device = model.training, SHORTER if rows is None else SMALLER, model.device
     model.eval()
     collate = Collator(pad_id)
-    out = np.zeros((len(examples), model.config.num_labels), np.float32)
+    ends = np.cumsum(examples.lengths) if a_token else range(1, len(examples) + 1)
+    out = np.zeros((int(ends[-1]) if len(examples) else 0, model.config.num_labels), np.float32)
     asked = rows is not None and isinstance(model.config, MaBertConfig)  # a study of what padding does
-    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths):
+    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths, not a_token):
         rows = 1
     order = range(len(examples))
     batches = (
@@ -327,10 +343,13 @@ def logits_of(
     # Once around all batches: at its end autocast forgets the weights that it has cast.
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
         for batch in batches[processes.process_index :: processes.num_processes]:
-            filled = collate([{k: v for k, v in examples[index].items() if k != "labels"} for index in batch])
+            filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
             with naming_memory(partial(in_evaluation, filled, helps)):
                 inputs = {name: value.to(device) for name, value in filled.items()}
-                out[batch] = model(**inputs).logits.float().cpu().numpy()
+                logits = logits_in(model(**inputs)).float().cpu().numpy()
+            for index, found in zip(batch, logits, strict=True):
+                size = examples.lengths[index] if a_token else 1
+                out[ends[index] - size : ends[index]] = found[:size] if a_token else found
     model.train(training)
     if processes.num_processes > 1:  # a row is another process's, and zero here, or none of theirs: the sum is exact
         out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()

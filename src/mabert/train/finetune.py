@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback
 
 from mabert.baselines.load import load_config, weights_digest
@@ -59,7 +58,7 @@ def finetune(
 
     Args:
         model: Folder or hub name of a pretrained model, with its tokenizer.
-        task: From `load_glue` (by `glue_task`) or `load_tables`.
+        task: From `load_glue` (by `glue_task`), `load_tables`, `load_tagged` or `load_squad`.
         splits: Its examples, from the same.
         output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
             `result.json` over all seeds that are finished, those of earlier starts too.
@@ -245,14 +244,13 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
             job.tokenizer.save_pretrained(staging)
             Encoding(recipe.max_length, recipe.truncate, job.examples["train"].pairs).save(staging)
     # By every process, each a part.
-    found = {split: job.logits(model, split) for split in job.splits if split != "train"}
+    found = {split: job.answers(model, split) for split in job.splits if split != "train"}
     if not writes:
         return {}
     place.mkdir(parents=True, exist_ok=True)
-    for split, logits in found.items():
-        answers = job.kind.answers(logits)
+    for split, answers in found.items():
         if split in job.labels:
-            metrics[split] = job.kind.scores(logits, job.labels[split])
+            metrics[split] = job.kind.scores(answers, job.labels[split])
             warn_of_one_answer(job, split, answers, seed, rate)
         if split not in job.labels and isinstance(job.kind.task, GlueTask):
             write_leaderboard(job.kind.task, answers, place, split=split, index=column(job.splits[split], "index"))
@@ -264,7 +262,7 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
     return result
 
 
-def warn_of_one_answer(job: Job, split: str, answers: np.ndarray, seed: int, rate: float) -> None:
+def warn_of_one_answer(job: Job, split: str, answers: Sequence[Any], seed: int, rate: float) -> None:
     """Says so where a model answers the same to all examples of a split, which differ: it has learnt nothing else."""
     if (only := job.kind.only_answer(answers, job.labels[split])) is not None:
         helps = f"a higher --learning-rate (now {rate:g}) or more --epochs may help"
@@ -280,7 +278,7 @@ def leave_no_checkpoints(job: Job, rate: float, seed: int) -> None:
             place.parent.rmdir()
 
 
-def write_predictions(path: Path, job: Job, split: str, answers: np.ndarray) -> None:
+def write_predictions(path: Path, job: Job, split: str, answers: Sequence[Any]) -> None:
     """A table of predictions, with the truth beside them where it is known."""
     columns = {"index": column(job.splits[split], "index"), "prediction": map(job.kind.written, answers)}
     if split in job.labels:

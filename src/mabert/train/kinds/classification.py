@@ -4,22 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from mabert.train.kinds.kind import Kind
+from mabert.train.kinds.kind import Kind, label_fields
 
 
 class Classification(Kind):
     """One output a class, the largest of which is the answer."""
 
     def config_fields(self) -> dict[str, Any]:
-        names = self.task.label_names
-        return {
-            "num_labels": len(names),
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: index for index, name in enumerate(names)},
-            "problem_type": "single_label_classification",
-        }
+        return {**label_fields(self.task.label_names), "problem_type": "single_label_classification"}
 
-    def answers(self, logits: np.ndarray) -> np.ndarray:
+    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits.argmax(1)
 
     def written(self, answer: float) -> str:

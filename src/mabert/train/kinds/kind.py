@@ -2,18 +2,27 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use
-from mabert.data.encode import EncodedDataset
+from mabert.data.encode import EncodedDataset, Examples
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task, column
 
 logger = logging.getLogger(__name__)
+
+
+def label_fields(names: Sequence[str]) -> dict[str, Any]:
+    """Fields of a configuration that name a model's outputs."""
+    return {
+        "num_labels": len(names),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
 
 
 class Kind(ABC):
@@ -21,12 +30,14 @@ class Kind(ABC):
 
     Attributes:
         use: Names the model's head, see `mabert.baselines.load`.
+        a_token: Whether the model has an output a token, not one a text.
 
     Args:
         task: The task.
     """
 
     use: Use = "classifier"
+    a_token = False
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -36,14 +47,19 @@ class Kind(ABC):
         """Fields of the model's configuration that say what its head answers."""
 
     @abstractmethod
-    def answers(self, logits: np.ndarray) -> np.ndarray:
-        """What the model's outputs (examples, outputs) say: (examples,)."""
+    def answers(self, logits: np.ndarray, examples: Any) -> Any:
+        """What the model's outputs on a split say, an answer a row of it.
+
+        Args:
+            logits: See `mabert.train.classifier.logits_of`.
+            examples: From `encoded`.
+        """
 
     @abstractmethod
-    def written(self, answer: float) -> str:
+    def written(self, answer: Any) -> str:
         """An answer or label as tables of predictions have it."""
 
-    def only_answer(self, answers: np.ndarray, labels: np.ndarray) -> str | None:
+    def only_answer(self, answers: Any, labels: Any) -> str | None:
         """What all examples are answered though their labels differ, which shows that nothing was learnt; else None."""
         return None
 
@@ -56,7 +72,7 @@ class Kind(ABC):
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
-    ) -> EncodedDataset:
+    ) -> Examples:
         """The examples of a split as the model takes them, with their labels.
 
         Raises:
@@ -64,10 +80,10 @@ class Kind(ABC):
         """
         return EncodedDataset(rows, tokenizer, max_length, truncate, f"{self.task.name} {split}")
 
-    def labels(self, rows: Rows) -> np.ndarray:
-        """The truth about examples, (examples,)."""
+    def labels(self, rows: Rows) -> Any:
+        """The truth about a split, a label a row of it."""
         return np.asarray(column(rows, "label"))
 
-    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
+    def scores(self, answers: Any, labels: Any) -> Mapping[str, float | None]:
         """The task's metrics; None where the labels leave one undefined."""
-        return compute(self.task, self.answers(logits), labels)
+        return compute(self.task, answers, labels)

@@ -18,7 +18,7 @@ class Regression(Kind):
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1, "id2label": None, "label2id": None, "problem_type": "regression"}
 
-    def answers(self, logits: np.ndarray) -> np.ndarray:
+    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits[:, 0]
 
     def written(self, answer: float) -> str:

@@ -1,0 +1,145 @@
+"""Questions with their contexts as a model reads them: in one piece where that fits, else in windows that overlap."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from mabert.data.encode import encodings
+from mabert.data.words import Span
+
+LONGEST_ANSWER = 64
+"""Tokens."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A question and as much of its context as the model reads at once.
+
+    Attributes:
+        row: the question's place among those that were given.
+        item: `input_ids`, and `token_type_ids` where the tokenizer makes them.
+        first: where the first token of the context stands.
+        pieces: characters of the context that each of its tokens is.
+    """
+
+    row: int
+    item: dict[str, Any]
+    first: int
+    pieces: list[Span]
+
+    def place_of(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Finds the first and last token of some characters of the context; None where they are not all here."""
+        first = bisect_right([piece[1] for piece in self.pieces], begin)
+        last = bisect_left([piece[0] for piece in self.pieces], end) - 1
+        if first > last or self.pieces[0][0] > begin or self.pieces[-1][1] < end:
+            return None
+        return self.first + first, self.first + last
+
+
+class Answer(NamedTuple):
+    """What a model answers.
+
+    Attributes:
+        answer: its text, empty where none is likelier than any.
+        start: its first character in the context.
+        end: the one behind its last.
+        probability: of it among all places in the context, and none.
+    """
+
+    answer: str
+    start: int
+    end: int
+    probability: float
+
+
+def passages_of(
+    tokenizer: PreTrainedTokenizerFast,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    *,
+    max_length: int | None,
+    name: str = "the input",
+    before: int = 0,
+) -> list[Passage]:
+    """Encodes questions with their contexts.
+
+    Args:
+        tokenizer: of the model.
+        questions: they.
+        contexts: one a question.
+        max_length: tokens of a passage at most; None for any number. Neighbours of one context share a quarter of it.
+        name: what the questions are, for messages.
+        before: how many came before these, which messages count from.
+
+    Returns:
+        The passages of each question, in order, at least one.
+
+    Raises:
+        ValueError: a question leaves too little room for its context; and as `encode_texts`.
+    """
+    passages = []
+    encoded = encodings(tokenizer, questions, contexts, max_length=None, name=name, before=before)
+    for row, (item, encoding) in enumerate(encoded):
+        places = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
+        first = places[0] if places else len(encoding.ids)
+        behind = first + len(places)
+        room, overlap = len(places), 0
+        if max_length is not None and len(encoding.ids) > max_length:
+            room, overlap = max_length - len(encoding.ids) + len(places), max_length // 4
+            if room <= overlap:
+                raise ValueError(
+                    f"{name}: question {before + row + 1} leaves room for {max(room, 0)} tokens of its context in "
+                    f"{max_length}; {overlap + 1} are needed, so shorten it: {questions[row][:40]!r}"
+                )
+        for begin, end in windows(len(places), room, overlap):
+            cut = {
+                column: values[:first] + values[first + begin : first + end] + values[behind:]
+                for column, values in item.items()
+            }
+            passages.append(Passage(row, cut, first, encoding.offsets[first + begin : first + end]))
+    return passages
+
+
+def windows(count: int, room: int, overlap: int) -> list[Span]:
+    """Divides `count` tokens into as few windows of `room` tokens as share `overlap` or more with the one before."""
+    if count <= room:
+        return [(0, count)]
+    begins = [*range(0, count - room, room - overlap), count - room]
+    return [(begin, begin + room) for begin in begins]
+
+
+def best_answer(context: str, passages: Sequence[Passage], logits: Sequence[np.ndarray]) -> Answer:
+    """Chooses the likeliest answer to one question.
+
+    An answer scores the sum of the logits of its first and last token, none that of the first token of the passage
+    ([CLS]), of several passages the lowest. Probabilities are the softmax over all of them.
+
+    Args:
+        context: of the question.
+        passages: of the question.
+        logits: for each passage, (tokens, 2): as its answer's first token, and as its last.
+    """
+    best, answer, totals = -np.inf, (0, 0), []
+    for passage, scores in zip(passages, logits, strict=True):
+        if not passage.pieces:
+            continue
+        start, end = np.split(scores[passage.first :][: len(passage.pieces)].astype(np.float64), 2, axis=1)
+        ends = np.concatenate([end[:, 0], np.full(LONGEST_ANSWER - 1, -np.inf)])
+        spans = start + np.lib.stride_tricks.sliding_window_view(ends, LONGEST_ANSWER)  # (first token, further tokens)
+        totals.append(np.logaddexp.reduce(spans, axis=None))
+        first, more = divmod(int(spans.argmax()), LONGEST_ANSWER)
+        if spans[first, more] > best:
+            best, answer = spans[first, more], (passage.pieces[first][0], passage.pieces[first + more][1])
+    none = min(float(scores[0].astype(np.float64).sum()) for scores in logits)
+    total = np.logaddexp.reduce([none, *totals])
+    if none >= best:
+        return Answer("", 0, 0, float(np.exp(none - total)))
+    text = context[slice(*answer)]
+    begin = answer[1] - len(text.lstrip())
+    return Answer(text.strip(), begin, begin + len(text.strip()), float(np.exp(best - total)))

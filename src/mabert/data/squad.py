@@ -1,0 +1,151 @@
+"""A task of questions whose answers stand in a context, from files as SQuAD has them (Rajpurkar et al. 2016, 2018)."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mabert.data import files as on_disk
+from mabert.data.task import Task, held_out, rows_of
+from mabert.reading import parse_json
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def load_squad(
+    files: Mapping[str, str | Path], *, name: str = "questions", hold_out: float = 0.1, seed: int = 0
+) -> tuple[Task, dict[str, Dataset]]:
+    """Loads questions, each with a context in which its answer stands.
+
+    Args:
+        files: path by split: `train`, and `validation` and `test` as `load_tables` has them, JSON in the form of SQuAD
+            1.1 or 2.0. A question with `is_impossible` has no answer; `test` needs no answers.
+        name: the task's name.
+        hold_out: share of the training questions held out where `files` names no validation file.
+        seed: chooses the questions held out.
+
+    Returns:
+        The task, and by split a data set with `text_a` (the question), `text_b` (its context), `index` (the question's
+        id), and except in `test` `answers` (texts, any of which is right; none where the context has no answer) and
+        `starts` (the character at which each begins).
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is empty, damaged or of another form, a question has no id or another's, or no answer without
+            being `is_impossible`, an answer does not stand at its `answer_start`, or no training question has one.
+    """
+    if "train" not in files:
+        raise ValueError("no training file given")
+    loaded = {split: _dataset(Path(path).expanduser(), split != "test") for split, path in files.items()}
+    if not any(loaded["train"]["answers"]):
+        raise ValueError(f"{files['train']}: no question has an answer; there is nothing to learn from")
+    if "validation" not in loaded:
+        loaded["train"], loaded["validation"] = held_out(loaded["train"], hold_out, seed)
+    return Task(name, (), ("f1", "exact_match"), "f1", "answers"), loaded
+
+
+def answer_scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Measures answers as SQuAD does: case, punctuation, articles and white space aside.
+
+    Args:
+        answers: one a question; empty where there is said to be none.
+        right: for each question the texts that are right, of which the best counts; none where there is no answer.
+
+    Returns:
+        Means over the questions, between 0 and 1: `f1` of the words that answer and truth share, and `exact_match`.
+
+    Raises:
+        ValueError: there are no questions.
+    """
+    if not len(answers):
+        raise ValueError("no questions to measure")
+    pairs = [
+        (_words(said), [_words(text) for text in texts or ("",)]) for said, texts in zip(answers, right, strict=True)
+    ]
+    return {
+        "f1": sum(max(_f1(said, true) for true in texts) for said, texts in pairs) / len(pairs),
+        "exact_match": sum(said in texts for said, texts in pairs) / len(pairs),
+    }
+
+
+def _words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
+
+
+def _f1(said: Sequence[str], true: Sequence[str]) -> float:
+    if not said or not true:
+        return float(said == true)
+    return 2 * (Counter(said) & Counter(true)).total() / (len(said) + len(true))
+
+
+def _dataset(path: Path, answered: bool) -> Dataset:
+    columns: dict[str, list[Any]] = {name: [] for name in ("text_a", "text_b", "index")}
+    columns |= {"answers": [], "starts": []} if answered else {}
+    seen: set[str] = set()
+    for context, question, where in _questions(path):
+        known = question["id"]
+        if known in seen:
+            raise ValueError(f"{where}: another question has the id {known!r}")
+        seen.add(known)
+        columns["text_a"].append(question["question"])
+        columns["text_b"].append(context)
+        columns["index"].append(known)
+        if answered:
+            texts, starts = _answers(context, question, where)
+            columns["answers"].append(texts)
+            columns["starts"].append(starts)
+    if not seen:
+        raise ValueError(f"{path}: no questions")
+    return rows_of(columns)
+
+
+def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yields the context of each question, the question, and where it stands."""
+    whole = parse_json(on_disk.read_text(path), str(path))
+    for text, of_text in _parts(whole, "data", f"{path}", ": "):
+        for paragraph, of_paragraph in _parts(text, "paragraphs", of_text):
+            context = _field(paragraph, "context", str, of_paragraph)
+            for question, where in _parts(paragraph, "qas", of_paragraph):
+                for name in ("id", "question"):
+                    if not _field(question, name, str, where).strip():
+                        raise ValueError(f"{where}: {name!r} is empty")
+                yield context, question, where
+
+
+def _parts(content: Any, name: str, where: str, between: str = ".") -> list[tuple[Any, str]]:
+    """Returns the items of a list in a mapping, each with where it stands, as `FILE: data[0].paragraphs[2]`."""
+    items = _field(content, name, list, where)
+    return [(item, f"{where}{between}{name}[{place}]") for place, item in enumerate(items)]
+
+
+def _field(content: Any, name: str, kind: type, where: str) -> Any:
+    if not isinstance(content, dict) or name not in content:
+        raise ValueError(f"{where}: no {name!r}, which the form of SQuAD has there")
+    if not isinstance(content[name], kind) or isinstance(content[name], bool):
+        words = {str: "text", list: "a list", int: "a whole number"}
+        raise ValueError(f"{where}: {name!r} is {content[name]!r:.60}, not {words[kind]}")
+    return content[name]
+
+
+def _answers(context: str, question: dict[str, Any], where: str) -> tuple[list[str], list[int]]:
+    if question.get("is_impossible"):
+        return [], []
+    found = [
+        (_field(answer, "text", str, place), _field(answer, "answer_start", int, place), place)
+        for answer, place in _parts(question, "answers", where)
+    ]
+    if not found:
+        raise ValueError(f"{where}: no answer; say 'is_impossible': true if the context has none")
+    for text, start, place in found:
+        there = context[start : start + len(text)] if start >= 0 else ""
+        if not text.strip() or there != text:
+            raise ValueError(f"{place}: {text[:40]!r} is not at its answer_start, {start}; there is {there[:40]!r}")
+    return [text for text, _, _ in found], [start for _, start, _ in found]

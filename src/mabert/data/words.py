@@ -1,0 +1,82 @@
+"""Words of a text, and the pieces of them that a tokenizer makes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Span = tuple[int, int]
+"""Characters of a text: the first, and the one behind the last."""
+
+
+class Words(str):
+    """A text that is given as its words, which stand in it with a space between two.
+
+    Args:
+        words: they.
+
+    Attributes:
+        spans: where each word stands.
+    """
+
+    spans: list[Span]
+
+    def __new__(cls, words: Iterable[str]) -> Words:
+        words = list(words)
+        text = super().__new__(cls, " ".join(words))
+        begin, text.spans = 0, []
+        for word in words:
+            text.spans.append((begin, begin + len(word)))
+            begin += len(word) + 1
+        return text
+
+
+def words_of(text: str, encoding: Encoding) -> list[Span]:
+    """Finds the words of a text: its own where it is `Words`, else those that the tokenizer divides it into.
+
+    Args:
+        text: the text.
+        encoding: of the text; what was cut off has no words.
+    """
+    if isinstance(text, Words):
+        return text.spans
+    spans: dict[int, Span] = {}
+    for word, piece in zip(encoding.word_ids, encoding.offsets, strict=True):
+        if word is not None:
+            begin, end = _without_space(text, piece)
+            spans[word] = (spans[word][0], end) if word in spans else (begin, end)
+    return [span for span in spans.values() if span[0] < span[1]]
+
+
+def first_pieces(text: str, encoding: Encoding, words: Sequence[Span]) -> list[int | None]:
+    """Finds the first piece of each word.
+
+    Args:
+        text: the text.
+        encoding: of the text.
+        words: where its words stand, in order.
+
+    Returns:
+        For each word its piece's place among the token ids; None for a word that has none, since it was cut off or
+        consists of characters that the tokenizer drops.
+    """
+    begins = [begin for begin, _ in words]
+    pieces: list[int | None] = [None] * len(words)
+    for place, (sequence, piece) in enumerate(zip(encoding.sequence_ids, encoding.offsets, strict=True)):
+        begin, end = _without_space(text, piece)
+        if sequence is None or begin == end:  # a special token, or a space
+            continue
+        word = bisect_right(begins, begin) - 1
+        if word >= 0 and pieces[word] is None:
+            pieces[word] = place
+    return pieces
+
+
+def _without_space(text: str, piece: Span) -> Span:
+    """Returns a piece's span without the space in front, which some tokenizers count to it."""
+    begin, end = piece
+    return end - len(text[begin:end].lstrip()), end

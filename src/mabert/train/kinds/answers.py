@@ -1,0 +1,85 @@
+"""A question's answer, which stands in its context."""
+
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from mabert.baselines.load import Use
+from mabert.data.encode import Examples
+from mabert.data.passages import Passage, best_answer, passages_of
+from mabert.data.squad import answer_scores
+from mabert.data.task import Rows, column
+from mabert.train.kinds.kind import Kind
+
+logger = logging.getLogger(__name__)
+
+
+class PassageExamples(Examples):
+    """Passages ready for a reader.
+
+    Args:
+        passages: Those of each question, in order.
+        contexts: One a question.
+    """
+
+    def __init__(self, passages: list[Passage], contexts: list[str]) -> None:
+        super().__init__([passage.item for passage in passages], pairs=True)
+        self.passages, self.contexts = passages, contexts
+
+
+class Answers(Kind):
+    """Two outputs a token: as the first of the answer, and as its last. Where there is no answer, the first token of
+    the passage is both."""
+
+    use: Use = "reader"
+    a_token = True
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"num_labels": 2, "id2label": None, "label2id": None, "problem_type": None}
+
+    def encoded(
+        self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
+    ) -> PassageExamples:
+        """As `Kind.encoded`, but that longer contexts are read in windows."""
+        if truncate:
+            raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+        name, contexts = f"{self.task.name} {split}", column(rows, "text_b")
+        passages = passages_of(tokenizer, column(rows, "text_a"), contexts, max_length=max_length, name=name)
+        if "answers" in rows[:1]:
+            answers = list(zip(column(rows, "answers"), column(rows, "starts"), strict=True))
+            left = {row for row, (texts, _) in enumerate(answers) if texts}
+            for passage in passages:
+                texts, starts = answers[passage.row]
+                place = passage.place_of(starts[0], starts[0] + len(texts[0])) if texts else None
+                left -= set() if place is None else {passage.row}
+                passage.item.update(zip(("start_positions", "end_positions"), place or (0, 0), strict=True))
+            if left:
+                told = "%s: %d of %d answers stand whole in no passage of %d tokens; they are learnt as having none"
+                logger.warning(told, name, len(left), len(answers), max_length)
+        return PassageExamples(passages, contexts)
+
+    def labels(self, rows: Rows) -> list[list[str]]:
+        return column(rows, "answers")
+
+    def answers(self, logits: np.ndarray, examples: PassageExamples) -> list[str]:
+        each = iter(np.split(logits, np.cumsum(examples.lengths)[:-1]))
+        by_row = groupby(examples.passages, key=lambda passage: passage.row)
+        found = []
+        for row, passages in by_row:
+            own = list(passages)
+            found.append(best_answer(examples.contexts[row], own, [next(each) for _ in own]).answer)
+        return found
+
+    def written(self, answer: str | Sequence[str]) -> str:
+        """An answer, or the first of those that are right; nothing where there is none."""
+        return answer if isinstance(answer, str) else next(iter(answer), "")
+
+    def only_answer(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> str | None:
+        return "" if any(labels) and not any(answers) else None
+
+    def scores(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> dict[str, float | None]:
+        return {**answer_scores(answers, labels)}

@@ -1,0 +1,84 @@
+"""One tag a word, by which sentences name entities."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from mabert.baselines.load import Use
+from mabert.data.encode import Examples, encodings
+from mabert.data.entities import OUTSIDE, entities_of, entity_scores, types_of
+from mabert.data.task import Rows, column
+from mabert.data.words import Words, first_pieces
+from mabert.model.heads import IGNORED
+from mabert.train.kinds.kind import Kind, label_fields
+
+Tags = list[str]
+
+
+class TaggedExamples(Examples):
+    """Sentences ready for a tagger.
+
+    Args:
+        items: As `Examples` has them.
+        pieces: For each word of each sentence, where its first piece stands; None where it has none.
+    """
+
+    def __init__(self, items: list[dict[str, Any]], pieces: list[list[int | None]]) -> None:
+        super().__init__(items, scored=[sum(place is not None for place in each) for each in pieces])
+        self.pieces = pieces
+
+
+class Tokens(Kind):
+    """An output a tag for each token. A word's first piece answers for it, the others are not scored."""
+
+    use: Use = "tagger"
+    a_token = True
+
+    def config_fields(self) -> dict[str, Any]:
+        return {**label_fields(self.task.label_names), "problem_type": None}
+
+    def encoded(
+        self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
+    ) -> TaggedExamples:
+        """As `Kind.encoded`; also refuses a training sentence of which the tokenizer leaves nothing."""
+        texts = [Words(words) for words in column(rows, "tokens")]
+        name = f"{self.task.name} {split}"
+        items, pieces = [], []
+        for text, (item, encoding) in zip(
+            texts, encodings(tokenizer, texts, max_length=max_length, truncate=truncate, name=name), strict=True
+        ):
+            items.append(item)
+            pieces.append(first_pieces(text, encoding, text.spans))
+            if split == "train" and not any(place is not None for place in pieces[-1]):
+                raise ValueError(f"{name}: the tokenizer leaves nothing of sentence {len(items)}, {text[:40]!r}")
+        if "tags" in rows[:1]:
+            ids = {tag: number for number, tag in enumerate(self.task.label_names)}
+            for item, places, tags in zip(items, pieces, column(rows, "tags"), strict=True):
+                item["labels"] = [IGNORED] * len(item["input_ids"])
+                for place, tag in zip(places, tags, strict=True):
+                    if place is not None:
+                        item["labels"][place] = ids[tag]
+        return TaggedExamples(items, pieces)
+
+    def labels(self, rows: Rows) -> list[Tags]:
+        return column(rows, "tags")
+
+    def answers(self, logits: np.ndarray, examples: TaggedExamples) -> list[Tags]:
+        names, begin, answers = self.task.label_names, 0, []
+        best = logits.argmax(1)
+        for length, places in zip(examples.lengths, examples.pieces, strict=True):
+            answers.append([OUTSIDE if place is None else names[best[begin + place]] for place in places])
+            begin += length
+        return answers
+
+    def written(self, answer: Tags) -> str:
+        return " ".join(answer)
+
+    def only_answer(self, answers: Sequence[Tags], labels: Sequence[Tags]) -> str | None:
+        found, there = (any(map(entities_of, tags)) for tags in (answers, labels))
+        return OUTSIDE if there and not found else None
+
+    def scores(self, answers: Sequence[Tags], labels: Sequence[Tags]) -> dict[str, float | None]:
+        return {**entity_scores(answers, labels, types_of(self.task.label_names))}

@@ -1,0 +1,74 @@
+"""Reading tagged sentences."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mabert.data.tagged import load_tagged
+
+WORD = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6)
+TAG = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
+SENTENCES = st.lists(st.lists(st.tuples(WORD, TAG), min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+def write(path, sentences, between=" "):
+    if path.suffix == ".jsonl":
+        rows = [{"tokens": [word for word, _ in each], "tags": [tag for _, tag in each]} for each in sentences]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        blocks = ["\n".join(f"{word}{between}x{between}{tag}" for word, tag in each) for each in sentences]
+        path.write_text("-DOCSTART- -X- O\n\n" + "\n\n".join(blocks) + "\n", encoding="utf-8")
+    return path
+
+
+@settings(deadline=None, max_examples=25)
+@given(sentences=SENTENCES)
+@pytest.mark.parametrize(("name", "between"), [("t.conll", " "), ("t.bio", "\t"), ("t.txt", "  "), ("t.jsonl", "")])
+def test_every_format_gives_the_sentences_back(tmp_path_factory, name, between, sentences):
+    sentences = [*sentences, [("Paris", "B-LOC")]]
+    path = write(tmp_path_factory.mktemp("tagged") / name, sentences, between)
+    task, loaded = load_tagged({"train": path, "validation": path, "test": path})
+    words, tags = ([[pair[which] for pair in each] for each in sentences] for which in (0, 1))
+    columns = {"text_a": [" ".join(each) for each in words], "tokens": words, "index": list(range(len(words)))}
+    assert loaded["test"][:] == columns
+    assert loaded["train"][:] == loaded["validation"][:] == columns | {"tags": tags}
+    assert task.label_names == ("O", *sorted({tag for each in tags for tag in each} - {"O"}))
+    assert (task.kind, task.main_metric, task.positive) == ("tokens", "f1", None)
+
+
+def test_a_share_is_held_out(tmp_path):
+    path = write(tmp_path / "t.conll", [[("a", "B-X")]] * 20)
+    _, loaded = load_tagged({"train": path}, hold_out=0.2)
+    assert {split: len(rows) for split, rows in loaded.items()} == {"train": 16, "validation": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.conll", "Anna B-PER\nlives\n", r"t\.conll, line 2: the word 'lives' has no tag"),
+        ("t.conll", "Anna PER\n", r"t\.conll, line 1: the tag 'PER' of 'Anna' is not O, B-TYPE or I-TYPE"),
+        ("t.conll", "Anna O\n", r"t\.conll: all tags are O; there is no entity to learn from"),
+        ("t.conll", "-DOCSTART- -X- O\n", r"t\.conll: no sentences"),
+        ("t.jsonl", {"tokens": ["a", "b"], "tags": ["O"]}, r"line 1: 2 tokens and 1 tags; each token needs one tag"),
+        ("t.jsonl", {"tokens": [], "tags": []}, r"line 1: 'tokens' is empty; leave the row out"),
+        ("t.jsonl", {"tokens": "a b", "tags": ["O", "O"]}, r"line 1: 'tokens' is 'a b', not a list of texts"),
+        ("t.jsonl", {"tokens": ["a", 1], "tags": ["O", "O"]}, r"line 1: 'tokens' is \['a', 1\], not a list of texts"),
+        ("t.jsonl", {"tokens": ["a"]}, r"line 1: no 'tags'"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text if isinstance(text, str) else json.dumps(text))
+    with pytest.raises(ValueError, match=message):
+        load_tagged({"train": tmp_path / name})
+
+
+def test_a_tag_that_only_the_validation_file_has_is_refused(tmp_path):
+    train = write(tmp_path / "t.conll", [[("Anna", "B-PER")]])
+    dev = write(tmp_path / "d.conll", [[("Anna", "B-PER"), ("Paris", "B-LOC")]])
+    message = r"d\.conll, line 4: the tag 'B-LOC' of 'Paris' is none of the training file's, O, B-PER"
+    with pytest.raises(ValueError, match=message):
+        load_tagged({"train": train, "validation": dev})
+    with pytest.raises(ValueError, match="no training file given"):
+        load_tagged({"test": dev})

@@ -1,0 +1,165 @@
+"""What models of the other kinds of tasks say of texts."""
+
+import json
+
+import pytest
+import torch
+from transformers import BertConfig, BertForTokenClassification
+
+import mabert
+from mabert import MaBertForQuestionAnswering, MaBertForTokenClassification
+from mabert.cli import main
+from tests.infer.conftest import saved
+
+TAGS = {"id2label": {0: "O", 1: "B-X", 2: "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}, "num_labels": 3}
+SENTENCES = ["the old bird sings.", "a paper  house", "", "stone"]
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory, words):
+    return saved(MaBertForTokenClassification, tmp_path_factory.mktemp("tagger"), words, **TAGS)
+
+
+@pytest.fixture
+def everywhere(tagger, tmp_path):
+    """The same model with a head that tags every word as the beginning of an entity."""
+    model = MaBertForTokenClassification.from_pretrained(tagger)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([0.0, 2.0, 0.0]))
+    for file in tagger.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_entities_say_where_they_stand(everywhere):
+    found = mabert.load(everywhere, device="cpu").predict(SENTENCES, progress=False)
+    texts = [[entity["text"] for entity in answer["entities"]] for answer in found]
+    assert texts == [["the", "old", "bird", "sings", "."], ["a", "paper", "house"], [], ["stone"]]
+    chance = torch.tensor([0.0, 2.0, 0.0]).softmax(0)[1].item()
+    for text, answer in zip(SENTENCES, found, strict=True):
+        for entity in answer["entities"]:
+            assert text[entity["start"] : entity["end"]] == entity["text"]
+            assert (entity["type"], entity["probability"]) == ("X", pytest.approx(chance))
+
+
+def test_words_that_are_given_stay_whole(everywhere):
+    found = mabert.load(everywhere, device="cpu").predict([["the old", "bird."], ["stone"]], progress=False)
+    texts = [[entity["text"] for entity in answer["entities"]] for answer in found]
+    assert texts == [["the old", "bird."], ["stone"]]
+    assert [entity["start"] for entity in found[0]["entities"]] == [0, 8]
+
+
+def test_entities_do_not_depend_on_the_batch(tagger):
+    model = mabert.load(tagger, device="cpu")
+    together = model.predict(SENTENCES, progress=False)
+    assert any(answer["entities"] for answer in together)
+    for sentence, answer in zip(SENTENCES, together, strict=True):
+        (alone,) = model.predict([sentence], progress=False)
+        assert [e | {"probability": pytest.approx(e["probability"])} for e in alone["entities"]] == answer["entities"]
+
+
+def test_the_command_takes_texts_and_words(everywhere, tmp_path, capsys):
+    (tmp_path / "t.txt").write_text("the bird\n")
+    (tmp_path / "t.jsonl").write_text('{"tokens": ["the", "bird"], "id": 7}\n')
+    assert main(["predict", str(everywhere), str(tmp_path / "t.txt")]) == 0
+    of_text = json.loads(capsys.readouterr().out)
+    assert main(["predict", str(everywhere), str(tmp_path / "t.jsonl"), "--keep", "id"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"id": 7} | of_text
+    (tmp_path / "t.json").write_text('{"words": ["the", "bird"]}\n')
+    how = ["--text-column", "words", "--jsonl"]
+    assert main(["predict", str(everywhere), str(tmp_path / "t.json"), *how]) == 0
+    assert json.loads(capsys.readouterr().out) == of_text
+    assert of_text["text"] == "the bird"
+    assert [entity["text"] for entity in of_text["entities"]] == ["the", "bird"]
+
+
+def test_a_tagger_of_another_family_answers_too(words, tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForTokenClassification(BertConfig(vocab_size=len(words), **sizes, **TAGS)).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    assert len(mabert.load(tmp_path, device="cpu").predict(SENTENCES, progress=False)) == 4
+
+
+def test_what_a_tagger_refuses(tagger, words, tmp_path):
+    model = mabert.load(tagger, device="cpu")
+    with pytest.raises(ValueError, match="tags the words of single texts, and pairs are given"):
+        model.predict(["a"], ["b"], progress=False)
+    with pytest.raises(ValueError, match=r"text 1 is 3, not text"):
+        model.predict([3], progress=False)
+    saved(MaBertForTokenClassification, tmp_path, words, num_labels=2)
+    with pytest.raises(ValueError, match="has the label 'LABEL_0'; those of entities are O, B-TYPE and I-TYPE"):
+        mabert.load(tmp_path, device="cpu").predict(["a"], progress=False)
+
+
+CONTEXTS = ["the old bird sings beside the river.", "a stone falls slowly", "", " ".join(["the paper house"] * 30)]
+QUESTIONS = ["what sings", "what falls", "what opens", "the house"]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory, words):
+    return saved(MaBertForQuestionAnswering, tmp_path_factory.mktemp("reader"), words)
+
+
+def test_answers_stand_where_they_say_and_do_not_depend_on_the_batch(reader):
+    model = mabert.load(reader, device="cpu")
+    together = model.predict(QUESTIONS, CONTEXTS, progress=False)
+    assert any(answer["answer"] for answer in together)
+    for question, context, answer in zip(QUESTIONS, CONTEXTS, together, strict=True):
+        assert context[answer["start"] : answer["end"]] == answer["answer"]
+        assert 0 < answer["probability"] <= 1
+        (alone,) = model.predict([question], [context], progress=False)
+        assert alone == answer | {"probability": pytest.approx(answer["probability"], rel=1e-4)}
+
+
+def test_a_long_context_is_read_in_windows_and_a_short_one_in_one_piece(reader, monkeypatch):
+    model, seen = mabert.load(reader, device="cpu"), []
+    run = MaBertForQuestionAnswering.forward
+    monkeypatch.setattr(
+        MaBertForQuestionAnswering,
+        "forward",
+        lambda self, **given: seen.extend(given["attention_mask"].sum(1).tolist()) or run(self, **given),
+    )
+    limit = model.config.max_position_embeddings
+    model.predict(QUESTIONS[:2], CONTEXTS[:2], progress=False)
+    assert len(seen) == 2
+    model.predict(QUESTIONS[3:], CONTEXTS[3:], progress=False)
+    assert len(seen) > 3
+    assert max(seen) == limit
+
+
+def test_no_answer_is_empty(reader, tmp_path):
+    model = MaBertForQuestionAnswering.from_pretrained(reader)
+    with torch.no_grad():
+        model.qa_outputs.weight.zero_()
+    for file in reader.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    model.save_pretrained(tmp_path)
+    (answer,) = mabert.load(tmp_path, device="cpu").predict(["what"], ["bird"], progress=False)
+    assert answer["answer"] == "", "none is as likely as any"
+    assert (answer["start"], answer["end"]) == (0, 0)
+
+
+def test_the_command_answers_questions(reader, tmp_path, capsys):
+    rows = [{"question": q, "context": c, "id": i} for i, (q, c) in enumerate(zip(QUESTIONS, CONTEXTS, strict=True))]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["predict", str(reader), str(tmp_path / "t.jsonl"), "--keep", "id"]) == 0
+    written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [{name: row[name] for name in ("question", "context", "id")} for row in written] == rows
+    assert [set(row) - {"question", "context", "id"} for row in written] == [
+        {"answer", "start", "end", "probability"}
+    ] * 4
+    (tmp_path / "t.txt").write_text("what\n")
+    assert main(["predict", str(reader), str(tmp_path / "t.txt")]) == 2
+    assert "lines of plain text hold no pairs" in capsys.readouterr().err
+
+
+def test_what_a_reader_refuses(reader):
+    model = mabert.load(reader, device="cpu")
+    with pytest.raises(ValueError, match="answers questions from contexts, and the contexts are missing"):
+        model.predict(["a"], progress=False)
+    with pytest.raises(ValueError, match="truncate is on; contexts that are too long are read in windows"):
+        model.predict(["a"], ["b"], truncate=True, progress=False)
+    with pytest.raises(ValueError, match=r"question 1 leaves room for 0 tokens"):
+        model.predict([CONTEXTS[3]], ["b"], progress=False)
