@@ -91,7 +91,7 @@ def test_a_request_that_cannot_be_met_says_what_is_missing() -> None:
         case.run("triton")
     with pytest.raises(ValueError, match=r"'cpu' was asked for, but .* float32 and bfloat16, .*float64"):
         case.in_float64().run("cpu")
-    with pytest.raises(ValueError, match="backend must be one of reference, cpu, triton, auto, got 'cuda'"):
+    with pytest.raises(ValueError, match="backend must be one of reference, cpu, triton, auto, portable, got 'cuda'"):
         case.run("cuda")
 
 
