@@ -41,6 +41,9 @@ ENGINES: dict[str, Engine] = {
 }
 """Engines by name."""
 
+OUTSIDE = ("onnxruntime", "openvino")
+"""Those that do not run torch's operations, and have an attention of their own."""
+
 
 class Contender(NamedTuple):
     """A model that is measured: its family, its engine (none means the profile's), and its sizes where they are not
