@@ -105,6 +105,34 @@ def test_a_program_of_torch_export_needs_nothing_of_this_package(tmp_path):
         torch.testing.assert_close(again(*given)[0], model(*given)[0])
 
 
+class Operators(torch.nn.Module):
+    def __init__(self, mode, reverse):
+        super().__init__()
+        self.how = {"reverse": reverse}
+        self.mode = mode
+
+    def forward(self, u, delta, A, B, C, D, z, bias, weight, mask):
+        mixed = depthwise_conv1d(u, weight, bias, mode=self.mode, mask=mask, **self.how)
+        return selective_scan(mixed, delta, A, B, C, D, z, delta_bias=bias, mask=mask, **self.how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("mode", ["causal", "centered"])
+def test_the_portable_operators_keep_the_contract_with_holes_too(mode, reverse):
+    draw = torch.Generator().manual_seed(0)
+    random = lambda *shape: torch.randn(*shape, generator=draw)  # noqa: E731
+    u, delta, z, B, C = random(2, 9, 4), random(2, 9, 4), random(2, 9, 4), random(2, 9, 3), random(2, 9, 3)
+    mask = random(2, 9) > -0.3
+    given = (u, delta, -random(4, 3).exp(), B, C, random(4), z, random(4), random(4, 3), mask)
+    assert not mask.all()
+    assert (mask[:, 1:] > mask[:, :-1]).any(), "there are holes"
+    module = Operators(mode, reverse)
+    with use_backend("portable"):
+        program = torch.export.export(module, given)
+    torch.testing.assert_close(program.module()(*given), module(*given), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime", "openvino"])
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setattr(exporting, "find_spec", lambda package: None if package == name else object())

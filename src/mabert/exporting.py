@@ -64,9 +64,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
-    for package in ("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino"):
-        if find_spec(package) is None:
-            raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
+    check_installed("onnxruntime" if to == "onnx" else "openvino")
     runtime: type[OnnxRuntime | OpenVino] = OnnxRuntime if to == "onnx" else OpenVino
     output, place = Path(output), place_of(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
@@ -89,6 +87,13 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
         if encoding is not None:
             encoding.save(staging)
     return Exported(output / runtime.FILE, difference, running.title)
+
+
+def check_installed(runtime: str) -> None:
+    """Raises ValueError where what it takes to write a graph, or the runtime's package, is not there."""
+    for package in ("onnx", "onnxscript", runtime):
+        if find_spec(package) is None:
+            raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
 
 
 class Plain(nn.Module):

@@ -130,6 +130,15 @@ def test_an_activation_behind_a_layer_becomes_part_of_its_product(kind, act):
 
 
 @torch.no_grad()
+def test_a_layer_that_two_networks_share_applies_no_activation():
+    model = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32)
+    first, second = (layer.feed_forward for layer in model.layers)
+    second.up, second.activation = first.up, ACT2FN["silu"]
+    expected = model(*batch()).last_hidden_state
+    torch.testing.assert_close(prepack(model)(*batch()).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_an_activation_that_somebody_watches_stays():
     model, seen = build(MaBertModel, config(), dtype=torch.float32), []
     model.layers[0].feed_forward.activation.register_forward_hook(lambda module, args, output: seen.append(args[0]))

@@ -83,17 +83,9 @@ class Loaded(Generic[Model]):
         return self
 
     def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        *,
-        max_length: int | None = None,
-        truncate: bool = False,
-        name: str = "the input",
-        before: int = 0,
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **how: Any
     ) -> list[dict[str, list[int]]]:
         """Texts as fine-tuning encodes them; arguments and errors are those of `encodings`."""
-        how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name, "before": before}
         return [item for item, _ in self.encodings(texts, pairs, **how)]
 
     def encodings(

@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.exporting import check_installed
 from mabert.model.prepack import can_prepack, prepack
 from mabert.places import place_of
 from mabert_lab.bench import runtimes
@@ -58,11 +59,13 @@ def contender(name: str) -> Contender:
     """The model that ``FAMILY``, ``FAMILY:ENGINE``, ``FOLDER`` or ``FOLDER:ENGINE`` names; hub names are folders too.
 
     Raises:
-        ValueError: There is no such family or engine, naming those there are.
+        ValueError: There is no such family or engine, naming those there are, or the engine's package is missing.
     """
     model, engine = split(name)
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
+    if engine in OUTSIDE:
+        check_installed(engine)
     if model not in FAMILIES and is_model(model):
         config = load_config(place_of(model))
         return Contender(family_of(config), engine, config)

@@ -322,6 +322,12 @@ def test_a_runtime_refuses_a_dtype_that_it_does_not_compute_in():
         make("bert:onnxruntime", Cell("latency", "stock", "bfloat16", 8, small=True))
 
 
+def test_a_runtime_that_is_not_installed_is_one_line(monkeypatch):
+    monkeypatch.setattr("mabert.exporting.find_spec", lambda package: None)
+    with pytest.raises(ValueError, match="onnx is not installed; the extra export brings it"):
+        contender("bert:openvino")
+
+
 def test_a_folder_is_a_contender_with_sizes_of_its_own(tmp_path):
     config(layer_pattern="MT", vocab_size=30_000).save_pretrained(tmp_path)
     found = contender(f"{tmp_path}:eager")
