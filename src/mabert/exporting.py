@@ -106,7 +106,7 @@ class Plain(nn.Module):
         self.outputs = list(model(**dict(zip(names, self.sample(), strict=True))).keys())
 
     def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> tuple[Tensor, ...]:
-        """A batch with padding to the left of one row and to the right of another."""
+        """Random ids; the second row is padded on the right, each further one on the left."""
         draw = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.model.config.vocab_size, (rows, time), generator=draw)
         mask = torch.ones_like(ids)
@@ -247,8 +247,11 @@ def _differences(plain: Plain, running: Any) -> Iterator[float]:
 
 
 def _difference(wanted: np.ndarray, given: np.ndarray) -> float:
-    """Largest difference in shares of the largest value, without what is the lowest number there is, as scores of
-    answers at padding are; infinite where that stands elsewhere."""
+    """Largest difference, in shares of the largest value.
+
+    Scores of answers at padding are the lowest number there is. They are left out; where they stand elsewhere, the
+    difference is infinite.
+    """
     lowest = wanted < -1e30
     if wanted.shape != given.shape or (lowest != (given < -1e30)).any():
         return float("inf")
