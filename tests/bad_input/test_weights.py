@@ -31,7 +31,7 @@ def test_a_weight_that_is_no_number_is_refused(command, refused, tmp_path, value
     model, words = command
     file = model / "model.safetensors"
     weights = load_file(file)
-    name = next(name for name in weights if name.endswith("conv_weight"))
+    name = next(name for name in weights if name.endswith("x_proj.weight"))
     weights[name].view(-1)[3] = value
     save_file(weights, file, {"format": "pt"})
     before = hashes(tmp_path)

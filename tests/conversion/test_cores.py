@@ -78,8 +78,8 @@ def test_a_core_without_memory_says_what_attention_says_of_one_token(kind, direc
     channels = mixer.out_proj.in_features
     mixer.in_proj.weight[channels:].zero_()  # the gate is its bias
     for core in mixer.cores:
-        here = core.conv_weight.abs().argmax(1)
-        core.conv_weight.zero_().scatter_(1, here[:, None], 1.0)
+        here = core.local_mixing.weight.abs().argmax(1)
+        core.local_mixing.weight.zero_().scatter_(1, here[:, None], 1.0)
         core.x_proj.weight.zero_()  # B is zero: nothing is remembered
         core.recurrence.D.fill_(1.0)
     hidden = torch.randn(6, 1, copy.config.hidden_size, generator=torch.Generator().manual_seed(0))

@@ -175,7 +175,7 @@ class Equations:
 
     def convolve(self, name, u, keep):
         """Eq. 5 and SiLU, in scan order: the window ends at its step, or has it in the middle."""
-        weight, bias = self.w[name + ".conv_weight"], self.w[name + ".conv_bias"]
+        weight, bias = self.w[name + ".local_mixing.weight"], self.w[name + ".local_mixing.bias"]
         time, width = u.shape[0], weight.shape[1]
         first = -(width - 1) if self.c.ssm_conv_mode == "causal" else -((width - 1) // 2)
         out = np.zeros_like(u)

@@ -116,8 +116,8 @@ def test_mamba_parameters_start_as_in_mamba_1():
     torch.testing.assert_close(core.recurrence.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
     assert torch.equal(core.recurrence.D, torch.ones(512))
     assert core.dt_proj.weight.abs().max() <= 16**-0.5
-    assert core.conv_bias.abs().max() <= 0.5
-    assert core.conv_bias.std() > 0.1
+    assert core.local_mixing.bias.abs().max() <= 0.5
+    assert core.local_mixing.bias.std() > 0.1
     assert DT_INIT_FLOOR < 1e-3
 
 

@@ -58,10 +58,11 @@ def begin_core(core: Any, width: int) -> None:
     core.init_weights()
     scan = core.recurrence
     init.normal_(core.x_proj.weight, std=core.x_proj.in_features**-0.5)
-    core.conv_weight *= 0.1
-    here = (core.conv_weight.shape[1] - 1) // 2 if core.conv_mode == "centered" else -1
-    core.conv_weight[:, here] += 1.0
-    core.conv_bias.zero_()
+    kernel = core.local_mixing.weight
+    kernel *= 0.1
+    here = (kernel.shape[1] - 1) // 2 if core.local_mixing.mode == "centered" else -1
+    kernel[:, here] += 1.0
+    core.local_mixing.bias.zero_()
     scan.D.fill_(0.3)
-    for each in (core.conv_weight, scan.delta_bias, core.dt_proj.weight):
+    for each in (kernel, scan.delta_bias, core.dt_proj.weight):
         each[width : 2 * width] = each[:width][: len(each) - width]

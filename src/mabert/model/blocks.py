@@ -26,11 +26,10 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(batch, time, D) to (batch, time, D)."""
-        inner = self.up(hidden)
-        if not self.gated:
-            return self.down(self.activation(inner))
-        gate, value = inner.chunk(2, dim=-1)
-        return self.down(self.activation(gate) * value)
+        if self.gated:
+            gate, value = self.up(hidden).chunk(2, dim=-1)
+            return self.down(self.activation(gate) * value)
+        return self.down(self.activation(self.up(hidden)))
 
 
 class ResidualBlock(GradientCheckpointingLayer):
@@ -107,8 +106,9 @@ class MambaBlock(ResidualBlock):
             H^{L+1} (batch, time, D).
         """
         norm = self.mixer_norm
-        read = mask.before_core(self.before(norm, hidden))
-        hidden = self.after(norm, hidden, self.mixer(read, mask, output_attentions)[0])
+        hidden = self.after(
+            norm, hidden, self.mixer(mask.before_core(self.before(norm, hidden)), mask, output_attentions)[0]
+        )
         return mask.after_block(self.feed(hidden))
 
 

@@ -45,6 +45,11 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
         """As transformers has it; of a folder that `mabert convert --delta` wrote, the whole model is loaded."""
         return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # In code that is not its own, transformers passes over modules that have no parameters themselves. A core has
+        # none, and draws those of its modules, in the first version's order.
+        super()._initialize_weights(module)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

@@ -12,6 +12,7 @@ from transformers.utils import logging
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
 from mabert.model.masking import PaddingMask
+from mabert.model.packing import is_tracing
 from mabert.ops import depthwise_conv1d, selective_scan
 
 logger = logging.get_logger(__name__)
@@ -29,6 +30,8 @@ DT_INIT_FLOOR = 1e-4
 SHORT = (torch.bfloat16, torch.float16)
 
 SAVED_NAMES = {
+    "conv_weight": "local_mixing.weight",
+    "conv_bias": "local_mixing.bias",
     "dt_proj": "dt_proj.weight",
     "A_log": "recurrence.A_log",
     "D": "recurrence.D",
@@ -39,11 +42,34 @@ without are saved as they were."""
 
 
 class CoreOutput(NamedTuple):
-    """What one direction gives: SiLU(z) ⊙ õ and ũ, both (batch, time, D_m), and the hidden attention if asked for."""
+    """What one direction gives: SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for."""
 
     gated: Tensor
-    mixed_input: Tensor
     attention: Tensor | None
+
+
+class LocalMixing(nn.Module):
+    """ũ of one direction: SiLU of a depthwise convolution of the input path (Eq. 5)."""
+
+    def __init__(self, config: MaBertConfig, direction: str) -> None:
+        super().__init__()
+        self.mode = config.ssm_conv_mode
+        self.reverse = direction == "backward"
+        self.weight = nn.Parameter(torch.empty(config.ssm_inner_size, config.ssm_conv_kernel))
+        self.bias = nn.Parameter(torch.empty(config.ssm_inner_size))
+
+    def forward(self, u: Tensor, mask: PaddingMask) -> Tensor:
+        """Mixes u (batch, time, D_m) along each sequence of the mask's; returns the same shape."""
+        return depthwise_conv1d(
+            u,
+            self.weight,
+            self.bias,
+            mode=self.mode,
+            activation="silu",
+            mask=mask.inner,
+            cu_seqlens=mask.cu_seqlens,
+            reverse=self.reverse,
+        )
 
 
 class Recurrence(nn.Module):
@@ -107,11 +133,9 @@ class SelectiveCore(nn.Module):
         channels, states, rank = config.ssm_inner_size, config.ssm_state_size, config.ssm_dt_rank
         assert rank is not None
         self.reverse = direction == "backward"
-        self.conv_mode = config.ssm_conv_mode
         self.split = (rank, states, states)
         self.dt_range = (config.ssm_dt_min, config.ssm_dt_max)
-        self.conv_weight = nn.Parameter(torch.empty(channels, config.ssm_conv_kernel))
-        self.conv_bias = nn.Parameter(torch.empty(channels))
+        self.local_mixing = LocalMixing(config, direction)
         # In the order of the first version's parameters, by which a checkpoint's optimizer counts them.
         with torch.random.fork_rng(devices=[]):
             self.dt_proj = nn.Linear(rank, channels, bias=False)
@@ -134,33 +158,22 @@ class SelectiveCore(nn.Module):
         init.ones_(scan.D)
         bound = self.dt_proj.in_features**-0.5
         init.uniform_(self.dt_proj.weight, -bound, bound)
-        bound = self.conv_weight.shape[1] ** -0.5
-        init.uniform_(self.conv_weight, -bound, bound)
-        init.uniform_(self.conv_bias, -bound, bound)
+        bound = self.local_mixing.weight.shape[1] ** -0.5
+        init.uniform_(self.local_mixing.weight, -bound, bound)
+        init.uniform_(self.local_mixing.bias, -bound, bound)
 
-    def forward(self, u: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> CoreOutput:
-        """Runs Eqs. 5 to 8, one sequence per row.
+    def forward(self, mixed: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> CoreOutput:
+        """Runs Eqs. 6 to 8, one sequence per row.
 
         Args:
-            u: Input path (batch, time, D_m).
+            mixed: ũ (batch, time, D_m), what `local_mixing` gives.
             z: Gating path (batch, time, D_m).
             mask: The batch's padding.
             heads: Groups of channels to report the hidden attention of; None, not at all.
         """
-        mixed = depthwise_conv1d(
-            u,
-            self.conv_weight,
-            self.conv_bias,
-            mode=self.conv_mode,
-            activation="silu",
-            mask=mask.inner,
-            cu_seqlens=mask.cu_seqlens,
-            reverse=self.reverse,
-        )
         d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
         steps = (mixed, self.dt_proj(d), B, C)
-        gated, attention = self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads)
-        return CoreOutput(gated, mixed, attention)
+        return CoreOutput(*self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads))
 
 
 def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
@@ -194,13 +207,17 @@ class MambaMixer(nn.Module):
             Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
         """
         u, z = self.in_proj(hidden).chunk(2, dim=-1)
+        mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]
+        if not (z.requires_grad or is_tracing()):  # then nothing needs u any more, and its memory serves the scan
+            z = z.contiguous()
+            del u
         heads = self.num_attention_heads if output_attentions else None
-        outputs = [core(u, z, mask, heads) for core in self.cores]
+        outputs = [core(ũ, z, mask, heads) for core, ũ in zip(self.cores, mixed, strict=True)]
         gated = sum_of([output.gated for output in outputs])
         if not output_attentions:
             return self.out_proj(gated), None
         attention = as_probe(sum_of([output.attention for output in outputs]))
-        mixed_input = sum_of([output.mixed_input for output in outputs]) / len(outputs)
+        mixed_input = sum_of(mixed) / len(mixed)
         if attention.requires_grad:
             gated = gated + nn.functional.silu(z) * read_through(attention, mixed_input)
         return self.out_proj(gated), attention
