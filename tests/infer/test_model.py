@@ -159,7 +159,7 @@ def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16'\]"),
+        ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16', 'int8'\]"),
         ({"device": "gpu"}, r"device is 'gpu'; it must be cpu, cuda or cuda:N"),
         ({"device": "meta"}, r"device is 'meta'; it must be cpu, cuda or cuda:N"),
         ({"device": "cuda:99"}, r"device is 'cuda:99'; GPUs that torch can use here: \d+"),

@@ -68,8 +68,9 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument(
         "--precision",
-        choices=("auto", "fp32", "bf16"),
-        help="[the one the model was saved in; that of fine-tuning is auto]",
+        choices=("auto", "fp32", "bf16", "int8"),
+        help="int8: 8-bit products, faster on a CPU and a little off [the one the model was saved in; that of "
+        "fine-tuning is auto]",
     )
     added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
     added.add_argument(

@@ -16,9 +16,11 @@ from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encodings
 from mabert.data.tokenizer import load_tokenizer
+from mabert.environment import fast_dtype
 from mabert.memory import is_out_of_memory
 from mabert.model.prepack import can_prepack, prepack
-from mabert.precision import resolve_precision, warn_of_emulation
+from mabert.ops import int8
+from mabert.precision import PRECISIONS, resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -34,11 +36,13 @@ class Loaded(Generic[Model]):
         model: In evaluation mode, on its device.
         tokenizer: The model's.
         bf16: Whether to compute in bf16 by autocast.
+        int8: Whether large linear layers multiply integers of 8 bits, once the model is prepacked.
     """
 
     model: Model
     tokenizer: PreTrainedTokenizerFast
     bf16: bool = False
+    int8: bool = False
 
     @property
     def family(self) -> Family:
@@ -77,6 +81,9 @@ class Loaded(Generic[Model]):
 
     def prepacked(self) -> "Loaded[Model]":
         """The same, prepacked where that can be (`mabert.prepack`); the model is not to be used otherwise any more."""
+        if self.int8:
+            prepack(self.model, "int8")
+            return self
         dtype = torch.bfloat16 if self.bf16 else self.model.dtype
         if can_prepack(self.model.device, dtype):
             prepack(self.model, dtype if self.bf16 else None)
@@ -130,7 +137,8 @@ def load_for_use(
         use: What for, see `mabert.baselines.load.load`.
         path: Folder or hub name.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
-            fp32. Default, the one that the model was saved in.
+            fp32; `int8`, large products of 8-bit integers on a CPU, the rest in the dtype it is fast in. Default, the
+            one that the model was saved in.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
@@ -140,18 +148,29 @@ def load_for_use(
             there is not.
     """
     place = device_named(device)
-    bf16 = precision is not None and resolve_precision(precision, place.type) == "bf16"
+    check_precision(precision, place)
+    short = precision == "int8"
+    bf16 = precision is not None and not short and resolve_precision(precision, place.type) == "bf16"
     if bf16:
         warn_of_emulation("bf16", place.type)
-    model = load(use, path, dtype=None if precision is None else torch.float32)
+    dtype = getattr(torch, fast_dtype("cpu")) if short else torch.float32
+    model = load(use, path, dtype=None if precision is None else dtype)
     tokenizer = load_tokenizer(str(path))
     check_vocabulary(path, tokenizer, model.config)
     try:
-        return Loaded(model.to(place), tokenizer, bf16)
+        return Loaded(model.to(place), tokenizer, bf16, short)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         raise MemoryError(f"out of memory on {place}: the weights in {path} do not fit; see --device") from error
+
+
+def check_precision(precision: str | None, device: torch.device) -> None:
+    """Raises ValueError for a precision that there is not, or not on that device."""
+    if precision == "int8":
+        int8.check(device.type)
+    elif precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; it must be one of {[*PRECISIONS, 'int8']}")
 
 
 def device_named(name: str | torch.device | None) -> torch.device:

@@ -16,14 +16,13 @@ from mabert.data.entities import is_tag
 from mabert.data.words import Words
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
-from mabert.infer.load import Loaded, check_at_least_one, device_named, load_for_use
+from mabert.infer.load import Loaded, check_at_least_one, check_precision, device_named, load_for_use
 from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
 from mabert.model.pooling import first_token, mean_of_tokens
 from mabert.places import place_of
-from mabert.precision import resolve_precision
 from mabert.sentences import SentenceFolder
 
 POOLINGS = ("mean", "cls", "map")
@@ -36,8 +35,8 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
         path: Model folder, hub name, name of a package in `mabert.places`, or `minilm`, which comes along:
             all-MiniLM-L6-v2, converted.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
-            fp32. Default, the one that the model was saved in; fine-tuning's own default, in which it measures, is
-            `auto`.
+            fp32; `int8`, products of 8-bit integers, on a CPU: faster, and a little off (docs/performance.md). Default,
+            the one that the model was saved in; fine-tuning's own default, in which it measures, is `auto`.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
@@ -64,8 +63,7 @@ class TextModel:
         self.path = place_of(path)
         self.config = load_config(self.path)
         self._precision, self._device = precision, device_named(device)
-        if precision is not None:
-            resolve_precision(precision, self._device.type)  # which may refuse
+        check_precision(precision, self._device)
         self._loaded: dict[Use, Loaded[Any]] = {}
 
     def embed(

@@ -1,9 +1,10 @@
 """Weights laid out once as a CPU's matrix products read them, for a model that only answers."""
 
+import math
 import platform
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers.activations import ACT2FN
 
 from mabert.model.packing import is_tracing
+from mabert.ops import int8
 from mabert.ops.transforms import is_transformed
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -20,6 +22,9 @@ HALF = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_
 """Operators that say whether oneDNN multiplies a short float on this processor; a torch without oneDNN has none."""
 
 NO_ACTIVATION = ("none", "")
+
+SMALLEST = 1 << 19
+"""Weights of a layer that gains by 8 bits: 768 times 768 does at 128 tokens, 384 times 384 does not at 512."""
 
 FUSED = {
     type(ACT2FN["gelu"]): ("gelu", "none"),
@@ -60,11 +65,16 @@ class PackedLinear(nn.Module):
         weight, bias = (None if held is None else held.detach() for held in (linear.weight, linear.bias))
         assert weight is not None
         self._pack(weight.to(dtype))
-        self.register_buffer("bias", None if bias is None else bias.to(dtype))
+        self.register_buffer("bias", None if bias is None else bias.to(self.bias_dtype))
 
     def _pack(self, weight: Tensor) -> None:
         self.dtype = weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+
+    @property
+    def bias_dtype(self) -> torch.dtype:
+        """What the bias is kept in."""
+        return self.dtype
 
     @property
     def weight(self) -> Tensor:
@@ -84,17 +94,11 @@ class PackedLinear(nn.Module):
             RuntimeError: If the input wants gradients or is of another dtype (autocast casts it as it does for
                 `nn.Linear`), a graph is being captured, or a transform of `torch.func` or forward mode is on.
         """
-        if is_tracing() or is_transformed():
-            raise RuntimeError(
-                "a prepacked model is in no graph of torch.compile or torch.export and under no transform of "
-                "torch.func; load it again"
-            )
+        refuse_all_but_inference(input)
         if torch.is_autocast_enabled("cpu"):
             input = input.to(torch.get_autocast_dtype("cpu"))
         if input.dtype != self.dtype:
             raise RuntimeError(f"the input is of {input.dtype}; the model was prepacked for {self.dtype}")
-        if input.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError("a prepacked model has no gradients; load the model again to train it")
         name, variant = self.activation
         return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, name, [], variant)
 
@@ -121,7 +125,7 @@ class PackedLinear(nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         if self.bias is not None:
-            self.bias = self.bias.to(self.dtype)  # which `assign` leaves as it was given
+            self.bias = self.bias.to(self.bias_dtype)  # which `assign` leaves as it was given
         if weight is None:
             missing_keys.append(name)
         elif weight.shape != shape:
@@ -146,7 +150,62 @@ class PackedLinear(nn.Module):
         self._pack(self._packed)
 
 
-def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
+class Int8Linear(PackedLinear):
+    """A linear layer by a product of 8-bit integers, see `mabert.ops.int8`; for inference on a CPU.
+
+    It takes float32 and bfloat16, and gives what it takes, or what autocast says. Its weight is what the integers stand
+    for, in the dtype that it had.
+    """
+
+    def _pack(self, weight: Tensor) -> None:
+        self.dtype = weight.dtype
+        self._packed = int8.Bytes.of(weight)
+
+    @property
+    def bias_dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @property
+    def weight(self) -> Tensor:
+        return self._packed.weight.to(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.in_features * self.out_features + 4 * self.out_features * (2 if self.bias is None else 3)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features).
+
+        Raises:
+            RuntimeError: As `PackedLinear`, or if the input is of another dtype.
+        """
+        refuse_all_but_inference(input)
+        if input.dtype not in (torch.float32, torch.bfloat16):
+            raise RuntimeError(f"the input is of {input.dtype}; a model in 8 bits takes float32 or bfloat16")
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+        return int8.linear(input, self._packed, self.bias, self.activation, dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": (self._packed.levels, self._packed.scales)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__setstate__(self, state)
+        self._packed = int8.Bytes.of_levels(*self._packed)
+
+
+def refuse_all_but_inference(input: Tensor) -> None:
+    """Raises RuntimeError where a graph or a transform would have to know a prepacked layer, or a gradient is asked
+    for."""
+    if is_tracing() or is_transformed():
+        raise RuntimeError(
+            "a prepacked model is in no graph of torch.compile or torch.export and under no transform of "
+            "torch.func; load it again"
+        )
+    if input.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("a prepacked model has no gradients; load the model again to train it")
+
+
+def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) -> Model:
     """Makes a model's forwards faster on a CPU, for good: it answers, and trains no more.
 
     Linear layers become `PackedLinear`, in place, and hold no second copy of their weights. As they were stay those
@@ -158,13 +217,16 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
     Args:
         model: Any module on a CPU, of any family.
         dtype: That linear layers compute in; default, each in its weight's. One that autocast is to compute in
-            (`torch.autocast("cpu", dtype)`) saves its casting of weights, and memory.
+            (`torch.autocast("cpu", dtype)`) saves its casting of weights, and memory. `int8`: large layers (`SMALLEST`)
+            multiply integers of 8 bits, the others compute in their weight's dtype. That is up to 1.7 times as fast as
+            bfloat16, and changes what the model says by about a hundredth.
 
     Returns:
         The model, with no parameter that requires gradients.
 
     Raises:
-        ValueError: If the model is not on a CPU, or there is no such product on this one, see `can_prepack`.
+        ValueError: If the model is not on a CPU, there is no such product on this one (see `can_prepack`), or no layer
+            is large enough for 8 bits.
     """
     uses = Counter(id(held) for module in model.modules() for held in module._parameters.values() if held is not None)
     places = [
@@ -173,22 +235,35 @@ def prepack(model: Model, dtype: torch.dtype | None = None) -> Model:
         for name, child in module._modules.items()
         if is_plain(child) and uses[id(child.weight)] == 1 and not hasattr(module, "base_layer")
     ]
+    short = dtype == "int8"
+    own = None if dtype == "int8" else dtype
+    if short:
+        int8.check()
     for module, name in places:
         weight = getattr(module, name).weight
-        device, wanted = weight.device, dtype or weight.dtype
+        device, wanted = weight.device, own or weight.dtype
         if not can_prepack(device, wanted):
             raise ValueError(
                 f"prepacking is for products that this computer's CPU has instructions for; {name} is on {device}, in "
                 f"{wanted}"
             )
+    if short and not any(gains_by_int8(getattr(module, name)) for module, name in places):
+        raise ValueError(f"int8 gains nothing: no linear layer here has {SMALLEST:,} weights; take bf16 or fp32")
     packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # what is packed goes at once
     shared = Counter(id(getattr(module, name)) for module, name in places)
     for module, name in places:
         child = getattr(module, name)
         if child not in packed:
-            packed[child] = PackedLinear(child, dtype, take_activation(module, name, shared[id(child)]))
+            kind = Int8Linear if short and gains_by_int8(child) else PackedLinear
+            packed[child] = kind(child, own, take_activation(module, name, shared[id(child)]))
         setattr(module, name, packed[child])
     return model.requires_grad_(False)
+
+
+def gains_by_int8(layer: nn.Linear) -> bool:
+    """Whether a layer is large enough to be faster in 8 bits, and its widths are whole vectors."""
+    widths = (layer.in_features, layer.out_features)
+    return math.prod(widths) >= SMALLEST and not any(width % int8.STEP for width in widths)
 
 
 def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str]:

@@ -264,6 +264,18 @@ def store_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def store_bytes(typingctx: Any, address: Any, shifted: Any) -> Any:
+    """Write the lowest 8 bits of the mantissa of each lane."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        octets = builder.trunc(builder.bitcast(args[1], _INTS), ir.VectorType(ir.IntType(8), LANES))
+        builder.store(octets, _pointer(builder, args[0], octets.type), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, vector), emit
+
+
+@intrinsic
 def add_atomically(typingctx: Any, address: Any, value: Any) -> Any:
     """Add to the 64-bit number that several threads share; return what stood there before."""
 
