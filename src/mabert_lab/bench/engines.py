@@ -37,12 +37,14 @@ ENGINES: dict[str, Engine] = {
     "eager": lambda model: model,
     "compiled": compiled,
     "prepacked": prepack,
+    "int8": lambda model: prepack(model, "int8"),
     "onnxruntime": runtimes.onnxruntime,
+    "onnxruntime-int8": runtimes.onnxruntime_int8,
     "openvino": runtimes.openvino,
 }
 """Engines by name."""
 
-OUTSIDE = ("onnxruntime", "openvino")
+OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino")
 """Those that do not run torch's operations, and have an attention of their own."""
 
 
@@ -65,7 +67,7 @@ def contender(name: str) -> Contender:
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
     if engine in OUTSIDE:
-        check_installed(engine)
+        check_installed(engine.removesuffix("-int8"))
     if model not in FAMILIES and is_model(model):
         config = load_config(place_of(model))
         return Contender(family_of(config), engine, config)

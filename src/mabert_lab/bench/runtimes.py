@@ -17,13 +17,35 @@ def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
     return running(model, OnnxRuntime)
 
 
+def onnxruntime_int8(model: PreTrainedModel) -> Callable[..., Any]:
+    """ONNX Runtime on a CPU, products by its dynamic quantization: weights and activations in 8 bits, the latter with
+    one scale a tensor."""
+    return running(model, OnnxRuntime, in_int8)
+
+
 def openvino(model: PreTrainedModel) -> Callable[..., Any]:
     """OpenVINO on a CPU, in the model's dtype."""
     return running(model, OpenVino)
 
 
-def running(model: PreTrainedModel, runtime: type[OnnxRuntime | OpenVino]) -> Callable[..., Any]:
+def in_int8(file: Path) -> None:
+    """Quantize a graph's products in place."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    short = file.with_stem("short")
+    quantize_dynamic(file, short, weight_type=QuantType.QInt8, per_channel=True)
+    short.replace(file)
+
+
+def running(
+    model: PreTrainedModel, runtime: type[OnnxRuntime | OpenVino], after: Callable[[Path], None] = lambda file: None
+) -> Callable[..., Any]:
     """Export a model and open it, with as many threads as torch has.
+
+    Args:
+        model: The model.
+        runtime: What runs it.
+        after: What is done to the graph's file before.
 
     Raises:
         ValueError: The runtime does not compute in the model's dtype.
@@ -36,6 +58,7 @@ def running(model: PreTrainedModel, runtime: type[OnnxRuntime | OpenVino]) -> Ca
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / runtime.FILE
         runtime.write(onnx_program(plain), file)
+        after(file)
         opened = runtime(file, dtype)
 
     def run(input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:

@@ -318,6 +318,21 @@ def test_a_runtime_gives_what_pytorch_gives(name, engine):
     assert given.setting == engine
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["int8", "onnxruntime-int8"])
+def test_an_engine_in_8_bits_gives_nearly_what_pytorch_gives(engine, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr("mabert.model.prepack.SMALLEST", 0)
+    cell = Cell("latency", "stock", "float32", 9, small=True, texts=(9,))
+    wanted, given = (make(f"bert:{each}", cell) for each in ("eager", engine))
+    with torch.no_grad():
+        expected, found = (one.encode(**one.batches[0]) for one in (wanted, given))
+    found = torch.as_tensor(found[0])
+    near = torch.nn.functional.cosine_similarity(expected.last_hidden_state, found, dim=-1)
+    assert near.min() > 0.99
+    assert not torch.equal(expected.last_hidden_state, found)
+
+
 def test_a_runtime_refuses_a_dtype_that_it_does_not_compute_in():
     pytest.importorskip("onnxruntime")
     with pytest.raises(ValueError, match=r"OnnxRuntime computes in torch\.float32, the model in torch\.bfloat16"):
