@@ -11,6 +11,7 @@ from sklearn.metrics import average_precision_score
 from mabert.data.glue import load_glue
 from mabert.data.task import column
 from mabert.infer.model import load
+from mabert_lab.bench.engines import split
 from mabert_lab.bench.results import measured_on, write
 
 COLUMNS = ("text_a", "text_b", "label")
@@ -25,7 +26,7 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
 
     Args:
         models: Model folders, hub names, teachers that are installed as packages, or `minilm`; each makes vectors as
-            its folder says.
+            its folder says, in the precision it was saved in or the one behind a colon (``minilm:int8``).
         data: GLUE's folder, or the hub's name of it.
         output: Folder for the result.
 
@@ -36,7 +37,8 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     pairs = {task: pairs_of(task, data, splits) for task, splits in TASKS.items()}
     scores: dict[str, Any] = {}
     for name in models:
-        model = load(name)
+        place, precision = split(name)
+        model = load(place, precision=precision or None)
         scores[name] = {
             task: {"score": 100 * measured(task, cosines(model, first, second), labels), "pairs": len(labels)}
             for task, (first, second, labels) in pairs.items()

@@ -70,7 +70,8 @@ def add_bench(commands: Any) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="report: JSON files that `models` wrote; similarity, retrieval: model folders",
+        help="report: JSON files that `models` wrote; retrieval, similarity: model folders, and FOLDER:int8 for the "
+        "latter in 8 bits",
     )
     added.add_argument("--data", help="similarity: GLUE's folder [the hub's]; retrieval: documents, as for pretraining")
     rivals = added.add_argument_group(
