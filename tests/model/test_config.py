@@ -20,6 +20,18 @@ def test_the_defaults_are_mabert_base():
     assert (base.ssm_inner_size, base.ssm_dt_rank, base.head_size) == (1536, 48, 64)
 
 
+def test_the_fast_preset_multiplies_less_a_layer_than_a_transformer():
+    fast = MaBertConfig.fast(hidden_size=64, num_attention_heads=1, intermediate_size=256, layer_pattern="MT")
+    mamba, transformer = MaBertModel(fast).layers
+    counts = [
+        sum(weight.numel() for weight in block.parameters() if weight.dim() == 2) for block in (mamba, transformer)
+    ]
+    kernels = fast.ssm_inner_size * (fast.ssm_conv_kernel + fast.ssm_state_size)  # which are no matrices of products
+    small = fast.ssm_inner_size * (2 * fast.ssm_dt_rank + 2 * fast.ssm_state_size)
+    assert [counts[0] - kernels - small, counts[1]] == [11 * 64**2, 12 * 64**2]
+    assert MaBertConfig.fast(ssm_expand=3).ssm_expand == 3
+
+
 def test_the_pattern_table_has_eight_schedules_of_twelve_layers():
     assert len(SCHEDULES) == len(set(SCHEDULES.values())) == 8
     assert all(len(letters) == 12 for letters in SCHEDULES.values())

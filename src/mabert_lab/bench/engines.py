@@ -16,6 +16,7 @@ from mabert.baselines.family import Family
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_named, family_of
 from mabert.exporting import check_installed
+from mabert.model.config import MaBertConfig
 from mabert.model.prepack import can_prepack, prepack
 from mabert.places import place_of
 from mabert_lab.bench import runtimes
@@ -48,6 +49,10 @@ OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino")
 """Those that do not run torch's operations, and have an attention of their own."""
 
 
+PRESETS: dict[str, tuple[str, Callable[[], PreTrainedConfig]]] = {"mabert-fast": ("MaBERT, fast", MaBertConfig.fast)}
+"""Further models by name: what tables call them, and their sizes."""
+
+
 class Contender(NamedTuple):
     """A model that is measured: its family, its engine (none means the profile's), and its sizes where they are not
     the family's."""
@@ -58,7 +63,7 @@ class Contender(NamedTuple):
 
 
 def contender(name: str) -> Contender:
-    """The model that ``FAMILY``, ``FAMILY:ENGINE``, ``FOLDER`` or ``FOLDER:ENGINE`` names; hub names are folders too.
+    """The model that a name stands for, ``NAME`` or ``NAME:ENGINE``: a family's, a preset's, a folder's or the hub's.
 
     Raises:
         ValueError: There is no such family or engine, naming those there are, or the engine's package is missing.
@@ -68,8 +73,8 @@ def contender(name: str) -> Contender:
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
     if engine in OUTSIDE:
         check_installed(engine.removesuffix("-int8"))
-    if model not in FAMILIES and is_model(model):
-        config = load_config(place_of(model))
+    if model in PRESETS or (model not in FAMILIES and is_model(model)):
+        config = PRESETS[model][1]() if model in PRESETS else load_config(place_of(model))
         return Contender(family_of(config), engine, config)
     return Contender(family_named(model), engine)
 
@@ -91,7 +96,10 @@ def is_model(name: str) -> bool:
 def title_of(name: str) -> str:
     """How tables call a contender."""
     model, engine = split(name)
-    title = FAMILIES[model].title if model in FAMILIES else Path(model).name
+    if model in PRESETS:
+        title = PRESETS[model][0]
+    else:
+        title = FAMILIES[model].title if model in FAMILIES else Path(model).name
     return title + (f", {engine}" if engine else "")
 
 

@@ -345,6 +345,12 @@ def test_a_runtime_that_is_not_installed_is_one_line(monkeypatch):
         contender("bert:openvino")
 
 
+def test_a_preset_is_a_contender():
+    family, engine, config = contender("mabert-fast:int8")
+    assert (family.name, engine, config.ssm_expand) == ("mabert", "int8", 1)
+    assert title_of("mabert-fast:int8") == "MaBERT, fast, int8"
+
+
 def test_a_folder_is_a_contender_with_sizes_of_its_own(tmp_path):
     config(layer_pattern="MT", vocab_size=30_000).save_pretrained(tmp_path)
     found = contender(f"{tmp_path}:eager")
