@@ -6,6 +6,7 @@ that engine wherever models are named, and so is a model folder's.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,10 +43,11 @@ ENGINES: dict[str, Engine] = {
     "onnxruntime": runtimes.onnxruntime,
     "onnxruntime-int8": runtimes.onnxruntime_int8,
     "openvino": runtimes.openvino,
+    "openvino-int8": runtimes.openvino_int8,
 }
 """Engines by name."""
 
-OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino")
+OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
 """Those that do not run torch's operations, and have an attention of their own."""
 
 
@@ -73,6 +75,8 @@ def contender(name: str) -> Contender:
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
     if engine in OUTSIDE:
         check_installed(engine.removesuffix("-int8"))
+        if engine == "openvino-int8" and find_spec("nncf") is None:
+            raise ValueError("nncf is not installed; the extra bench brings it: pip install 'mabert[bench]'")
     if model in PRESETS or (model not in FAMILIES and is_model(model)):
         config = PRESETS[model][1]() if model in PRESETS else load_config(place_of(model))
         return Contender(family_of(config), engine, config)

@@ -1,5 +1,7 @@
 """Engines outside of torch: a model exported to ONNX Runtime or OpenVINO and fed from torch's tensors."""
 
+import contextlib
+import io
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,10 @@ from transformers import PreTrainedModel
 from mabert.exporting import OnnxRuntime, OpenVino, Plain, onnx_program
 
 
+CALIBRATING = 8
+"""Batches by which activations get their range."""
+
+
 def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
     """ONNX Runtime on a CPU, in float32."""
     return running(model, OnnxRuntime)
@@ -20,7 +26,7 @@ def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
 def onnxruntime_int8(model: PreTrainedModel) -> Callable[..., Any]:
     """ONNX Runtime on a CPU, products by its dynamic quantization: weights and activations in 8 bits, the latter with
     one scale a tensor."""
-    return running(model, OnnxRuntime, in_int8)
+    return running(model, OnnxRuntime, quantize_dynamically)
 
 
 def openvino(model: PreTrainedModel) -> Callable[..., Any]:
@@ -28,7 +34,12 @@ def openvino(model: PreTrainedModel) -> Callable[..., Any]:
     return running(model, OpenVino)
 
 
-def in_int8(file: Path) -> None:
+def openvino_int8(model: PreTrainedModel) -> Callable[..., Any]:
+    """OpenVINO on a CPU, products in 8 bits after NNCF's calibration on a few batches, the rest in the model's dtype."""
+    return running(model, OpenVino, calibrate)
+
+
+def quantize_dynamically(plain: Plain, file: Path) -> None:
     """Quantize a graph's products in place."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -37,8 +48,25 @@ def in_int8(file: Path) -> None:
     short.replace(file)
 
 
+def calibrate(plain: Plain, file: Path) -> None:
+    """Quantize a graph's products in place, activations to the range that they have in some batches of random ids."""
+    import nncf
+    import openvino
+
+    batches = [plain.sample(rows=4, time=min(128, plain.longest or 128), seed=seed) for seed in range(CALIBRATING)]
+    named = [{name: x.numpy() for name, x in zip(plain.names, inputs, strict=True)} for inputs in batches]
+    read = openvino.Core().read_model(file)
+    with contextlib.redirect_stdout(io.StringIO()):
+        short = nncf.quantize(read, nncf.Dataset(named), model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATING)
+    openvino.save_model(short, file.with_stem("short"), compress_to_fp16=False)
+    for suffix in (".xml", ".bin"):
+        file.with_stem("short").with_suffix(suffix).replace(file.with_suffix(suffix))
+
+
 def running(
-    model: PreTrainedModel, runtime: type[OnnxRuntime | OpenVino], after: Callable[[Path], None] = lambda file: None
+    model: PreTrainedModel,
+    runtime: type[OnnxRuntime | OpenVino],
+    after: Callable[[Plain, Path], None] = lambda plain, file: None,
 ) -> Callable[..., Any]:
     """Export a model and open it, with as many threads as torch has.
 
@@ -58,7 +86,7 @@ def running(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / runtime.FILE
         runtime.write(onnx_program(plain), file)
-        after(file)
+        after(plain, file)
         opened = runtime(file, dtype)
 
     def run(input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:

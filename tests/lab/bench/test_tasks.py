@@ -319,9 +319,10 @@ def test_a_runtime_gives_what_pytorch_gives(name, engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["int8", "onnxruntime-int8"])
+@pytest.mark.parametrize("engine", ["int8", "onnxruntime-int8", "openvino-int8"])
 def test_an_engine_in_8_bits_gives_nearly_what_pytorch_gives(engine, monkeypatch):
-    pytest.importorskip("onnxruntime")
+    for package in ("onnxruntime", "openvino", "nncf"):
+        pytest.importorskip(package)
     monkeypatch.setattr("mabert.model.prepack.SMALLEST", 0)
     cell = Cell("latency", "stock", "float32", 9, small=True, texts=(9,))
     wanted, given = (make(f"bert:{each}", cell) for each in ("eager", engine))
