@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 from mabert.exporting import OnnxRuntime, OpenVino, Plain, onnx_program
 
-
 CALIBRATING = 8
 """Batches by which activations get their range."""
 
@@ -35,7 +34,7 @@ def openvino(model: PreTrainedModel) -> Callable[..., Any]:
 
 
 def openvino_int8(model: PreTrainedModel) -> Callable[..., Any]:
-    """OpenVINO on a CPU, products in 8 bits after NNCF's calibration on a few batches, the rest in the model's dtype."""
+    """OpenVINO on a CPU, products in 8 bits by NNCF's calibration on a few batches, the rest in the model's dtype."""
     return running(model, OpenVino, calibrate)
 
 
