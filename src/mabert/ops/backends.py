@@ -161,7 +161,7 @@ def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False)
 
     It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
     rate of float32. It is with AMX in bfloat16 for several sequences, or one of `AMX_PAYS_FROM` tokens and more
-    (measured: `docs/performance.md`). Elsewhere nothing was measured and the answer is no.
+    (measured: `benchmarks/performance-2026-11.md`). Elsewhere nothing was measured and the answer is no.
 
     Args:
         tensor: ``(batch, time, width)``; under autocast its dtype stands for the products', as there.
