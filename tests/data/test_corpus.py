@@ -68,11 +68,6 @@ def test_the_bytes_read_grow_to_the_size(tmp_path):
     assert positions[0] < positions[-1] == source.size() == path.stat().st_size
 
 
-def test_text_column_by_name(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body": "hello"}\n\n{"body": "there"}\n')
-    assert list(read_documents(tmp_path / "a.jsonl", "body")) == ["hello", "there"]
-
-
 def test_identity_follows_content_and_column(tmp_path):
     path = write(tmp_path / "a.txt", ["one"])
     (source,), (other,) = parse_sources(path), parse_sources(path, "body")
@@ -93,7 +88,7 @@ def bad(path, content):
     [
         ("a.txt", "", r"a\.txt: empty \(0 bytes\)"),
         ("a.txt", " \n\n", r"a\.txt: holds no text"),
-        ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
+        ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt, line 3: not UTF-8: byte 0xe9 at offset 9"),
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON: Expecting value at column 10"),
         ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no 'text'; there is title"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not an object but '\[1\]'"),

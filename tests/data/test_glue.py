@@ -140,7 +140,7 @@ def test_the_task_folder_itself_will_do_and_test_files_may_be_missing(glue):
             "rte",
             "dev.tsv",
             b"index\tsentence1\tsentence2\tlabel\n0\t\xe9",
-            r"dev\.tsv: not UTF-8: byte 0xe9 at offset 34",
+            r"dev\.tsv, line 2: not UTF-8: byte 0xe9 at offset 34",
         ),
     ],
 )

@@ -9,7 +9,6 @@ from mabert.data import files, rows
 from mabert.data.words import Words
 from mabert.infer.windows import Row, RowOfTable
 
-TABLES = (".jsonl", ".ndjson", ".tsv", ".csv", ".parquet")
 TEXT_COLUMN = "text"
 
 
@@ -52,7 +51,7 @@ def read_rows(
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
         files.check_is_file(path)
-        if files.kind(path) in TABLES:
+        if files.kind(path) in rows.TABLES:
             return TableRows(path, columns, keep, words)
         if files.kind(path) == ".json" and not jsonl:
             raise ValueError(
@@ -68,7 +67,7 @@ def read_rows(
     if text_column is not None:
         raise ValueError(
             f"{where}: lines of plain text have no column {text_column!r}; give --jsonl for an object a line, "
-            f"or a file named {', '.join(TABLES)}"
+            f"or a file named {', '.join(rows.TABLES)}"
         )
     return plain_rows(where, lines)
 
@@ -95,8 +94,7 @@ class TableRows:
 
 def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file."""
-    with files.open_bytes(path) as (stream, _):
-        yield from (line.rstrip("\r\n") for line in files.lines(path, stream))
+    yield from (line.rstrip("\r\n") for line in files.lines_of_text(path))
 
 
 def standard_input() -> Iterator[str]:
@@ -106,14 +104,10 @@ def standard_input() -> Iterator[str]:
         ValueError: If there are none, or one is not UTF-8.
     """
     line = None
-    for line in files.decoded(sys.stdin.buffer, _not_utf8):
+    for line in files.lines(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\r\n")
     if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
-
-
-def _not_utf8(number: int, offset: int, byte: int) -> str:
-    return f"standard input, line {number}: not UTF-8: byte 0x{byte:02x} at offset {offset}"
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:

@@ -58,7 +58,7 @@ def finetune(
 
     Args:
         model: Folder or hub name of a pretrained model, with its tokenizer.
-        task: From `load_glue` (by `glue_task`), `load_tables`, `load_tagged` or `load_squad`.
+        task: From `load_glue` (by `glue_task`) or `load_own`.
         splits: Its examples, from the same.
         output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
             `result.json` over all seeds that are finished, those of earlier starts too.
