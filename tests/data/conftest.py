@@ -27,19 +27,21 @@ TABLES = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
 
 
 def write_table(path: Path, rows: list[dict]) -> Path:
-    """Writes rows in the format that the suffix says."""
-    kind, names = next(kind for kind in reversed(TABLES) if path.name.endswith(kind)), list(rows[0])
-    text = io.StringIO()
-    if kind == ".parquet":
-        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
-        return path
+    """Writes rows in the format that the name says."""
+    packing = path.suffix if path.suffix in PACKERS else ""
+    kind, names, text = Path(path.name.removesuffix(packing)).suffix, list(rows[0]), io.StringIO()
     if kind == ".jsonl":
         text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     elif kind == ".tsv":
         text.writelines("\t".join(map(str, line)) + "\n" for line in [names, *(row.values() for row in rows)])
-    else:
+    elif kind == ".csv":
         csv.writer(text).writerows([names, *(row.values() for row in rows)])
-    path.write_bytes(PACKERS[path.suffix if path.suffix in PACKERS else ""](text.getvalue().encode()))
+    content = text.getvalue().encode()
+    if kind == ".parquet":
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), sink)
+        content = sink.getvalue().to_pybytes()
+    path.write_bytes(PACKERS[packing](content))
     return path
 
 

@@ -57,17 +57,6 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(lengths, size
         assert len({str(each) for each in passes}) == epochs
 
 
-def test_examples_of_like_length_come_together_where_that_is_asked_for():
-    lengths = np.random.default_rng(0).integers(3, 60, 400)
-    spread = {
-        grouped: np.mean(
-            [np.ptp(lengths[batch]) for batch in ExampleSampler(lengths, 8, epochs=1, seed=0, grouped=grouped)]
-        )
-        for grouped in (True, False)
-    }
-    assert spread[True] < spread[False] / 3
-
-
 def test_a_run_is_its_epochs_in_new_orders_and_the_same_each_time():
     lengths = [1 + place % 7 for place in range(50)]
     sampler = TokenBudgetSampler(lengths, 20, seed=3, epochs=3)
@@ -117,8 +106,6 @@ def test_processes_share_each_batch_to_the_last_example(sizes, processes):
         own = [share[step] if weight else [] for share, weight in zip(shares, counted, strict=True)]
         assert sorted(itertools.chain(*own)) == batch
         assert all(share[step] for share in shares), "no process is without work"
-        mean = sum(weight * np.mean(mine) for weight, mine in zip(counted, own, strict=True) if mine) / processes
-        assert mean == pytest.approx(np.mean(batch))
 
 
 @given(scored=st.lists(st.integers(1, 9), min_size=1, max_size=9), processes=st.integers(1, 4))
@@ -138,6 +125,13 @@ def test_grouping_leaves_little_to_pad():
         return padded / sum(lengths) - 1
 
     assert padding(grouped=True) < 0.05 < 0.5 < padding()
+    spreads = [
+        np.mean(
+            [np.ptp(np.array(lengths)[batch]) for batch in ExampleSampler(lengths, 8, epochs=1, seed=0, grouped=how)]
+        )
+        for how in (True, False)
+    ]
+    assert spreads[0] < spreads[1] / 3
 
 
 @pytest.mark.parametrize(

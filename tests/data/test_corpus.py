@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 import os
@@ -8,12 +7,12 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import corpus
 from mabert.data.corpus import identities, parse_sources, read_documents
+from tests.data.conftest import PACKERS, write_table
 
 PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
 DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=5)
@@ -21,16 +20,11 @@ DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join),
 
 def write(path, documents):
     if ".txt" in path.suffixes:
-        data = ("\n\n\n".join(documents) + "\n").encode()
-    elif ".jsonl" in path.suffixes:
-        data = "".join(json.dumps({"id": 1, "text": document}) + "\n" for document in documents).encode()
-    else:
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"text": documents, "id": range(len(documents))}), sink)
-        data = sink.getvalue().to_pybytes()
-    pack = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
-    path.write_bytes(pack.get(path.suffix, bytes)(data))
-    return path
+        path.write_bytes(
+            PACKERS[path.suffix if path.suffix in PACKERS else ""](("\n\n\n".join(documents) + "\n").encode())
+        )
+        return path
+    return write_table(path, [{"id": 1, "text": document} for document in documents])
 
 
 @settings(deadline=None, max_examples=30)

@@ -50,13 +50,6 @@ def test_the_metrics_are_the_papers():
     assert TASKS["mrpc"].metrics == TASKS["qqp"].metrics == ("f1", "accuracy")
 
 
-def test_all_of_one_class_on_mrpc_scores_the_known_baseline():
-    # 279 of the 408 pairs of MRPC's development set are equivalent.
-    labels = np.array([1] * 279 + [0] * 129)
-    scores = compute(TASKS["mrpc"], np.ones(408, dtype=int), labels)
-    assert scores == pytest.approx({"f1": 0.812227, "accuracy": 0.683824}, abs=1e-6)
-
-
 def test_correlations():
     scores = compute(TASKS["stsb"], np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0]))
     assert scores == pytest.approx({"pearson": 0.8, "spearman": 0.8, "correlation": 0.8})
