@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mabert.data import encode
 from mabert.data.collate import Collator
-from mabert.data.encode import EncodedDataset, TextsTooLongError, check_texts, encode_texts
+from mabert.data.encode import TextsTooLongError, check_texts, encode_rows, encode_texts
 
 TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
 
@@ -80,7 +80,7 @@ def test_what_is_no_text_is_named_by_its_number(tokenizer, first, second, told):
 @pytest.mark.parametrize("label", [[1, 0], [2.5, 1.0], None])
 def test_a_data_set_makes_batches(tokenizer, label):
     columns = {"text_a": ["the river", "the river crossed"], "text_b": ["a", "b"], "index": [0, 1]}
-    data = EncodedDataset(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
+    data = encode_rows(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
     assert len(data) == 2
     assert data.lengths == [len(data[0]["input_ids"]), len(data[1]["input_ids"])]
     batch = Collator(tokenizer.pad_token_id)([data[0], data[1]])

@@ -17,12 +17,6 @@ def test_training_is_repeatable_and_special_tokens_come_first(documents, tokeniz
     assert tokenizer.decode(tokenizer(SENTENCE)["input_ids"]).startswith("[CLS] the quiet river")
 
 
-def test_lower_case_is_a_choice(documents):
-    cased = train_wordpiece(documents, 130, lowercase=False)
-    assert "The" in cased.get_vocab()
-    assert "The" not in train_wordpiece(documents, 130).get_vocab()
-
-
 def test_saved_and_loaded_from_every_form_it_is_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "saved")
     ordered = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
@@ -50,7 +44,6 @@ def test_fingerprint_ignores_padding_and_truncation_but_no_vocabulary(documents,
     used([SENTENCE, "short"], padding=True, truncation=True, max_length=6)
     assert fingerprint(used) == fingerprint(tokenizer)
     assert fingerprint(train_wordpiece(documents, 129)) != fingerprint(tokenizer)
-    assert fingerprint(train_wordpiece(documents, 130, lowercase=False)) != fingerprint(tokenizer)
 
 
 def test_a_tokenizer_file_with_angled_special_tokens(tmp_path):

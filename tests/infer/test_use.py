@@ -378,7 +378,7 @@ def test_standard_input(monkeypatch):
         with pytest.raises(ValueError, match=f"^standard input, line 2: {message}"):
             read_texts(None, "a", jsonl=True)
     typed(b"fine\nna\xefve\n")
-    with pytest.raises(ValueError, match=r"^standard input, line 2: not UTF-8: byte 0xef at offset 7$"):
+    with pytest.raises(ValueError, match=r"^standard input, line 2: not UTF-8: byte 0xef at offset 7; convert it"):
         read_texts(None)
 
 

@@ -125,7 +125,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         lengths: tokens of each example.
         tokens: of a batch at most; a longer example gets a batch of its own.
         epochs: passes over the examples.
-        seed: of the order; None keeps the order of the examples.
+        seed: of the order.
         grouped: examples of a batch are of like length, for padded batches: fifty batches' worth of examples are sorted
             by length before they are cut, and the batches are shuffled again.
         padded: count a batch as its longest example times its number, instead of the sum of its lengths.
@@ -141,7 +141,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         tokens: int = TOKENS_A_BATCH,
         *,
         epochs: int = 1,
-        seed: int | None = 0,
+        seed: int = 0,
         grouped: bool = False,
         padded: bool = False,
         processes: int = 1,
@@ -191,7 +191,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return map(self._epoch, range(self.first, self.first + self.epochs))
 
     def _epoch(self, epoch: int) -> list[list[int]]:
-        order = self._shuffled(range(len(self.lengths)), epoch)
+        order = self._shuffled(len(self.lengths), epoch)
         at_once = len(order)
         if self.grouped:
             at_once = max(1, int(_WINDOW * self.tokens / max(1.0, sum(self.lengths) / len(order))))
@@ -201,9 +201,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             if self.grouped:
                 some.sort(key=lambda index: -self.lengths[index])
             batches += _cut(some, self.lengths, self.tokens, self.padded)
-        return [batches[place] for place in self._shuffled(range(len(batches)), epoch, 1)] if self.grouped else batches
+        return [batches[place] for place in self._shuffled(len(batches), epoch, 1)] if self.grouped else batches
 
-    def _shuffled(self, places: Sequence[int], *keys: int) -> list[int]:
-        if self.seed is None:
-            return list(places)
-        return np.random.default_rng([self.seed, *keys]).permutation(len(places)).tolist()
+    def _shuffled(self, count: int, *keys: int) -> list[int]:
+        return np.random.default_rng([self.seed, *keys]).permutation(count).tolist()

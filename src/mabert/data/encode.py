@@ -179,24 +179,20 @@ class Examples(Dataset):
         return self._items[index]
 
 
-class EncodedDataset(Examples):
-    """Texts ready for a classifier; further arguments and errors are those of `encodings`.
+def encode_rows(
+    rows: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+    truncate: bool = False,
+    name: str = "the data",
+) -> Examples:
+    """Makes texts ready for a classifier: rows with `text_a`, and `text_b` and `label` where there are any.
 
-    Args:
-        examples: rows with `text_a`, and `text_b` and `label` where there are any, as from `load_glue` and `load_own`.
+    Further arguments and errors are those of `encodings`.
     """
-
-    def __init__(
-        self,
-        examples: datasets.Dataset,
-        tokenizer: PreTrainedTokenizerFast,
-        max_length: int,
-        truncate: bool = False,
-        name: str = "the data",
-    ) -> None:
-        columns: dict[str, list[Any]] = examples[:]
-        texts = columns["text_a"], columns.get("text_b")
-        items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
-        for item, label in zip(items, columns.get("label", ()), strict=False):
-            item["labels"] = label
-        super().__init__(items, pairs="text_b" in columns)
+    columns: dict[str, list[Any]] = rows[:]
+    texts = columns["text_a"], columns.get("text_b")
+    items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
+    for item, label in zip(items, columns.get("label", ()), strict=False):
+        item["labels"] = label
+    return Examples(items, pairs="text_b" in columns)

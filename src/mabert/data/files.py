@@ -87,12 +87,8 @@ def check_can_read_twice(path: Path) -> None:
 def lines(stream: Iterable[bytes], where: str | Path) -> Iterator[str]:
     """Decodes lines of bytes as UTF-8, with their ends, which quotes hold in CSV, and without a byte order mark.
 
-    Args:
-        stream: the lines.
-        where: they are from, for errors.
-
-    Raises:
-        ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) text.
+    Raises ValueError for what is not UTF-8; names `where` it is from, the byte, and its offset in the (decompressed)
+    text.
     """
     before = 0
     for number, line in enumerate(stream, 1):
@@ -120,16 +116,9 @@ def read_text(path: Path) -> str:
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """Reads a row of JSON Lines.
+    """Reads a row of JSON Lines; raises ValueError, which names `where`, for what is no JSON object.
 
     Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
-
-    Args:
-        line: one line.
-        where: it stands, for errors.
-
-    Raises:
-        ValueError: it is no JSON, or something else than an object.
     """
     row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):

@@ -56,7 +56,6 @@ class MlmMasking:
             raise ValueError(f"mask_share {mask_share} and random_share {random_share} must lie between 0 and 1 in all")
         self.probability, self.mask_share, self.random_share = probability, mask_share, random_share
         self.whole_word = whole_word
-        self.pad_id = tokenizer.pad_token_id
         self.mask_id = tokenizer.mask_token_id
         vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_ids)
         self._special = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
@@ -72,13 +71,7 @@ class MlmMasking:
             )
 
     def __call__(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> tuple[np.ndarray, np.ndarray]:
-        """Masks one window.
-
-        Args:
-            ids: int64 `(time,)`, padding allowed.
-            seed: of the run; non-negative.
-            epoch: which time the example is seen.
-            example: the window's index.
+        """Masks one window, int64 `(time,)`, by the run's seed, which time it is seen, and its index.
 
         Returns:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100

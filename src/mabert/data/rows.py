@@ -62,7 +62,7 @@ def first_row(path: Path) -> Row:
     """Reads the first row of a file of JSONL; empty for any other, and for a pipe, which can be read but once."""
     if files.kind(path) not in JSON_KINDS or not path.is_file():
         return {}
-    return next(read_rows(path, []), (0, {}))[1]
+    return next(read_rows(path, []))[1]
 
 
 def count(path: Path) -> int | None:
@@ -102,11 +102,14 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
     """Yields rows of JSON Lines, without blank lines; see `read_rows`."""
+    row = None
     for number, line in enumerate(lines, 1):
         if line.strip():
             row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
             _check_values(f"{where}, line {number}", row, columns, beside)
             yield number, row
+    if row is None:
+        raise ValueError(f"{where}: empty (no rows)")
 
 
 def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:

@@ -75,9 +75,7 @@ class Task:
 def label_text(value: Any, where: str) -> str:
     """Returns a label as text: JSON and Parquet have numbers and truth values where CSV has text.
 
-    Raises:
-        ValueError: there is no label, or something that is not one value, such as a list; names `where`, the file, line
-            and column.
+    Raises ValueError, which names `where` (file, line and column), for no label, and for more than one value.
     """
     if not isinstance(value, str | bool | int | float | Decimal):
         raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
@@ -89,8 +87,7 @@ def label_text(value: Any, where: str) -> str:
 def row_label(task: Task, spelled: Sequence[str], value: str, where: str) -> int | float:
     """Reads the label of one row: a score, or the place of `value` in `spelled`.
 
-    Raises:
-        ValueError: the value is no finite number (regression) or none of the classes; names `where`.
+    Raises ValueError, which names `where`, for what is no finite number (regression) or none of the classes.
     """
     if not task.is_regression:
         if value not in spelled:

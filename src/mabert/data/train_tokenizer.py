@@ -86,13 +86,12 @@ def train_tokenizer(family: str, texts: Iterable[str], vocab_size: int | None = 
     return checked((_train_bpe if recipe.algorithm == "BPE" else _train_unigram)(recipe, read, size), family)
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece tokenizer that cleans, lower-cases and splits text as BERT's does.
 
     Args:
         texts: documents; all are held in memory while training.
         vocab_size: tokens at most, the five special ones included ([PAD] is 0).
-        lowercase: lower-case the text and strip accents.
 
     Returns:
         A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
@@ -104,7 +103,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     if room < 2:
         raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens by 2")
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     texts = list(texts)
     normalised = ((tokenizer.normalizer.normalize_str(text), 1) for text in texts)
@@ -121,7 +120,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+    return BertTokenizer(vocab=tokenizer.get_vocab())
 
 
 def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
