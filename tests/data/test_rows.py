@@ -44,15 +44,15 @@ def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, 
         (folder / f"t{suffix}").write_bytes(b"\xef\xbb\xbf" + text.encode())
     numbered = enumerate(io.StringIO(text, newline=None), 1)
     expected = [(number, line.rstrip("\n").split("\t")) for number, line in numbered if line != "\n"]
-    assert list(rows.tsv_lines(folder / "t.tsv")) == expected
+    assert list(rows.fields_of(folder / "t.tsv")) == expected
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         expected = [(reader.line_num, fields) for fields in reader if fields]
     except csv.Error:
         with pytest.raises(ValueError, match=f"line {reader.line_num}: not CSV"):
-            list(rows.csv_lines(folder / "t.csv"))
+            list(rows.fields_of(folder / "t.csv"))
     else:
-        assert list(rows.csv_lines(folder / "t.csv")) == expected
+        assert list(rows.fields_of(folder / "t.csv")) == expected
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".csv.gz"])

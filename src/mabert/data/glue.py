@@ -157,10 +157,8 @@ def _task_folder(task: GlueTask, source: Path) -> Path:
 
 def _from_file(task: GlueTask, path: Path, test: bool) -> Dataset:
     columns = dict(zip(("text_a", "text_b"), task.texts, strict=False)) | ({} if test else {"label": task.label})
-    lines = rows.tsv_lines(path)
-    header = list(task.header) if task.header and not test else next(lines, (0, []))[1]
-    if not header:
-        raise ValueError(f"{path}: empty (no header line)")
+    own_header = task.header if not test else None
+    header, lines = (own_header, rows.fields_of(path)) if own_header else rows.header_and_fields(path)
     rows.check_columns(path, header, columns.values())
     if own_index := [name for name in ("index", "id") if test and name in header]:
         columns["index"] = own_index[0]

@@ -54,8 +54,7 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
     elif kind in JSON_KINDS:
         yield from json_rows(path, files.lines_of_text(path), columns, beside)
     else:
-        found = tsv_lines(path) if kind == ".tsv" else csv_lines(path)
-        yield from _with_header(path, found, [*columns, *beside])
+        yield from _with_header(path, [*columns, *beside])
 
 
 def first_row(path: Path) -> Row:
@@ -80,20 +79,17 @@ def tsv_line(fields: Iterable[Any]) -> str:
     return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
-def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers from 1 and fields of the non-empty lines of a TSV.
+def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields line numbers from 1 and fields of the non-empty rows of a CSV or TSV.
 
-    Quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has it and
-    the GLUE files need.
+    In a TSV quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has
+    it and the GLUE files need.
     """
-    for number, line in enumerate(_at_every_end(files.lines_of_text(path)), 1):
-        if line := line.rstrip("\r\n"):
-            yield number, line.split("\t")
-
-
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers and fields of the non-empty rows of a CSV."""
-    reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
+    lines = _at_every_end(files.lines_of_text(path))
+    if files.kind(path) == ".tsv":
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
     try:
         yield from ((reader.line_num, fields) for fields in reader if fields)
     except csv.Error as error:
@@ -167,11 +163,18 @@ def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
         yield from filter(None, _AFTER_LONE_CR.split(line)) if "\r" in line else (line,)
 
 
-def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Numbered:
-    """Yields rows; warns once where a field of a TSV looks as CSV writers quote one that holds quotes."""
-    header = next(lines, (0, [""]))[1]
+def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Returns the first row of a CSV or TSV, and what `fields_of` yields of the others."""
+    lines = fields_of(path)
+    header = next(lines, (0, []))[1]
     if not "".join(header).strip():
         raise ValueError(f"{path}: empty (no header line)")
+    return header, lines
+
+
+def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
+    """Yields rows; warns once where a field of a TSV looks as CSV writers quote one that holds quotes."""
+    header, lines = header_and_fields(path)
     check_columns(path, header, columns)
     tsv = unwarned = files.kind(path) == ".tsv"
     for number, fields in lines:
