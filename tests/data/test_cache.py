@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -55,6 +56,7 @@ def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_PIECE_CHARACTERS", piece)
         ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
+        assert ["".join(build._pieces(text)) for text in texts] == texts
     whole = [encoder.encode(text, add_special_tokens=False).ids for text in texts]
     assert ids.tolist() == [index for document in whole for index in document]
     assert lengths == [len(document) for document in whole if document]
@@ -111,6 +113,9 @@ def test_a_limit_of_tokens_is_exact_whatever_is_read_at_once(
         part = build_cache(text_file, tokenizer, tmp_path_factory.mktemp("c"), max_tokens=limit, progress=False)
     assert (whole.folder / "ids.npy").read_bytes() == (cache.folder / "ids.npy").read_bytes()
     assert part.ids.tolist() == cache.ids[:limit].tolist()
+    numpys_own = io.BytesIO()
+    np.save(numpys_own, cache.ids[:limit])
+    assert (part.folder / "ids.npy").read_bytes() == numpys_own.getvalue()
     assert part.offsets[:-1].tolist() == [offset for offset in cache.offsets[:-1] if offset < limit]
 
 

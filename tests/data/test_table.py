@@ -62,10 +62,10 @@ def test_a_row_may_have_several_labels_in_any_format(tmp_path_factory, kind, lab
     assert loaded["train"]["label"][:] == [[float(name in names) for name in task.label_names] for names in labels]
 
 
-@given(order=st.permutations(["1", "01", "001", "2", "02", "-1", "10" * 3000]))
+@given(order=st.permutations(["1", "01", "001", "0001", "2", "02", "-1", "10" * 3000]))
 def test_classes_have_one_order_whatever_the_order_of_the_rows(order):
     labels = [(name, "") for name in order]
-    assert _classes(Path("t.csv"), "topic", labels) == ("-1", "001", "01", "1", "02", "2", "10" * 3000)
+    assert _classes(Path("t.csv"), "topic", labels) == ("-1", "0001", "001", "01", "1", "02", "2", "10" * 3000)
 
 
 @pytest.mark.parametrize(
