@@ -6,7 +6,6 @@ import csv
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,16 +61,6 @@ def first_row(path: Path) -> Row:
     if files.kind(path) not in JSON_KINDS or not path.is_file():
         return {}
     return next(read_rows(path, []))[1]
-
-
-def count(path: Path) -> int | None:
-    """Counts the rows of a Parquet file; None for what cannot be counted without reading all of it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with suppress(pa.ArrowException, OSError):
-        return int(pq.read_metadata(path).num_rows) if path.suffix.lower() == ".parquet" and path.is_file() else None
-    return None
 
 
 def tsv_line(fields: Iterable[Any]) -> str:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-class Rows(Protocol):
-    """Examples of a task, as `load_glue` and `load_own` give them (a Hugging Face data set): columns by name.
-
-    `text_a`, `text_b` for pairs, `label` where it is known, `index`; of tagged sentences `tokens` and `tags` beside
-    `text_a`.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-    def __getitem__(self, name: Any) -> Any: ...
+Rows: TypeAlias = "Dataset"
+"""Examples of a task, as `load_glue` and `load_own` give them: columns by name. `text_a`, `text_b` for pairs, `label`
+where it is known, `index`; of tagged sentences `tokens` and `tags` beside `text_a`."""
 
 
 def rows_of(columns: Mapping[str, Any]) -> Dataset:

@@ -38,7 +38,7 @@ def read_rows(
         words: Whether a column may hold a list of words in place of a text.
 
     Returns:
-        A stream of rows, which tells its length (`operator.length_hint`) where that is known.
+        A stream of rows.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -52,7 +52,7 @@ def read_rows(
     if path is not None:
         files.check_is_file(path)
         if files.kind(path) in rows.TABLES:
-            return TableRows(path, columns, keep, words)
+            return table_rows(path, columns, keep, words)
         if files.kind(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
@@ -78,18 +78,10 @@ def has_words(source: str | Path | None) -> bool:
     return "tokens" in first and TEXT_COLUMN not in first
 
 
-class TableRows:
-    """The texts in some columns of a table, and how many there are where that is cheap to know."""
-
-    def __init__(self, path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> None:
-        self.path, self.columns, self.keep, self.words = path, columns, keep, words
-
-    def __iter__(self) -> Iterator[Row]:
-        for number, row in rows.read_rows(self.path, [*self.columns], self.keep):
-            yield text_row(f"{self.path}, line {number}", row, self.columns, self.keep, self.words)
-
-    def __length_hint__(self) -> int:
-        return rows.count(self.path) or 0
+def table_rows(path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> Iterator[Row]:
+    """The texts in some columns of a table."""
+    for number, row in rows.read_rows(path, columns, keep):
+        yield text_row(f"{path}, line {number}", row, columns, keep, words)
 
 
 def lines_of(path: Path) -> Iterator[str]:
