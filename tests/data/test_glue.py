@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datasets
+import numpy as np
 import pytest
 
 from mabert.data.glue import TASKS, glue_task, load_glue
@@ -204,3 +205,14 @@ def test_a_hub_set_with_other_classes_is_refused(tmp_path):
     source = hub_set(tmp_path / "set", "mrpc", ["equivalent", "not_equivalent"])
     with pytest.raises(ValueError, match=r"the classes are \['equivalent', 'not_equivalent'\], not \['not_equivalent'"):
         load_glue("mrpc", f"hub:{source}")
+
+
+def test_submissions_have_the_leaderboards_form():
+    files = {name: list(task.submissions.values()) for name, task in TASKS.items()}
+    of_two = {"qnli": "QNLI.tsv", "rte": "RTE.tsv", "cola": "CoLA.tsv", "sst2": "SST-2.tsv", "mrpc": "MRPC.tsv"}
+    of_two |= {"qqp": "QQP.tsv", "stsb": "STS-B.tsv"}
+    assert files == {name: [file] for name, file in of_two.items()} | {"mnli": ["MNLI-m.tsv", "MNLI-mm.tsv"]}
+    written = {name: task.submitted(np.array([1, 0])) for name, task in TASKS.items() if name != "stsb"}
+    named = {name: ["not_entailment", "entailment"] for name in ("qnli", "rte")} | {"mnli": ["neutral", "entailment"]}
+    assert written == {name: named.get(name, ["1", "0"]) for name in written}
+    assert TASKS["stsb"].submitted(np.array([5.7, -0.1, 3.14159])) == ["5.000", "0.000", "3.142"]

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.glue import TASKS
-from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
 from mabert.data.table import table_task
 
@@ -78,32 +77,6 @@ def test_the_positive_class_is_that_of_f1():
 def test_bad_predictions_are_named(predictions, labels, message):
     with pytest.raises(ValueError, match=message):
         compute(TASKS["cola"], predictions, labels)
-
-
-@pytest.mark.parametrize(
-    ("task", "split", "name", "rows"),
-    [
-        *((task, "test", f"{TASKS[task].folder}.tsv", ["0\t1", "1\t0"]) for task in ("cola", "sst2", "mrpc", "qqp")),
-        ("mnli", "test_matched", "MNLI-m.tsv", ["0\tneutral", "1\tentailment"]),
-        ("mnli", "test_mismatched", "MNLI-mm.tsv", ["0\tneutral", "1\tentailment"]),
-        *((task, "test", f"{task.upper()}.tsv", ["0\tnot_entailment", "1\tentailment"]) for task in ("qnli", "rte")),
-        ("stsb", "test", "STS-B.tsv", ["0\t1.000", "1\t0.000"]),
-    ],
-)
-def test_submissions_have_the_leaderboards_form(tmp_path, task, split, name, rows):
-    path = write_leaderboard(TASKS[task], np.array([1, 0]), tmp_path / "submission", split=split, index=[0, 1])
-    assert path == tmp_path / "submission" / name
-    assert path.read_text() == "\n".join(["index\tprediction", *rows]) + "\n"
-    assert [file.name for file in path.parent.iterdir()] == [name]
-
-
-def test_submission_details(tmp_path):
-    path = write_leaderboard(TASKS["stsb"], np.array([5.7, -0.1, 3.14159]), tmp_path, index=[7, 8, 9])
-    assert path.read_text().split("\n")[1:4] == ["7\t5.000", "8\t0.000", "9\t3.142"]
-    with pytest.raises(ValueError, match="mnli: name the test split: test_matched, test_mismatched"):
-        write_leaderboard(TASKS["mnli"], np.array([1]), tmp_path, index=[0])
-    with pytest.raises(ValueError, match="shorter"):
-        write_leaderboard(TASKS["cola"], np.array([1]), tmp_path, index=[0, 1])
 
 
 ROWS = st.lists(st.tuples(*[st.booleans()] * 6), min_size=1, max_size=12).map(lambda rows: np.array(rows))

@@ -139,18 +139,6 @@ def test_the_stream_is_the_same_for_any_batch_worker_and_restart(cache, tokenize
     assert at == len(whole) == 220
 
 
-@pytest.mark.slow
-def test_a_worker_that_opens_the_cache_itself_reads_the_same(cache, tokenizer):
-    source = stream(cache, tokenizer)
-    loader = DataLoader(source, num_workers=1, multiprocessing_context="spawn", collate_fn=lambda rows: rows)
-    loader.collate_fn = _first
-    assert torch.equal(next(iter(loader))["input_ids"], source[0]["input_ids"])
-
-
-def _first(rows):
-    return rows[0]
-
-
 def test_every_epoch_sees_every_window_once_in_a_new_order(cache, tokenizer):
     windows = Windows(cache.split(0.1)[0], 40)
     size = len(windows)

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mabert.data import rows
 from mabert.data.hub import HubSource
 from mabert.data.task import Task, row_label, rows_of
@@ -54,6 +56,12 @@ class GlueTask(Task):
     submissions: Mapping[str, str] = field(default_factory=dict)
     header: tuple[str, ...] | None = None
     skip_short: bool = False
+
+    def submitted(self, answers: Sequence[Any]) -> list[str]:
+        """Writes class ids or scores `(examples,)` as the leaderboard wants them, scores between 0 and 5."""
+        if self.is_regression:
+            return [f"{score:.3f}" for score in np.clip(answers, 0, 5)]
+        return [self.spelled[answer] for answer in answers]
 
 
 def _task(
