@@ -60,6 +60,16 @@ def test_the_bytes_read_grow_to_the_size(tmp_path):
     assert positions[0] < positions[-1] == source.size() == path.stat().st_size
 
 
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+def test_the_text_column_may_have_any_name(tmp_path, kind):
+    rows = [{"body": "hello", "text": "no"}, {"body": "there", "text": "no"}]
+    (source,) = parse_sources(write_table(tmp_path / f"a{kind}", rows), "body")
+    assert [document for document, _ in source.read()] == ["hello", "there"]
+    (other,) = parse_sources(source.path, "title")
+    with pytest.raises(ValueError, match=r"no (column )?'title'; (there is|the columns are) body, text"):
+        list(other.read())
+
+
 def test_identity_follows_content_and_column(tmp_path):
     path = write(tmp_path / "a.txt", ["one"])
     (source,), (other,) = parse_sources(path), parse_sources(path, "body")

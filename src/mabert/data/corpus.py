@@ -109,9 +109,9 @@ def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
     return parsed
 
 
-def read_documents(sources: Sources, text_column: str = "text") -> Iterator[str]:
-    """Yields the documents of the sources, one after the other; the arguments are those of `parse_sources`."""
-    for source in parse_sources(sources, text_column):
+def read_documents(sources: Sources) -> Iterator[str]:
+    """Yields the documents of the sources, one after the other; the argument is that of `parse_sources`."""
+    for source in parse_sources(sources):
         for document, _ in source.read():
             yield document
 
