@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import json
+import lzma
 import random
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
 
@@ -12,6 +20,29 @@ VERBS = ["carried", "followed", "painted", "opened", "repaired", "visited", "mea
 ADJECTIVES = ["quiet", "ancient", "narrow", "bright", "heavy", "forgotten", "careful", "northern", "broken", "golden"]
 VOCABULARY = 700
 """Tokens of each family's `trained` tokenizer."""
+
+PACKERS = {"": bytes, ".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+"""Compression by suffix."""
+TABLES = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"]
+
+
+def write_table(path: Path, rows: list[dict]) -> Path:
+    """Writes rows in the format that the name says."""
+    packing = path.suffix if path.suffix in PACKERS else ""
+    kind, names, text = Path(path.name.removesuffix(packing)).suffix, list(rows[0]), io.StringIO()
+    if kind == ".jsonl":
+        text.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    elif kind == ".tsv":
+        text.writelines("\t".join(map(str, line)) + "\n" for line in [names, *(row.values() for row in rows)])
+    elif kind == ".csv":
+        csv.writer(text).writerows([names, *(row.values() for row in rows)])
+    content = text.getvalue().encode()
+    if kind == ".parquet":
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), sink)
+        content = sink.getvalue().to_pybytes()
+    path.write_bytes(PACKERS[packing](content))
+    return path
 
 
 def sentence(rng: random.Random) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
+import mabert.data.batches
 from mabert import MaBertForMaskedLM
 from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share
 from mabert.data.collate import FlatteningCollator
@@ -23,11 +24,13 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(LENGTHS, st.integers(1, 100), st.none() | st.integers(0, 5), st.booleans(), st.booleans())
+@given(LENGTHS, st.integers(1, 100), st.integers(0, 5), st.booleans(), st.booleans())
 def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, tokens, seed, grouped, padded):
-    sampler = TokenBudgetSampler(lengths, tokens, seed=seed, grouped=grouped, padded=padded, window=3)
-    assert len(sampler) == len(list(sampler))
-    batches = list(sampler)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mabert.data.batches, "_WINDOW", 3)
+        sampler = TokenBudgetSampler(lengths, tokens, seed=seed, grouped=grouped, padded=padded)
+        batches = list(sampler)
+        assert len(sampler) == len(batches)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         chosen = [lengths[index] for index in batch]
@@ -36,7 +39,7 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
 
 def test_lengths_in_narrow_numbers_do_not_wrap_around():
     lengths = np.full(300, 500, dtype=np.uint16)
-    assert [len(batch) for batch in TokenBudgetSampler(lengths, 100_000, seed=None)] == [200, 100]
+    assert [len(batch) for batch in TokenBudgetSampler(lengths, 100_000)] == [200, 100]
 
 
 @settings(deadline=None)
@@ -52,17 +55,6 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(lengths, size
         assert {len(batch) for batch in each[:-1]} <= {size}
     if len(set(lengths)) > 1 and len(lengths) > 20:
         assert len({str(each) for each in passes}) == epochs
-
-
-def test_examples_of_like_length_come_together_where_that_is_asked_for():
-    lengths = np.random.default_rng(0).integers(3, 60, 400)
-    spread = {
-        grouped: np.mean(
-            [np.ptp(lengths[batch]) for batch in ExampleSampler(lengths, 8, epochs=1, seed=0, grouped=grouped)]
-        )
-        for grouped in (True, False)
-    }
-    assert spread[True] < spread[False] / 3
 
 
 def test_a_run_is_its_epochs_in_new_orders_and_the_same_each_time():
@@ -114,8 +106,6 @@ def test_processes_share_each_batch_to_the_last_example(sizes, processes):
         own = [share[step] if weight else [] for share, weight in zip(shares, counted, strict=True)]
         assert sorted(itertools.chain(*own)) == batch
         assert all(share[step] for share in shares), "no process is without work"
-        mean = sum(weight * np.mean(mine) for weight, mine in zip(counted, own, strict=True) if mine) / processes
-        assert mean == pytest.approx(np.mean(batch))
 
 
 @given(scored=st.lists(st.integers(1, 9), min_size=1, max_size=9), processes=st.integers(1, 4))
@@ -135,13 +125,19 @@ def test_grouping_leaves_little_to_pad():
         return padded / sum(lengths) - 1
 
     assert padding(grouped=True) < 0.05 < 0.5 < padding()
+    spreads = [
+        np.mean(
+            [np.ptp(np.array(lengths)[batch]) for batch in ExampleSampler(lengths, 8, epochs=1, seed=0, grouped=how)]
+        )
+        for how in (True, False)
+    ]
+    assert spreads[0] < spreads[1] / 3
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tokens": 0}, "tokens is 0"),
-        ({"window": 0}, "window is 0"),
         ({"epochs": 0}, "epochs is 0"),
         ({"processes": 0}, "processes is 0"),
         ({"lengths": []}, "no examples"),

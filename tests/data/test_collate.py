@@ -27,19 +27,15 @@ def test_rows_come_back_and_the_rest_is_padding(rows):
         assert batch["attention_mask"][i].sum() == len(values) == batch["token_type_ids"][i].sum()
 
 
-def test_labels_of_whole_examples():
-    classes = Collator(0)([{"input_ids": [1, 2], "labels": 1}, {"input_ids": [1], "labels": 0}])
-    assert classes["labels"].dtype == torch.int64
-    assert classes["labels"].tolist() == [1, 0]
-    scores = Collator(0)([{"input_ids": [1], "labels": 2.5}, {"input_ids": [1], "labels": 3.0}])
-    assert scores["labels"].dtype == torch.float32
-    assert scores["labels"].tolist() == [2.5, 3.0]
-
-
 @pytest.mark.parametrize("collate", [Collator(0), FlatteningCollator()])
 def test_labels_by_other_names_and_several_labels_a_text(collate):
-    named = [{"input_ids": [1, 2], "label": 1}, {"input_ids": [1, 3, 4], "label": 0}]
-    assert collate(named)["labels"].tolist() == [1, 0]
+    for name, values, dtype in (
+        ("labels", [1, 0], torch.int64),
+        ("label", [1, 0], torch.int64),
+        ("labels", [2.5, 3.0], torch.float32),
+    ):
+        labels = collate([{"input_ids": [1, 2], name: values[0]}, {"input_ids": [1, 3, 4], name: values[1]}])["labels"]
+        assert (labels.tolist(), labels.dtype) == (values, dtype)
     several = [{"input_ids": [1, 2], "labels": [1.0, 0.0, 1.0]}, {"input_ids": [1, 3, 4], "labels": [0.0, 0.0, 1.0]}]
     assert collate(several)["labels"].tolist() == [[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
     marks = [{"input_ids": [1, 2], "special_tokens_mask": [1, 0], "attention_mask": [1, 1]}]
@@ -70,12 +66,6 @@ def test_flattened_rows_come_back_at_the_boundaries(rows):
         assert row["input_ids"][0, start:end].tolist() == row["labels"][0, start:end].tolist() == values
         assert row["position_ids"][0, start:end].tolist() == list(range(len(values)))
     assert cuts[-1] == row["input_ids"].shape[1] == int(row["token_type_ids"].sum())
-
-
-def test_flattening_keeps_one_label_an_example():
-    row = FlatteningCollator()([{"input_ids": [1, 2], "labels": 1}, {"input_ids": [1], "labels": 0}])
-    assert row["labels"].tolist() == [1, 0]
-    assert row["labels"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("name", ["labels", "label", "label_ids"])

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 import os
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import corpus
 from mabert.data.corpus import identities, parse_sources, read_documents
+from tests.data.conftest import PACKERS, write_table
 
 PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
 DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join), min_size=1, max_size=5)
@@ -21,16 +18,11 @@ DOCUMENTS = st.lists(st.lists(PARAGRAPH, min_size=1, max_size=3).map("\n".join),
 
 def write(path, documents):
     if ".txt" in path.suffixes:
-        data = ("\n\n\n".join(documents) + "\n").encode()
-    elif ".jsonl" in path.suffixes:
-        data = "".join(json.dumps({"id": 1, "text": document}) + "\n" for document in documents).encode()
-    else:
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"text": documents, "id": range(len(documents))}), sink)
-        data = sink.getvalue().to_pybytes()
-    pack = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
-    path.write_bytes(pack.get(path.suffix, bytes)(data))
-    return path
+        path.write_bytes(
+            PACKERS[path.suffix if path.suffix in PACKERS else ""](("\n\n\n".join(documents) + "\n").encode())
+        )
+        return path
+    return write_table(path, [{"id": 1, "text": document} for document in documents])
 
 
 @settings(deadline=None, max_examples=30)
@@ -68,9 +60,14 @@ def test_the_bytes_read_grow_to_the_size(tmp_path):
     assert positions[0] < positions[-1] == source.size() == path.stat().st_size
 
 
-def test_text_column_by_name(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body": "hello"}\n\n{"body": "there"}\n')
-    assert list(read_documents(tmp_path / "a.jsonl", "body")) == ["hello", "there"]
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+def test_the_text_column_may_have_any_name(tmp_path, kind):
+    rows = [{"body": "hello", "text": "no"}, {"body": "there", "text": "no"}]
+    (source,) = parse_sources(write_table(tmp_path / f"a{kind}", rows), "body")
+    assert [document for document, _ in source.read()] == ["hello", "there"]
+    (other,) = parse_sources(source.path, "title")
+    with pytest.raises(ValueError, match=r"no (column )?'title'; (there is|the columns are) body, text"):
+        list(other.read())
 
 
 def test_identity_follows_content_and_column(tmp_path):
@@ -83,39 +80,23 @@ def test_identity_follows_content_and_column(tmp_path):
     assert source.identity()["sha256"] != before["sha256"]
 
 
-def bad(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", r"a\.txt: empty \(0 bytes\)"),
-        ("a.txt", " \n\n", r"a\.txt: holds no text"),
-        ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt: not UTF-8: byte 0xe9 at offset 9"),
-        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON: Expecting value at column 10"),
-        ("a.jsonl", '{"title": "a"}\n', r"a\.jsonl, line 1: no 'text'; there is title"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: not an object but '\[1\]'"),
-        ("a.jsonl", '{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),
-        ("a.parquet", "no parquet at all", r"a\.parquet: not a readable Parquet file"),
-        ("a.pdf", "%PDF", r"a\.pdf: unknown kind of file '\.pdf'; known are \.txt, \.jsonl and \.parquet"),
+        ("a.txt", b"", r"a\.txt: empty \(0 bytes\)"),
+        ("a.txt", b" \n\n", r"a\.txt: holds no text"),
+        ("a.txt", b"fine\n\ncaf\xe9\n", r"a\.txt, line 3: not UTF-8: byte 0xe9 at offset 9"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON: Expecting value at column 10"),
+        ("a.jsonl", b'{"text": 5}\n', r"a\.jsonl, line 1: 'text' is 5, not text"),
+        ("a.pdf", b"%PDF", r"a\.pdf: unknown kind of file '\.pdf'; known are \.txt, \.jsonl and \.parquet"),
         ("a.txt.xz", lzma.compress(b"abc\n" * 9999)[:60], r"a\.txt\.xz: truncated"),
     ],
 )
 def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
-        list(read_documents(bad(tmp_path / name, content)))
+        list(read_documents(tmp_path / name))
     assert "\n" not in str(error.value)
-
-
-def test_bad_parquet_columns(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"title": ["a"], "text": [1]}), path)
-    with pytest.raises(ValueError, match=r"no column 'body'; the columns are title, text"):
-        list(read_documents(path, "body"))
-    with pytest.raises(ValueError, match="'text' is 1, not text"):
-        list(read_documents(path))
 
 
 def test_bad_places(tmp_path):

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import encode
 from mabert.data.collate import Collator
-from mabert.data.encode import EncodedDataset, TextsTooLongError, check_texts, encode_texts
+from mabert.data.encode import TextsTooLongError, check_texts, encode_rows, encode_texts
 
 TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
 
@@ -29,27 +29,12 @@ def test_items_are_the_tokenizers_own(tokenizer, texts, pair, length):
         assert len(item["input_ids"]) <= length
 
 
-@pytest.mark.parametrize("limit", ["_CHUNK_TEXTS", "_CHUNK_CHARACTERS"])
-def test_chunks_do_not_show(tokenizer, monkeypatch, limit):
+@pytest.mark.parametrize("kind", [list, tuple, pd.Series])
+def test_neither_how_many_are_encoded_at_once_shows_nor_where_they_stand(tokenizer, monkeypatch, kind):
     texts = [f"the river {i}" for i in range(10)]
     whole = encode_texts(tokenizer, texts, texts, max_length=64)
-    monkeypatch.setattr(encode, limit, 3)
-    assert encode_texts(tokenizer, texts, texts, max_length=64) == whole
-
-
-@settings(deadline=None)
-@given(sizes=st.lists(st.integers(0, 12), max_size=20), pair=st.booleans())
-@example(sizes=[1] * 9, pair=False)
-def test_no_chunk_holds_more_than_it_may_but_for_a_single_text(sizes, pair):
-    texts = ["x" * size for size in sizes]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "_CHUNK_TEXTS", 4)
-        patch.setattr(encode, "_CHUNK_CHARACTERS", 16)
-        chunks = list(encode._chunks(texts, texts if pair else None))
-    assert [text for chunk in chunks for text in texts[chunk]] == texts
-    for chunk in chunks:
-        assert 1 <= len(sizes[chunk]) <= 4
-        assert len(sizes[chunk]) == 1 or sum(sizes[chunk]) * (1 + pair) <= 16
+    monkeypatch.setattr(encode, "_AT_ONCE", 3)
+    assert encode_texts(tokenizer, kind(texts), kind(texts), max_length=64) == whole
 
 
 def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
@@ -57,16 +42,13 @@ def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
     message = r"^dev: 2 of 4 texts are longer than 8 tokens \(the first is text 2, the longest text 2 with 18\); sh"
     with pytest.raises(TextsTooLongError, match=message):
         encode_texts(tokenizer, texts, max_length=8, name="dev")
-    for truncate in (False, True):
-        whole = encode_texts(tokenizer, texts, max_length=None, truncate=truncate)
-        assert [len(item["input_ids"]) for item in whole] == [4, 18, 4, 10]
-    assert [len(item["input_ids"]) for item in encode_texts(tokenizer, texts, max_length=8, truncate=True)] == [
-        4,
-        8,
-        4,
-        8,
-    ]
-    assert len(encode_texts(tokenizer, texts, max_length=18)[1]["input_ids"]) == 18
+    for limit, truncate, lengths in (
+        (None, False, [4, 18, 4, 10]),
+        (None, True, [4, 18, 4, 10]),
+        (8, True, [4, 8, 4, 8]),
+    ):
+        items = encode_texts(tokenizer, texts, max_length=limit, truncate=truncate)
+        assert [len(item["input_ids"]) for item in items] == lengths
 
 
 def test_bad_arguments(tokenizer):
@@ -95,17 +77,10 @@ def test_what_is_no_text_is_named_by_its_number(tokenizer, first, second, told):
         encode_texts(tokenizer, first, second, max_length=9, name="dev", before=10)
 
 
-@pytest.mark.parametrize("kind", [tuple, pd.Series])
-def test_texts_may_stand_in_anything_with_an_order(tokenizer, kind):
-    texts = ["the river", "a quiet castle ."]
-    alike = encode_texts(tokenizer, kind(texts), kind(texts), max_length=20)
-    assert alike == encode_texts(tokenizer, texts, texts, max_length=20)
-
-
 @pytest.mark.parametrize("label", [[1, 0], [2.5, 1.0], None])
 def test_a_data_set_makes_batches(tokenizer, label):
     columns = {"text_a": ["the river", "the river crossed"], "text_b": ["a", "b"], "index": [0, 1]}
-    data = EncodedDataset(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
+    data = encode_rows(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
     assert len(data) == 2
     assert data.lengths == [len(data[0]["input_ids"]), len(data[1]["input_ids"])]
     batch = Collator(tokenizer.pad_token_id)([data[0], data[1]])
@@ -114,8 +89,3 @@ def test_a_data_set_makes_batches(tokenizer, label):
         assert torch.equal(batch[key], expected[key])
     assert ("labels" in batch) == bool(label)
     assert not label or batch["labels"].tolist() == label
-
-
-def test_a_data_set_names_itself(tokenizer):
-    with pytest.raises(ValueError, match=r"^train: 1 of 1 texts are longer than 4 tokens"):
-        EncodedDataset(Dataset.from_dict({"text_a": ["the river crossed"]}), tokenizer, 4, name="train")

@@ -1,84 +1,65 @@
+"""Files as they lie on disk: any text reads back from any compression, and damage is named."""
+
 from __future__ import annotations
 
-import gzip
-import lzma
-
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import files
-
-PACKERS = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+from tests.data.conftest import PACKERS
 
 
 @settings(deadline=None, max_examples=30)
 @given(
     text=st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"), min_size=1), frames=st.integers(1, 3)
 )
-@pytest.mark.parametrize("suffix", ["", *PACKERS])
-def test_any_text_reads_back_from_any_compression(tmp_path_factory, suffix, text, frames):
-    path = tmp_path_factory.mktemp("files") / f"a.txt{suffix}"
-    pack = PACKERS.get(suffix, bytes)
-    path.write_bytes(b"".join(pack((text + "\n").encode()) for _ in range(frames)))
-    with files.open_bytes(path) as (stream, _):
-        assert list(files.lines(path, stream)) == [text + "\n"] * frames
-
-
 @pytest.mark.parametrize("suffix", PACKERS)
-@pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_truncated_compressed_file_is_named(tmp_path, suffix, kept):
+def test_any_text_reads_back_without_byte_order_mark_and_with_line_ends(tmp_path_factory, suffix, text, frames):
+    path = tmp_path_factory.mktemp("files") / f"a.txt{suffix}"
+    contents = ["\ufeff" + text + "\r\n", *[text + "\n"] * (frames - 1)]
+    path.write_bytes(b"".join(PACKERS[suffix](content.encode()) for content in contents))
+    assert list(files.lines_of_text(path)) == [text + "\r\n", *[text + "\n"] * (frames - 1)]
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
+def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     whole = PACKERS[suffix](bytes(range(32, 127)) * 2000)
-    path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(ValueError, match=r"a\.txt\.\w+: truncated"), files.open_bytes(path) as (stream, _):
-        stream.read()
-
-
-@pytest.mark.parametrize("suffix", PACKERS)
-def test_a_file_that_is_not_compressed_is_named(tmp_path, suffix):
-    path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(b"plain words, nothing else, and enough of them to fill a header " * 20)
-    message = rf"a\.txt\{suffix}: damaged, or not \{suffix} data"
-    with pytest.raises(ValueError, match=message), files.open_bytes(path) as (stream, _):
-        stream.read()
+    plain = b"plain words, nothing else, and enough of them to fill a header " * 20
+    for content, message in (
+        (whole[: int(len(whole) * 0.3)], "truncated"),
+        (whole[: int(len(whole) * 0.9)], "truncated"),
+        (plain, rf"damaged, or not \{suffix} data"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"a\.txt\{suffix}: {message}"):
+            files.read_text(path)
 
 
 @settings(deadline=None, max_examples=30)
-@given(before=st.text("ab\n\u00e9", max_size=50))
+@given(before=st.text("ab\n\u00e9\ufeff", max_size=50))
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_wrong_byte_is_named_with_its_offset(tmp_path_factory, suffix, before):
+def test_a_wrong_byte_is_named_with_its_line_and_offset(tmp_path_factory, suffix, before):
     path = tmp_path_factory.mktemp("files") / f"latin1.txt{suffix}"
-    path.write_bytes(PACKERS.get(suffix, bytes)(before.encode() + b"caf\xe9 au lait\n"))
+    path.write_bytes(PACKERS[suffix](before.encode() + b"caf\xe9 au lait\n"))
     offset = len(before.encode()) + 3
-    message = rf"not UTF-8: byte 0xe9 at offset {offset}\b"
-    with pytest.raises(ValueError, match=message) as streamed, files.open_bytes(path) as (stream, _):
-        list(files.lines(path, stream))
-    with pytest.raises(ValueError, match="not UTF-8") as whole:
-        files.read_text(path)
-    assert str(whole.value) == str(streamed.value)
-    assert ("of the decompressed text" in str(whole.value)) == bool(suffix)
-
-
-def test_byte_order_mark_and_line_ends_are_no_text(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
-    with files.open_bytes(path) as (stream, _):
-        assert list(files.lines(path, stream)) == ["one\r\n", "two\n"]
-    path.write_bytes(b"\xef\xbb\xbf\xff")
-    with pytest.raises(ValueError, match="byte 0xff at offset 3"):
+    message = rf"latin1.txt{suffix}, line {before.count(chr(10)) + 1}: not UTF-8: byte 0xe9 at offset {offset};"
+    with pytest.raises(ValueError, match=message):
         files.read_text(path)
 
 
-def test_missing_empty_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no\.txt: no such file"), files.open_bytes(tmp_path / "no.txt"):
-        pass
+def test_what_is_no_file_of_text_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(ValueError, match=r"empty\.txt: empty \(0 bytes\)"), files.open_bytes(tmp_path / "empty.txt"):
-        pass
-    with pytest.raises(ValueError, match="a folder, where a file is needed"), files.open_bytes(tmp_path):
-        pass
+    (tmp_path / "blank.txt").write_text(" \n\t\r\n")
+    for name, kind, message in (
+        ("no.txt", FileNotFoundError, r"no\.txt: no such file"),
+        ("empty.txt", ValueError, r"empty\.txt: empty \(0 bytes\)"),
+        ("blank.txt", ValueError, r"blank\.txt: empty \(nothing but white space\)"),
+        (".", ValueError, "a folder, where a file is needed"),
+    ):
+        with pytest.raises(kind, match=message):
+            files.read_text(tmp_path / name)
 
 
 def test_kind_looks_beneath_the_compression(tmp_path):

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.glue import TASKS
-from mabert.data.leaderboard import write_leaderboard
 from mabert.data.metrics import compute
 from mabert.data.table import table_task
 
@@ -27,10 +26,12 @@ def test_binary_metrics_are_their_definitions(pairs):
         "accuracy": (tp + tn) / len(labels),
         "f1": 2 * tp / (2 * tp + fp + fn) if tp else 0.0,
     }
+    expected["f1_macro"] = (expected["f1"] + (2 * tn / (2 * tn + fp + fn) if tn else 0.0)) / 2
     task = table_task("t", ["a", "b"])
+    if fp + fn + tp == 0 or fp + fn + tn == 0:  # a class that is nowhere has no F1
+        del expected["f1_macro"]
     measured = compute(task, predictions, labels)
-    for name, value in expected.items():
-        assert measured[name] == pytest.approx(value)
+    assert {name: measured[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -48,43 +49,11 @@ def test_the_metrics_are_the_papers():
     assert TASKS["mrpc"].metrics == TASKS["qqp"].metrics == ("f1", "accuracy")
 
 
-def test_all_of_one_class_on_mrpc_scores_the_known_baseline():
-    # 279 of the 408 pairs of MRPC's development set are equivalent.
-    labels = np.array([1] * 279 + [0] * 129)
-    scores = compute(TASKS["mrpc"], np.ones(408, dtype=int), labels)
-    assert scores == pytest.approx({"f1": 0.812227, "accuracy": 0.683824}, abs=1e-6)
-
-
-def test_logits_are_taken_by_their_largest():
-    logits = np.array([[0.1, 2.0, 0.3], [5.0, 1.0, 1.0]])
-    assert compute(TASKS["mnli"], logits, np.array([1, 2])) == {"accuracy": 0.5}
-    assert compute(TASKS["stsb"], np.array([[1.0], [2.0], [4.0]]), np.array([0.0, 1.0, 3.0]))[
-        "pearson"
-    ] == pytest.approx(1)
-
-
 def test_correlations():
     scores = compute(TASKS["stsb"], np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0]))
     assert scores == pytest.approx({"pearson": 0.8, "spearman": 0.8, "correlation": 0.8})
     constant = compute(TASKS["stsb"], np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0]))
     assert constant == {"pearson": 0.0, "spearman": 0.0, "correlation": 0.0}
-
-
-def test_several_classes_of_a_table():
-    task = table_task("t", ["a", "b", "c"])
-    scores = compute(task, np.array([0, 1, 2, 2]), np.array([0, 1, 2, 1]))
-    assert scores["accuracy"] == 0.75
-    assert scores["f1_macro"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
-    assert -1 <= scores["matthews_correlation"] <= 1
-
-
-def test_f1_of_two_classes_is_of_the_last_and_their_mean_stands_beside_it():
-    task = table_task("t", ["equal", "other"])
-    predictions, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
-    scores = compute(task, predictions, labels)
-    assert scores["f1"] == pytest.approx(2 / 3)
-    assert scores["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert task.positive == "other"
 
 
 def test_the_positive_class_is_that_of_f1():
@@ -100,7 +69,6 @@ def test_the_positive_class_is_that_of_f1():
     ("predictions", "labels", "message"),
     [
         (np.zeros(3), np.zeros(2), r"cola: predictions of shape \(3,\) for labels of shape \(2,\)"),
-        (np.zeros((2, 3)), np.zeros(2), r"cola: predictions of shape \(2, 3\) for labels"),
         (np.zeros(0), np.zeros(0), "cola: no examples to measure"),
         (np.array([0, np.nan]), np.zeros(2), "cola: 1 predictions are not finite"),
         (np.zeros(2), np.array([np.inf, np.nan]), "cola: 2 labels are not finite"),
@@ -109,38 +77,6 @@ def test_the_positive_class_is_that_of_f1():
 def test_bad_predictions_are_named(predictions, labels, message):
     with pytest.raises(ValueError, match=message):
         compute(TASKS["cola"], predictions, labels)
-
-
-@pytest.mark.parametrize(
-    ("task", "split", "name", "rows"),
-    [
-        *((task, "test", f"{TASKS[task].folder}.tsv", ["0\t1", "1\t0"]) for task in ("cola", "sst2", "mrpc", "qqp")),
-        ("mnli", "test_matched", "MNLI-m.tsv", ["0\tneutral", "1\tentailment"]),
-        ("mnli", "test_mismatched", "MNLI-mm.tsv", ["0\tneutral", "1\tentailment"]),
-        *((task, "test", f"{task.upper()}.tsv", ["0\tnot_entailment", "1\tentailment"]) for task in ("qnli", "rte")),
-        ("stsb", "test", "STS-B.tsv", ["0\t1.000", "1\t0.000"]),
-    ],
-)
-def test_submissions_have_the_leaderboards_form(tmp_path, task, split, name, rows):
-    path = write_leaderboard(TASKS[task], np.array([1, 0]), tmp_path / "submission", split=split, index=[0, 1])
-    assert path == tmp_path / "submission" / name
-    assert path.read_text() == "\n".join(["index\tprediction", *rows]) + "\n"
-    assert [file.name for file in path.parent.iterdir()] == [name]
-
-
-def test_submission_details(tmp_path):
-    path = write_leaderboard(TASKS["stsb"], np.array([5.7, -0.1, 3.14159]), tmp_path, index=[7, 8, 9])
-    assert path.read_text().split("\n")[1:4] == ["7\t5.000", "8\t0.000", "9\t3.142"]
-    path = write_leaderboard(table_task("news", ["arts", "sport"]), np.array([1]), tmp_path, index=[0])
-    assert (path.name, path.read_text()) == ("news.tsv", "index\tprediction\n0\tsport\n")
-    for task, value, index, message in (
-        ("mnli", 1, [0], "mnli: name the test split: test_matched, test_mismatched"),
-        ("cola", 1, [0, 1], "cola: 1 predictions for 2 examples"),
-        ("cola", 2, [0], "cola: predicted class 2; classes run from 0 to 1"),
-        ("stsb", np.nan, [0], "stsb: a predicted score is not finite"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            write_leaderboard(TASKS[task], np.array([value]), tmp_path, index=index)
 
 
 ROWS = st.lists(st.tuples(*[st.booleans()] * 6), min_size=1, max_size=12).map(lambda rows: np.array(rows))

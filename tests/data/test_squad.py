@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert.data.squad import answer_scores, load_squad
+from mabert.data.own import load_own
+from mabert.data.squad import answer_scores
 
 CONTEXT = "Anna lives in Paris. Boris lives in Rome."
 PARIS = {"id": "1", "question": "Where does Anna live?", "answers": [{"text": "Paris", "answer_start": 14}]}
@@ -22,16 +23,11 @@ def file_of(folder, *questions, context=CONTEXT, name="t.json"):
 
 def test_questions_are_read_with_their_contexts_and_answers(tmp_path):
     path = file_of(tmp_path, PARIS, NOBODY)
-    task, loaded = load_squad({"train": path, "validation": path, "test": path}, name="where")
+    task, loaded = load_own({"train": path, "validation": path, "test": path}, kind="answers", name="where")
     columns = {"text_a": [PARIS["question"], NOBODY["question"]], "text_b": [CONTEXT] * 2, "index": ["1", "2"]}
     assert loaded["test"][:] == columns
     assert loaded["train"][:] == loaded["validation"][:] == columns | {"answers": [["Paris"], []], "starts": [[14], []]}
     assert (task.name, task.kind, task.main_metric, task.positive) == ("where", "answers", "f1", None)
-
-
-def test_a_share_is_held_out(tmp_path):
-    _, loaded = load_squad({"train": file_of(tmp_path, *({**PARIS, "id": str(place)} for place in range(10)))})
-    assert {split: len(rows) for split, rows in loaded.items()} == {"train": 9, "validation": 1}
 
 
 HERE = r"t\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
@@ -57,24 +53,22 @@ HERE = r"t\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 )
 def test_bad_questions_are_refused_in_one_line(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        load_squad({"train": file_of(tmp_path, {**PARIS, **changes})})
+        load_own({"train": file_of(tmp_path, {**PARIS, **changes})}, kind="answers")
 
 
 def test_bad_files_are_refused_in_one_line(tmp_path):
     without = {name: value for name, value in PARIS.items() if name != "id"}
     with pytest.raises(ValueError, match=HERE + ": no 'id', which the form of SQuAD has there"):
-        load_squad({"train": file_of(tmp_path, without)})
+        load_own({"train": file_of(tmp_path, without)}, kind="answers")
     with pytest.raises(ValueError, match=r"qas\[1\]: another question has the id '1'"):
-        load_squad({"train": file_of(tmp_path, PARIS, PARIS)})
+        load_own({"train": file_of(tmp_path, PARIS, PARIS)}, kind="answers")
     with pytest.raises(ValueError, match=r"t\.json: no questions"):
-        load_squad({"train": file_of(tmp_path)})
+        load_own({"train": file_of(tmp_path)}, kind="answers")
     with pytest.raises(ValueError, match=r"paragraphs\[0\]: 'context' is None, not text"):
-        load_squad({"train": file_of(tmp_path, PARIS, context=None)})
+        load_own({"train": file_of(tmp_path, PARIS, context=None)}, kind="answers")
     (tmp_path / "t.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"t\.json: no 'data'"):
-        load_squad({"train": tmp_path / "t.json"})
-    with pytest.raises(ValueError, match="no training file given"):
-        load_squad({"test": tmp_path / "t.json"})
+        load_own({"train": tmp_path / "t.json"}, kind="answers")
 
 
 @pytest.mark.parametrize(

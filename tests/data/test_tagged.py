@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data.tagged import load_tagged
+from mabert.data.own import load_own
 
 WORD = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6)
 TAG = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
@@ -29,19 +29,13 @@ def write(path, sentences, between=" "):
 def test_every_format_gives_the_sentences_back(tmp_path_factory, name, between, sentences):
     sentences = [*sentences, [("Paris", "B-LOC")]]
     path = write(tmp_path_factory.mktemp("tagged") / name, sentences, between)
-    task, loaded = load_tagged({"train": path, "validation": path, "test": path})
+    task, loaded = load_own({"train": path, "validation": path, "test": path}, kind="tokens")
     words, tags = ([[pair[which] for pair in each] for each in sentences] for which in (0, 1))
     columns = {"text_a": [" ".join(each) for each in words], "tokens": words, "index": list(range(len(words)))}
     assert loaded["test"][:] == columns
     assert loaded["train"][:] == loaded["validation"][:] == columns | {"tags": tags}
     assert task.label_names == ("O", *sorted({tag for each in tags for tag in each} - {"O"}))
     assert (task.kind, task.main_metric, task.positive) == ("tokens", "f1", None)
-
-
-def test_a_share_is_held_out(tmp_path):
-    path = write(tmp_path / "t.conll", [[("a", "B-X")]] * 20)
-    _, loaded = load_tagged({"train": path}, hold_out=0.2)
-    assert {split: len(rows) for split, rows in loaded.items()} == {"train": 16, "validation": 4}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +55,7 @@ def test_a_share_is_held_out(tmp_path):
 def test_bad_files_are_refused_in_one_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text if isinstance(text, str) else json.dumps(text))
     with pytest.raises(ValueError, match=message):
-        load_tagged({"train": tmp_path / name})
+        load_own({"train": tmp_path / name}, kind="tokens")
 
 
 def test_a_tag_that_only_the_validation_file_has_is_refused(tmp_path):
@@ -69,6 +63,4 @@ def test_a_tag_that_only_the_validation_file_has_is_refused(tmp_path):
     dev = write(tmp_path / "d.conll", [[("Anna", "B-PER"), ("Paris", "B-LOC")]])
     message = r"d\.conll, line 4: the tag 'B-LOC' of 'Paris' is none of the training file's, O, B-PER"
     with pytest.raises(ValueError, match=message):
-        load_tagged({"train": train, "validation": dev})
-    with pytest.raises(ValueError, match="no training file given"):
-        load_tagged({"test": dev})
+        load_own({"train": train, "validation": dev}, kind="tokens")

@@ -1,3 +1,5 @@
+"""Tokenizers trained as each family's own: where special tokens stand, what is kept of a text, the same in any run."""
+
 from __future__ import annotations
 
 import itertools
@@ -6,13 +8,16 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from transformers import AlbertConfig, AutoTokenizer, BigBirdConfig, DebertaV2Config, LongformerConfig, ModernBertConfig
 
+from mabert.data.build import build_cache
+from mabert.data.mlm import IGNORE, MlmMasking
 from mabert.data.tokenizer import checked, fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
+from tests.data.conftest import VOCABULARY
 
-SIZE = 700
 FAMILIES = list(RECIPES)
 UNIGRAM = ["albert", "bigbird", "deberta"]
 BYTES = ["longformer", "modernbert"]
@@ -31,14 +36,6 @@ VARIED = [
     "the [MASK] <mask> river </s> <pad> [SEP]",
 ]
 RIVER = ("river", "▁river", "Ġriver")
-TEMPLATES = {
-    "wordpiece": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
-    "albert": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
-    "longformer": ("<s> A </s>", "<s> A </s> </s> B </s>"),
-    "bigbird": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
-    "deberta": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
-    "modernbert": ("[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"),
-}
 IDS = {
     "wordpiece": ({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}, {}),
     "albert": ({"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}, {}),
@@ -67,14 +64,17 @@ def test_saved_and_loaded_it_gives_the_same_ids(family, trained, tmp_path):
             assert loaded(first, second)["input_ids"] == tokenizer(first, second)["input_ids"]
 
 
-def test_special_tokens_stand_where_they_belong(family, trained):
-    tokenizer = trained(family)
-    plain = {"A": SENTENCE, "B": "A bridge."}
-    plain = {name: tokenizer(text, add_special_tokens=False)["input_ids"] for name, text in plain.items()}
-    for template, given in zip(TEMPLATES[family], [(SENTENCE,), (SENTENCE, "A bridge.")], strict=True):
-        parts = [plain.get(part) or [tokenizer.convert_tokens_to_ids(part)] for part in template.split()]
-        assert ids(tokenizer, *given) == list(itertools.chain.from_iterable(parts))
-    assert ids(tokenizer, "") == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+def test_special_tokens_and_segments_are_where_they_belong(family, trained):
+    tokenizer, texts = trained(family), (SENTENCE, "A bridge.")
+    a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    cls, sep, told = tokenizer.cls_token_id, tokenizer.sep_token_id, family not in BYTES
+    between = [sep, sep] if family == "longformer" else [sep]
+    assert ids(tokenizer, *texts) == [cls, *a, *between, *b, sep]
+    assert ids(tokenizer, SENTENCE) == [cls, *a, sep]
+    assert ids(tokenizer, "") == [cls, sep]
+    segments = tokenizer(*texts, return_token_type_ids=True)["token_type_ids"]
+    assert segments == [0] * (len(a) + 2) + [int(told)] * (len(segments) - len(a) - 2)
+    assert ("token_type_ids" in tokenizer("a")) == told
 
 
 def test_ids_of_special_tokens(family, trained):
@@ -91,66 +91,52 @@ def test_the_whole_size_and_its_ids_are_those_of_the_published_models():
     assert (size["wordpiece"], size["longformer"], size["deberta"]) == (30522, 50265, 128001)
     assert (size["albert"], size["bigbird"]) == (AlbertConfig().vocab_size, BigBirdConfig().vocab_size)
     assert size["deberta"] <= DebertaV2Config().vocab_size
-    modern = ModernBertConfig()
+    modern, longformer, first = ModernBertConfig(), LongformerConfig(), RECIPES["longformer"].first
     assert size["modernbert"] <= modern.vocab_size
     of_modern = {token: size["modernbert"] + index for token, index in IDS["modernbert"][1].items()}
-    assert (of_modern["[CLS]"], of_modern["[SEP]"]) == (modern.cls_token_id, modern.sep_token_id)
-    assert of_modern["[PAD]"] == modern.pad_token_id
+    wanted = {"[CLS]": modern.cls_token_id, "[SEP]": modern.sep_token_id, "[PAD]": modern.pad_token_id}
+    assert {token: of_modern[token] for token in wanted} == wanted
     assert AlbertConfig().bos_token_id == RECIPES["albert"].first.index("[CLS]")
     assert AlbertConfig().eos_token_id == RECIPES["albert"].first.index("[SEP]")
-    longformer = LongformerConfig()
-    for token, index in (("<s>", longformer.bos_token_id), ("<pad>", longformer.pad_token_id)):
-        assert RECIPES["longformer"].first.index(token) == index
-    assert RECIPES["longformer"].first.index("</s>") == longformer.eos_token_id
+    of_longformer = (longformer.bos_token_id, longformer.pad_token_id, longformer.eos_token_id)
+    assert tuple(map(first.index, ("<s>", "<pad>", "</s>"))) == of_longformer
     for family, config in (("bigbird", BigBirdConfig), ("deberta", DebertaV2Config)):
         assert RECIPES[family].first[config().pad_token_id].lower() in ("<pad>", "[pad]")
 
 
-def test_segments(family, trained):
-    tokenizer = trained(family)
-    segments = tokenizer(SENTENCE, "A bridge.", return_token_type_ids=True)["token_type_ids"]
-    second = len(ids(tokenizer, SENTENCE))
-    told = family not in BYTES
-    assert segments == [0] * second + [int(told)] * (len(segments) - second)
-    assert ("token_type_ids" in tokenizer("a")) == (family not in BYTES)
-
-
-def test_the_size_asked_for_is_kept(family, texts, trained):
+def test_there_are_as_many_tokens_as_asked_for_or_as_the_text_gives(family, texts, trained):
     least = RECIPES[family].least
+    assert len(trained(family)) == VOCABULARY
     for size in (least, least + 1, least + 3, least + 40):
         assert len(train_tokenizer(family, texts, size)) <= size
-    assert len(trained(family)) == SIZE
-
-
-def test_fewer_tokens_where_the_text_gives_no_more(family):
     for text in (["x"], ["a b"], ["the cat sat"] * 2, ["x" * 3000]):
         tokenizer = train_tokenizer(family, text)
-        assert len(tokenizer) < RECIPES[family].least + 50
+        assert len(tokenizer) < least + 50
         assert tokenizer.unk_token_id not in ids(tokenizer, text[0][:50])
 
 
-def test_more_characters_than_there_is_room_for():
-    text = " ".join(chr(0x4E00 + index % 700) * 2 for index in range(2000))
+def test_the_alphabet_is_of_the_most_frequent_characters():
+    tokenizer = train_tokenizer("albert", ["q " * 9 + "xa xb xc xd xe"], RECIPES["albert"].least)
+    assert {"q", "x"} & tokenizer.get_vocab().keys() == {"q"}
+    assert {"q", "x"} & train_wordpiece(["q" * 9, "x", "x"], 7).get_vocab().keys() == {"q"}
+    many = " ".join(chr(0x4E00 + index % 700) * 2 for index in range(2000))
     for family in UNIGRAM:
-        tokenizer = train_tokenizer(family, [text], 150)
+        tokenizer = train_tokenizer(family, [many], 150)
         assert len(tokenizer) <= 150
-        assert {tokenizer.unk_token_id, *tokenizer.all_special_ids} < set(ids(tokenizer, text)) | set(
-            tokenizer.all_special_ids
-        )
+        assert tokenizer.unk_token_id in ids(tokenizer, many)
 
 
 @pytest.mark.slow
 def test_the_same_texts_give_the_same_tokenizer_in_any_process(texts, trained, tmp_path):
     here = {family: fingerprint(trained(family)) for family in FAMILIES}
-    for _ in range(3):
-        assert {family: fingerprint(train_tokenizer(family, iter(texts), SIZE)) for family in FAMILIES} == here
+    assert {family: fingerprint(train_tokenizer(family, iter(texts), VOCABULARY)) for family in FAMILIES} == here
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     code = (
         "import json, sys\n"
         "from mabert.data.tokenizer import fingerprint\n"
         "from mabert.data.train_tokenizer import RECIPES, train_tokenizer\n"
         "texts = json.load(open(sys.argv[1]))\n"
-        f"made = {{family: fingerprint(train_tokenizer(family, texts, {SIZE})) for family in RECIPES}}\n"
+        f"made = {{family: fingerprint(train_tokenizer(family, texts, {VOCABULARY})) for family in RECIPES}}\n"
         "print(json.dumps(made))\n"
     )
     seed = str((int(os.environ.get("PYTHONHASHSEED", "random").replace("random", "1")) + 1) % 1000)
@@ -164,13 +150,19 @@ def test_the_same_texts_give_the_same_tokenizer_in_any_process(texts, trained, t
     assert json.loads(there.stdout) == here
 
 
-def test_case_and_accents(family, trained):
-    tokenizer = trained(family)
-    same = family in LOWERCASE
+def test_what_of_a_text_is_kept(family, trained):
+    tokenizer, same = trained(family), family in LOWERCASE
     assert (ids(tokenizer, "The River") == ids(tokenizer, "the river")) == same
     assert (ids(tokenizer, "café") == ids(tokenizer, "cafe")) == same
     composed = ids(tokenizer, "e\u0301te\u0301") == ids(tokenizer, "\xe9t\xe9")
     assert composed == (family not in ("longformer", "bigbird"))
+    assert (tokenizer.unk_token_id in ids(tokenizer, "\u4e2d")) == (family not in BYTES)
+    # Line ends are spaces, or tokens of their own among the bytes, but never unknown.
+    assert tokenizer.unk_token_id not in ids(tokenizer, "the river\nthe\tcastle")
+    assert (ids(tokenizer, "the river\nthe castle") == ids(tokenizer, "the river the castle")) == (family not in BYTES)
+    if family in BYTES:
+        for text in ("\u4e2d\u6587 \U0001f600\n\t\x00", "".join(map(chr, range(32, 256)))):
+            assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=True) == text
 
 
 def test_a_mask_takes_the_space_before_it(family, trained):
@@ -180,29 +172,44 @@ def test_a_mask_takes_the_space_before_it(family, trained):
     assert tokens[-1] in RIVER
 
 
-def test_any_text_comes_back_from_bytes(trained):
-    for family in FAMILIES:
-        assert (trained(family).unk_token_id in ids(trained(family), "\u4e2d")) == (family not in BYTES)
-    for family in BYTES:
-        tokenizer = trained(family)
-        for text in ("\u4e2d\u6587 \U0001f600\n\t\x00", "".join(map(chr, range(32, 256)))):
-            assert tokenizer.decode(ids(tokenizer, text), skip_special_tokens=True) == text
+def test_names_of_special_tokens_in_a_corpus_are_text(family, trained, tmp_path):
+    tokenizer = trained(family)
+    (tmp_path / "corpus.txt").write_text("the [MASK] <mask> <s> river </s> <pad> [PAD] [CLS][SEP] castle\n" * 3)
+    cache = build_cache(tmp_path / "corpus.txt", tokenizer, tmp_path / "caches", progress=False)
+    found = set(cache.ids.tolist())
+    assert not found & (set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    assert set(RIVER) & set(tokenizer.convert_ids_to_tokens(sorted(found)))
 
 
-def test_the_alphabet_is_of_the_most_frequent_characters():
-    tokenizer = train_tokenizer("albert", ["q " * 9 + "xa xb xc xd xe"], RECIPES["albert"].least)
-    assert {"q", "x"} & tokenizer.get_vocab().keys() == {"q"}
-    assert {"q", "x"} & train_wordpiece(["q" * 9, "x", "x"], 7).get_vocab().keys() == {"q"}
+def test_masking_spares_special_tokens_and_whole_words_are_for_wordpiece(family, trained):
+    tokenizer = trained(family)
+    window = np.array(ids(tokenizer, SENTENCE * 20, SENTENCE))
+    special = np.isin(window, tokenizer.all_special_ids)
+    inputs, labels = MlmMasking(tokenizer, mask_share=0.0, random_share=1.0)(window, 0, 0, 0)
+    chosen = labels != IGNORE
+    assert chosen.sum() == round(0.15 * (~special).sum())
+    assert not (chosen & special).any()
+    assert not np.isin(inputs[chosen], tokenizer.all_special_ids).any()
+    if family == "wordpiece":
+        assert MlmMasking(tokenizer, whole_word=True).whole_word
+        return
+    with pytest.raises(ValueError, match=f"whole_word masking needs a WordPiece.*{type(tokenizer).__name__} has none"):
+        MlmMasking(tokenizer, whole_word=True)
+
+
+def test_number_signs_of_a_text_make_no_wordpiece():
+    tokenizer = train_tokenizer("longformer", ["## a heading\n" * 50], 300)
+    assert "##" in tokenizer.get_vocab()
+    with pytest.raises(ValueError, match="whole_word masking needs a WordPiece vocabulary"):
+        MlmMasking(tokenizer, whole_word=True)
 
 
 def test_marks_of_word_starts_in_a_text_are_spaces(texts):
     plain = [" ".join(text.split()) for text in texts]
+    marked = [text.replace(" ", "▁") for text in plain]
     for family in UNIGRAM:
-        for between in ("  ", "▁"):
-            marked = [text.replace("▁", " ").replace(" ", between) for text in plain]
-            assert fingerprint(train_tokenizer(family, marked, SIZE)) == fingerprint(
-                train_tokenizer(family, plain, SIZE)
-            )
+        made = [fingerprint(train_tokenizer(family, each, VOCABULARY)) for each in (plain, marked)]
+        assert made[0] == made[1]
 
 
 def test_symbols_of_albert_stand_alone(trained):
@@ -218,7 +225,7 @@ def test_training_refuses_what_cannot_work(family):
     least = RECIPES[family].least
     with pytest.raises(ValueError, match=f"vocab_size is {least - 1}; .* of {family} need {least}"):
         train_tokenizer(family, ["the river"], least - 1)
-    for texts in ([], [""], [" ", "\n\t"]):
+    for texts in ([], [" ", "\n\t"]):
         with pytest.raises(ValueError, match=f"cannot train a tokenizer for {family}: the texts hold no words"):
             train_tokenizer(family, texts)
 
@@ -226,8 +233,9 @@ def test_training_refuses_what_cannot_work(family):
 def test_other_refusals():
     with pytest.raises(ValueError, match=r"no tokenizer is known for the family 'gpt'; known are wordpiece, albert, "):
         train_tokenizer("gpt", ["the river"])
-    with pytest.raises(ValueError, match="the texts hold no words"):
-        train_tokenizer("albert", ["(...)"])
+    for train, texts in ((train_tokenizer, ("albert", ["(...)"])), (train_wordpiece, ([" ", ""], 100))):
+        with pytest.raises(ValueError, match="the texts hold no words"):
+            train(*texts)
     for size in (5, 6):
         with pytest.raises(ValueError, match=f"vocab_size is {size}; it must exceed the 5 special tokens by 2"):
             train_wordpiece(["the river"], size)

@@ -6,7 +6,8 @@ import random
 import pytest
 from safetensors.torch import load_file, save_file
 
-from mabert.data.table import Columns, load_tables
+from mabert.data.own import load_own
+from mabert.data.table import Columns
 from mabert.infer.predict import predict
 from mabert.infer.texts import read_rows, read_texts
 from mabert.train.finetune import finetune
@@ -43,7 +44,7 @@ def pretrained(masked_lm, tmp_path_factory):
 def tuned(pretrained, tables, output, columns, **how):
     """A run's folder of seed 0, and what it predicted on validation."""
     files = {split: tables / f"{split}.csv" for split in ("train", "validation")}
-    task, splits = load_tables(files, columns, kind="regression" if columns.label == "score" else "classification")
+    task, splits = load_own(files, columns, kind="regression" if columns.label == "score" else "classification")
     recipe = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, precision="fp32", **how)
     finetune(pretrained, task, splits, output, recipe, [0], progress=False)
     lines = (output / "seed-0/validation.tsv").read_text(encoding="utf-8").splitlines()[1:]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from mabert import MaBertForMaskedLM, precision
-from mabert.data.encode import EncodedDataset
+from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
 from mabert.train import classifier as classifiers
@@ -483,7 +483,7 @@ def test_only_glues_own_small_tasks_get_more_epochs():
 @pytest.fixture
 def to_measure(pretrained):
     """A classifier, and what it is measured on."""
-    examples = EncodedDataset(splits()["validation"], tokenizer(), 24)
+    examples = encode_rows(splits()["validation"], tokenizer(), 24)
     return AutoModelForSequenceClassification.from_pretrained(pretrained), examples, tokenizer().pad_token_id
 
 

@@ -11,6 +11,9 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mabert.data import TOKENS_A_BATCH
 
+_WINDOW = 50
+"""Batches' worth of examples that are sorted together."""
+
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:
     """Groups texts of like length.
@@ -47,14 +50,10 @@ def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool
 
 
 class SplitBatches(Sampler[list[int]]):
-    """Batches in as many parts as there are processes, which accelerate hands out in turn: together the same batches
-    as one process has, whatever their sizes.
+    """Batches, those of all processes together, in as many parts as there are processes, which accelerate hands out in
+    turn: together the same batches as one process has, whatever their sizes.
 
     A process for which a batch has no example left is given its first, to be counted as nothing (see `batch_share`).
-
-    Args:
-        batches: of all processes together.
-        processes: how many.
     """
 
     def __init__(self, batches: Sampler[list[int]], processes: int) -> None:
@@ -126,11 +125,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         lengths: tokens of each example.
         tokens: of a batch at most; a longer example gets a batch of its own.
         epochs: passes over the examples.
-        seed: of the order; None keeps the order of the examples.
-        grouped: examples of a batch are of like length, for padded batches: `window` batches' worth of examples are
-            sorted by length before they are cut, and the batches are shuffled again.
+        seed: of the order.
+        grouped: examples of a batch are of like length, for padded batches: fifty batches' worth of examples are sorted
+            by length before they are cut, and the batches are shuffled again.
         padded: count a batch as its longest example times its number, instead of the sum of its lengths.
-        window: batches that are sorted together.
         processes: that share the batches; the last few are left out, so that each gets as many as the others.
 
     Raises:
@@ -143,14 +141,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         tokens: int = TOKENS_A_BATCH,
         *,
         epochs: int = 1,
-        seed: int | None = 0,
+        seed: int = 0,
         grouped: bool = False,
         padded: bool = False,
-        window: int = 50,
         processes: int = 1,
     ) -> None:
-        numbers = {"tokens": tokens, "epochs": epochs, "window": window, "processes": processes}
-        for name, value in numbers.items():
+        for name, value in {"tokens": tokens, "epochs": epochs, "processes": processes}.items():
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if not len(lengths):
@@ -158,7 +154,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         # NumPy's narrow integers would wrap around in a sum.
         self.lengths = [int(length) for length in lengths]
         self.tokens, self.epochs, self.seed = tokens, epochs, seed
-        self.grouped, self.padded, self.window, self.processes = grouped, padded, window, processes
+        self.grouped, self.padded, self.processes = grouped, padded, processes
         self.first = 0
         self._ends: list[int] | None = None
         if not len(self):
@@ -195,19 +191,17 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return map(self._epoch, range(self.first, self.first + self.epochs))
 
     def _epoch(self, epoch: int) -> list[list[int]]:
-        order = self._shuffled(range(len(self.lengths)), epoch)
+        order = self._shuffled(len(self.lengths), epoch)
         at_once = len(order)
         if self.grouped:
-            at_once = max(1, int(self.window * self.tokens / max(1.0, sum(self.lengths) / len(order))))
+            at_once = max(1, int(_WINDOW * self.tokens / max(1.0, sum(self.lengths) / len(order))))
         batches: list[list[int]] = []
         for first in range(0, len(order), at_once):
             some = order[first : first + at_once]
             if self.grouped:
                 some.sort(key=lambda index: -self.lengths[index])
             batches += _cut(some, self.lengths, self.tokens, self.padded)
-        return [batches[place] for place in self._shuffled(range(len(batches)), epoch, 1)] if self.grouped else batches
+        return [batches[place] for place in self._shuffled(len(batches), epoch, 1)] if self.grouped else batches
 
-    def _shuffled(self, places: Sequence[int], *keys: int) -> list[int]:
-        if self.seed is None:
-            return list(places)
-        return np.random.default_rng([self.seed, *keys]).permutation(len(places)).tolist()
+    def _shuffled(self, count: int, *keys: int) -> list[int]:
+        return np.random.default_rng([self.seed, *keys]).permutation(count).tolist()

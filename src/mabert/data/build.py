@@ -21,9 +21,8 @@ import tokenizers
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache
+from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache, write_npy_header
 from mabert.data.corpus import Source, Sources, parse_sources
-from mabert.data.npy import NpyRows
 from mabert.data.tokenizer import fingerprint, special_ids
 from mabert.progress import ByteProgress
 from mabert.writing import locked, whole_file, whole_folder, write_text
@@ -91,13 +90,12 @@ def _build(
 ) -> None:
     started = time.monotonic()
     with whole_folder(place) as building:
-        lengths = _write_ids(building / IDS, sources, tokenizer, recipe["max_tokens"], progress)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        if not lengths:
+        offsets = _write_ids(building / IDS, sources, tokenizer, recipe["max_tokens"], progress)
+        if len(offsets) == 1:
             raise ValueError("the sources hold no text that gives a token")
         with whole_file(building / OFFSETS) as file:
             np.save(file, offsets)
-        manifest = recipe | {"documents": len(lengths), "tokens": int(offsets[-1])}
+        manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
         manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
         manifest["seconds"] = round(time.monotonic() - started, 3)
         write_text(building / MANIFEST, json.dumps(manifest, indent=1))
@@ -105,28 +103,29 @@ def _build(
 
 def _write_ids(
     path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, max_tokens: int | None, progress: bool
-) -> array[int]:
-    """Writes the ids; returns the number of each document's tokens."""
+) -> np.ndarray:
+    """Writes the ids; returns the documents' offsets."""
     encoder = _encoder(tokenizer)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    lengths = array("q")
-    written = 0
+    ends = array("q", [0])
     with whole_file(path) as file, ByteProgress("tokenising", total, progress) as bar:
-        rows = NpyRows(file, dtype)
+        write_npy_header(file, dtype, (0,))
         for documents, position in _read_ahead(_batches(sources)):
-            ids, found = _encode(encoder, documents, dtype)
-            if max_tokens is not None:
-                found = _within(found, max_tokens - written)
-            rows.write(ids[: sum(found)])
-            written += sum(found)
-            lengths.extend(found)
-            bar.advance_to(position, f"{written / 1e6:.1f} M tokens")
-            if written == max_tokens:
+            ids, lengths = _encode(encoder, documents, dtype)
+            room = None if max_tokens is None else max_tokens - ends[-1]
+            file.write(ids[:room].data)
+            ends.extend(itertools.islice(itertools.accumulate(lengths, initial=ends[-1]), 1, None))
+            bar.advance_to(position, f"{ends[-1] / 1e6:.1f} M tokens")
+            if room is not None and len(ids) >= room:
                 break
-        rows.finish()
-    return lengths
+        offsets = np.array(ends)
+        if max_tokens is not None:
+            offsets = np.unique(np.minimum(offsets, max_tokens))
+        file.seek(0)
+        write_npy_header(file, dtype, (int(offsets[-1]),))
+    return offsets
 
 
 def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
@@ -148,19 +147,10 @@ def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[
     return np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(lengths)), list(filter(None, lengths))
 
 
-def _within(lengths: list[int], room: int) -> list[int]:
-    """Keeps the lengths that fit in so many tokens, the last one cut."""
-    left = (room - before for before in itertools.accumulate(lengths, initial=0))
-    return [min(length, rest) for length, rest in zip(lengths, left, strict=False) if rest > 0]
-
-
 def _pieces(document: str) -> list[str]:
     """Cuts a long document at line ends, so that one book does not keep one core busy while the others wait."""
     pieces, start = [], 0
-    while len(document) - start > _PIECE_CHARACTERS:
-        stop = document.find("\n", start + _PIECE_CHARACTERS) + 1
-        if not stop:
-            break
+    while stop := document.find("\n", start + _PIECE_CHARACTERS) + 1:
         pieces.append(document[start:stop])
         start = stop
     return [*pieces, document[start:]]

@@ -12,13 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from mabert.reading import read_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
+
+
+def write_npy_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Writes how a `.npy` begins. NumPy pads it, so it can be written again when the first size is known."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
 
 
 class TokenCache:
@@ -72,7 +78,7 @@ class TokenCache:
         return Documents(self, self.offsets[:-1], self.offsets[1:])
 
     def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
-        """Splits the documents into training and held-out ones.
+        """Splits the documents into training and held-out ones, each in corpus order.
 
         Documents are taken in random order until `fraction` of all tokens is held out; the last one taken is cut to
         make it exact, and its beginning stays in training. So a corpus of one document has a held-out part too.
@@ -80,9 +86,6 @@ class TokenCache:
         Args:
             fraction: share of the tokens held out, above 0 and below 1.
             seed: chooses the documents.
-
-        Returns:
-            Training documents and held-out documents, each in corpus order.
 
         Raises:
             ValueError: the fraction is out of range, or the corpus is too small to give both parts a token.

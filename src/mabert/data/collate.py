@@ -41,22 +41,21 @@ class Collator:
         """Makes one batch.
 
         Returns:
-            `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding
-            (always there), `token_type_ids` likewise where given, `labels` `(batch, time)` int64 with -100 on padding,
-            or `(batch,)` or `(batch, labels)`, int64 for classes and float32 for scores, and `start_positions` and
-            `end_positions` `(batch,)` int64.
+            `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding,
+            `token_type_ids` likewise where given, `labels` `(batch, time)` int64 with -100 on padding, or `(batch,)` or
+            `(batch, labels)`, int64 for classes and float32 for scores, and `start_positions` and `end_positions`
+            `(batch,)` int64.
 
         Raises:
             ValueError: an example has padding or a column that is none of these or not the others', labels come twice,
                 or what runs along it is longer or shorter.
         """
         fills = _FILL | {"input_ids": self.pad_id, "attention_mask": 0}
-        columns = {"attention_mask": [torch.ones(len(e["input_ids"]), dtype=torch.int64) for e in examples]}
+        columns = _columns(examples)
+        columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
         return {
-            key: values
-            if isinstance(values, torch.Tensor)
-            else pad_sequence(values, batch_first=True, padding_value=fills[key])
-            for key, values in (columns | _columns(examples)).items()
+            key: values if isinstance(values, torch.Tensor) else pad_sequence(values, True, fills[key])
+            for key, values in columns.items()
         }
 
 
@@ -101,7 +100,7 @@ class FlatteningCollator:
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         bounds = pad(lengths.cumsum(0), (1, 0))
         row: dict[str, torch.Tensor | int] = {
-            "position_ids": (torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(lengths)).unsqueeze(0),
+            "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
             "cu_seq_lens_q": bounds.int(),
             "cu_seq_lens_k": bounds.int(),
             "max_length_q": int(lengths.max()),
@@ -124,29 +123,21 @@ class FlatteningCollator:
 def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:
     """Reads what examples have for a model: a list of int64 `(time,)` where it runs along them, else one tensor
     `(examples, ...)`, int64 or float32."""
-    names = _checked_names(examples)
     columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
-    for name in names:
+    for name in _checked_names(examples):
         key = _LABELS.get(name, name)
         if key in columns:
             raise ValueError(f"the examples have {name!r} and another column of labels: leave one out")
-        if key not in (*_FILL, *_PLACES):
-            raise ValueError(
-                f"the examples have {name!r}, which is not for the model (that takes {', '.join((*_FILL, *_PLACES))}): "
-                f"leave it out, as with a data set's remove_columns({name!r})"
-            )
         values = [torch.as_tensor(example[name]) for example in examples]
-        if key in _PLACES:
-            columns[key] = torch.stack(values).long()
-            continue
-        if key == "labels" and not _run_along(values, examples):
+        lengths = [len(example["input_ids"]) for example in examples]
+        if key in _PLACES or (key == "labels" and not _run_along(values, lengths)):
             stacked = torch.stack(values)
             columns[key] = stacked.float() if stacked.is_floating_point() else stacked.long()
             continue
-        for place, (value, example) in enumerate(zip(values, examples, strict=True)):
-            if value.shape != (len(example["input_ids"]),):
+        for place, (value, length) in enumerate(zip(values, lengths, strict=True)):
+            if value.shape != (length,):
                 shape = " x ".join(map(str, value.shape)) or "one"
-                raise ValueError(f"{name} of example {place} are {shape} for {len(example['input_ids'])} tokens")
+                raise ValueError(f"{name} of example {place} are {shape} for {length} tokens")
         columns[key] = [value.long() for value in values]
     return columns
 
@@ -160,12 +151,19 @@ def _checked_names(examples: Examples) -> list[str]:
         if here != there:
             message = f"example {place} has {', '.join(here)}, and the first {', '.join(there)}: make them alike"
             raise ValueError(message)
-    return [name for name in examples[0] if name not in _LEFT_OUT]
+    names = [name for name in examples[0] if name not in _LEFT_OUT]
+    for name in names:
+        if name not in (*_FILL, *_PLACES, *_LABELS):
+            raise ValueError(
+                f"the examples have {name!r}, which is not for the model (that takes {', '.join((*_FILL, *_PLACES))}): "
+                f"leave it out, as with a data set's remove_columns({name!r})"
+            )
+    return names
 
 
-def _run_along(labels: list[torch.Tensor], examples: Examples) -> bool:
+def _run_along(labels: list[torch.Tensor], lengths: list[int]) -> bool:
     """Tells whether there is a label a token; else there is one or several a text, as many for each."""
     if any(label.dim() != 1 or label.is_floating_point() for label in labels):
         return False
-    along = all(len(label) == len(example["input_ids"]) for label, example in zip(labels, examples, strict=True))
-    return along or len({len(label) for label in labels}) > 1
+    counts = [len(label) for label in labels]
+    return counts == lengths or len(set(counts)) > 1

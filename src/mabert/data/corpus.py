@@ -23,8 +23,7 @@ from mabert.data import files, rows
 from mabert.data.hub import HubSource
 from mabert.reading import digest, files_below
 
-JSON_KINDS = (".jsonl", ".ndjson")
-KINDS = (".txt", ".text", ".md", ".rst", "", *JSON_KINDS, ".parquet")
+KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
 LONGEST = 4_000_000
 """Characters of a text file's document, more than most books have: a file without blank lines must not be held, and
 tokenised, as one."""
@@ -32,12 +31,7 @@ tokenised, as one."""
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file of documents.
-
-    Attributes:
-        path: a text, JSONL or Parquet file, possibly compressed.
-        text_column: the key or column that holds the text (JSONL and Parquet).
-    """
+    """One file of documents; `text_column` is the key or column of JSONL and Parquet that holds the text."""
 
     path: Path
     text_column: str = "text"
@@ -45,9 +39,7 @@ class FileSource:
     def read(self) -> Iterator[tuple[str, int]]:
         """Yields non-empty documents in file order, each with the bytes taken from disk so far.
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is empty, truncated, damaged, not UTF-8, or lacks the text column.
+        Raises what `files.open_bytes` does, and a ValueError where there is no text, or it is not UTF-8.
         """
         found = False
         with files.open_bytes(self.path) as (stream, raw):
@@ -62,10 +54,10 @@ class FileSource:
         kind, column = files.kind(self.path), self.text_column
         if kind == ".parquet":
             table = rows.parquet_rows(self.path, stream, [], [column])
-        elif kind in JSON_KINDS:
-            table = rows.json_rows(self.path, files.lines(self.path, stream), [column])
+        elif kind in rows.JSON_KINDS:
+            table = rows.json_rows(self.path, files.lines(stream, self.path), [column])
         else:
-            return paragraphs(files.lines(self.path, stream))
+            return paragraphs(files.lines(stream, self.path))
         return (
             rows.text_in(row, column, f"{self.path}, line {number}") for number, row in table if row[column] is not None
         )
@@ -117,9 +109,9 @@ def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
     return parsed
 
 
-def read_documents(sources: Sources, text_column: str = "text") -> Iterator[str]:
-    """Yields the documents of the sources, one after the other; the arguments are those of `parse_sources`."""
-    for source in parse_sources(sources, text_column):
+def read_documents(sources: Sources) -> Iterator[str]:
+    """Yields the documents of the sources, one after the other; the argument is that of `parse_sources`."""
+    for source in parse_sources(sources):
         for document, _ in source.read():
             yield document
 

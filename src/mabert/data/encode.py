@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     import datasets
     import tokenizers
 
-# Texts that are encoded at once: many, since the tokenizer has threads, but few long ones, since what it makes of a
-# text beside its ids takes several times the text's own memory.
-_CHUNK_TEXTS = 1000
-_CHUNK_CHARACTERS = 2_000_000
+# Texts that are encoded at once: many, since the tokenizer has threads, but not all, since what it makes of a text
+# beside its ids takes several times the text's own memory.
+_AT_ONCE = 64
 
 # A tokenizer keeps in itself whether it cuts texts and where, so a call with other options would change those of
 # another thread's call.
@@ -71,7 +70,7 @@ class TextsTooLongError(ValueError):
     """Texts are longer than they may be."""
 
 
-def encode_texts(
+def encodings(
     tokenizer: PreTrainedTokenizerFast,
     texts_a: Sequence[str],
     texts_b: Sequence[str] | None = None,
@@ -80,7 +79,7 @@ def encode_texts(
     truncate: bool = False,
     name: str = "the input",
     before: int = 0,
-) -> list[dict[str, list[int]]]:
+) -> Iterator[tuple[dict[str, list[int]], tokenizers.Encoding]]:
     """Encodes texts or pairs of texts.
 
     Args:
@@ -92,28 +91,14 @@ def encode_texts(
         name: what the texts are, for the message.
         before: how many texts came before these, which the message counts from.
 
-    Returns:
-        An item a text: `input_ids`, and `token_type_ids` where the tokenizer makes them; not padded.
+    Yields:
+        An item a text, not padded: `input_ids`, and `token_type_ids` where the tokenizer makes them; and the
+        tokenizer's own account of it: words, offsets.
 
     Raises:
         TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
         ValueError: the numbers of texts differ, something is no text, or `max_length` has no room for a token.
     """
-    how: dict[str, Any] = {"max_length": max_length, "truncate": truncate, "name": name, "before": before}
-    return [item for item, _ in encodings(tokenizer, texts_a, texts_b, **how)]
-
-
-def encodings(
-    tokenizer: PreTrainedTokenizerFast,
-    texts_a: Sequence[str],
-    texts_b: Sequence[str] | None = None,
-    *,
-    max_length: int | None,
-    truncate: bool = False,
-    name: str = "the input",
-    before: int = 0,
-) -> Iterator[tuple[dict[str, list[int]], tokenizers.Encoding]]:
-    """Yields what `encode_texts` returns, each item with the tokenizer's own account of it: words, offsets."""
     check_texts(texts_a, texts_b, name, before)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
     if max_length is not None and max_length < least:
@@ -122,15 +107,28 @@ def encodings(
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
     lengths: list[int] = []
-    for chunk in _chunks(texts_a, texts_b):
-        texts = [list(some[chunk]) for some in (texts_a, texts_b) if some is not None]
+    for start in range(0, len(texts_a), _AT_ONCE):
+        texts = [list(some[start : start + _AT_ONCE]) for some in (texts_a, texts_b) if some is not None]
         with _TOKENIZER_LOCK:
             found = tokenizer(*texts, return_attention_mask=False, verbose=False, **options)
         items = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
         lengths += [len(item["input_ids"]) for item in items]
         yield from zip(items, found.encodings, strict=True)
-    if max_length is not None:
-        _check_lengths(lengths, max_length, name, before)
+    long = [] if max_length is None else [row for row, length in enumerate(lengths) if length > max_length]
+    if long:
+        worst = max(long, key=lengths.__getitem__)
+        raise TextsTooLongError(
+            f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
+            f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
+            "shorten them, or have them cut (--truncate, or truncate=True)"
+        )
+
+
+def encode_texts(
+    tokenizer: PreTrainedTokenizerFast, texts_a: Sequence[str], texts_b: Sequence[str] | None = None, **how: Any
+) -> list[dict[str, list[int]]]:
+    """Returns the items of `encodings`, whose arguments and errors these are."""
+    return [item for item, _ in encodings(tokenizer, texts_a, texts_b, **how)]
 
 
 def check_texts(
@@ -154,30 +152,6 @@ def check_texts(
         for number, text in enumerate(texts, before + 1):
             if not isinstance(text, str):
                 raise ValueError(f"{name}: {what} {number} is {text!r:.40}, not text")
-
-
-def _chunks(texts_a: Sequence[str], texts_b: Sequence[str] | None) -> Iterator[slice]:
-    """Yields where each chunk lies; a text that is longer than one is a chunk of its own."""
-    start = characters = 0
-    for row, text in enumerate(texts_a):
-        size = len(text) + (0 if texts_b is None else len(texts_b[row]))
-        if row > start and (row - start == _CHUNK_TEXTS or characters + size > _CHUNK_CHARACTERS):
-            yield slice(start, row)
-            start, characters = row, 0
-        characters += size
-    if len(texts_a):
-        yield slice(start, len(texts_a))
-
-
-def _check_lengths(lengths: list[int], max_length: int, name: str, before: int) -> None:
-    long = [row for row, length in enumerate(lengths) if length > max_length]
-    if long:
-        worst = max(long, key=lengths.__getitem__)
-        raise TextsTooLongError(
-            f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
-            f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
-            "shorten them, or have them cut (--truncate, or truncate=True)"
-        )
 
 
 class Examples(Dataset):
@@ -205,29 +179,20 @@ class Examples(Dataset):
         return self._items[index]
 
 
-class EncodedDataset(Examples):
-    """Texts ready for a classifier; arguments and errors are those of `encode_texts`.
+def encode_rows(
+    rows: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+    truncate: bool = False,
+    name: str = "the data",
+) -> Examples:
+    """Makes texts ready for a classifier: rows with `text_a`, and `text_b` and `label` where there are any.
 
-    Args:
-        examples: rows with `text_a`, and `text_b` and `label` where there are any, as from `load_glue` and
-            `load_tables`.
-        tokenizer: of the model.
-        max_length: tokens at most, special ones included.
-        truncate: cut what is longer; otherwise it is an error.
-        name: what the examples are, for messages.
+    Further arguments and errors are those of `encodings`.
     """
-
-    def __init__(
-        self,
-        examples: datasets.Dataset,
-        tokenizer: PreTrainedTokenizerFast,
-        max_length: int,
-        truncate: bool = False,
-        name: str = "the data",
-    ) -> None:
-        columns: dict[str, list[Any]] = examples[:]
-        texts = columns["text_a"], columns.get("text_b")
-        items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
-        for item, label in zip(items, columns.get("label", ()), strict=False):
-            item["labels"] = label
-        super().__init__(items, pairs="text_b" in columns)
+    columns: dict[str, list[Any]] = rows[:]
+    texts = columns["text_a"], columns.get("text_b")
+    items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
+    for item, label in zip(items, columns.get("label", ()), strict=False):
+        item["labels"] = label
+    return Examples(items, pairs="text_b" in columns)

@@ -13,13 +13,7 @@ MEASURES = ("precision", "recall", "f1")
 
 
 class Entity(NamedTuple):
-    """Words that name one thing.
-
-    Attributes:
-        type: of the thing.
-        begin: the first word.
-        end: the word behind the last one.
-    """
+    """Words that name one thing: its type, the first word, and the word behind the last one."""
 
     type: str
     begin: int
@@ -66,7 +60,7 @@ def entity_scores(
     Args:
         predicted: the tags of each sentence.
         true: the tags that they should be.
-        types: of the entities.
+        types: of the entities that are measured apart as well.
 
     Returns:
         By the names of `metric_names`: the share of the predicted entities that are true, the share of the true ones

@@ -10,7 +10,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, cast
 from mabert.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
-_BLOCK = 1 << 20
 
 
 def kind(path: Path) -> str:
@@ -64,7 +63,7 @@ def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
         import pyarrow as pa
 
         # Unlike zstandard's own reader, Arrow's tells a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
+        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 1 << 20)
     return raw
 
 
@@ -85,76 +84,41 @@ def check_can_read_twice(path: Path) -> None:
         raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
-def decoded(stream: Iterable[bytes], error_message: Callable[[int, int, int], str]) -> Iterator[str]:
-    """Decodes lines of bytes as UTF-8, with their ends, without a byte order mark.
+def lines(stream: Iterable[bytes], where: str | Path) -> Iterator[str]:
+    """Decodes lines of bytes as UTF-8, with their ends, which quotes hold in CSV, and without a byte order mark.
 
-    Args:
-        stream: the lines.
-        error_message: what is said of a line's number, the offset of a byte that is not UTF-8, and the byte.
-
-    Raises:
-        ValueError: a line is not UTF-8.
+    Raises ValueError for what is not UTF-8; names `where` it is from, the byte, and its offset in the (decompressed)
+    text.
     """
     before = 0
     for number, line in enumerate(stream, 1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(error_message(number, before + error.start, line[error.start])) from error
+            byte = f"byte 0x{line[error.start]:02x} at offset {before + error.start}"
+            raise ValueError(f"{where}, line {number}: not UTF-8: {byte}; convert it to UTF-8") from error
         before += len(line)
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def lines(path: Path, stream: BinaryIO) -> Iterator[str]:
-    """Yields the lines of an open file with their ends, which are part of what quotes hold in CSV.
-
-    Raises:
-        ValueError: a line is not UTF-8; names the byte and its offset in the (decompressed) file.
-    """
-    text = " of the decompressed text" if path.suffix.lower() in COMPRESSIONS else ""
-    return decoded(
-        stream,
-        lambda number, offset, byte: (
-            f"{path}: not UTF-8: byte 0x{byte:02x} at offset {offset}{text}; convert the file to UTF-8"
-        ),
-    )
-
-
 def lines_of_text(path: Path) -> Iterator[str]:
-    """Yields the lines of a (decompressed) file with their ends.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is empty, truncated or damaged, or not UTF-8.
-    """
-    blank: list[str] = []
+    """Yields the lines of a (decompressed) file with their ends; errors are those of `open_bytes` and `lines`."""
     with open_bytes(path) as (stream, _):
-        text = lines(path, stream)
-        for line in text:
-            blank.append(line)
-            if line.strip():
-                yield from blank
-                yield from text
-                return
-    raise ValueError(f"{path}: empty (nothing but white space)")
+        yield from lines(stream, path)
 
 
 def read_text(path: Path) -> str:
-    """Reads a whole (decompressed) file as text, line ends as they are; raises as `lines_of_text` does."""
-    return "".join(lines_of_text(path))
+    """Reads a whole (decompressed) file as text, line ends as they are; raises also where it is all white space."""
+    text = "".join(lines_of_text(path))
+    if not text.strip():
+        raise ValueError(f"{path}: empty (nothing but white space)")
+    return text
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """Reads a row of JSON Lines.
+    """Reads a row of JSON Lines; raises ValueError, which names `where`, for what is no JSON object.
 
     Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
-
-    Args:
-        line: one line.
-        where: it stands, for errors.
-
-    Raises:
-        ValueError: it is no JSON, or something else than an object.
     """
     row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mabert.data import rows
 from mabert.data.hub import HubSource
 from mabert.data.task import Task, row_label, rows_of
@@ -55,10 +57,11 @@ class GlueTask(Task):
     header: tuple[str, ...] | None = None
     skip_short: bool = False
 
-    @property
-    def submission_labels(self) -> tuple[str, ...]:
-        """How the leaderboard wants each class."""
-        return self.spelled
+    def submitted(self, answers: Sequence[Any]) -> list[str]:
+        """Writes class ids or scores `(examples,)` as the leaderboard wants them, scores between 0 and 5."""
+        if self.is_regression:
+            return [f"{score:.3f}" for score in np.clip(answers, 0, 5)]
+        return [self.spelled[answer] for answer in answers]
 
 
 def _task(
@@ -162,28 +165,27 @@ def _task_folder(task: GlueTask, source: Path) -> Path:
 
 def _from_file(task: GlueTask, path: Path, test: bool) -> Dataset:
     columns = dict(zip(("text_a", "text_b"), task.texts, strict=False)) | ({} if test else {"label": task.label})
-    lines = rows.tsv_lines(path)
-    header = list(task.header) if task.header and not test else next(lines)[1]
+    own_header = task.header if not test else None
+    header, lines = (own_header, rows.fields_of(path)) if own_header else rows.header_and_fields(path)
     rows.check_columns(path, header, columns.values())
-    own_index = next((name for name in ("index", "id") if test and name in header), None)
-    at = {name: header.index(column) for name, column in columns.items()}
-    at |= {} if own_index is None else {"index": header.index(own_index)}
-    data: dict[str, list[Any]] = {name: [] for name in (*columns, "index")}
+    if own_index := [name for name in ("index", "id") if test and name in header]:
+        columns["index"] = own_index[0]
+    data: dict[str, list[Any]] = {name: [] for name in {**columns, "index": ""}}
     short = 0
     for number, fields in lines:
-        where = f"{path}, line {number}"
-        if len(fields) <= max(at.values()):
+        where, row = f"{path}, line {number}", dict(zip(header, fields, strict=False))
+        if not row.keys() >= set(columns.values()):
             short += 1
             if task.skip_short:
                 continue
             raise ValueError(f"{where}: {len(fields)} columns where {len(header)} are expected")
-        row: dict[str, Any] = {"index": str(len(data["index"]))} | {name: fields[place] for name, place in at.items()}
-        if not row["index"].isdecimal():
-            raise ValueError(f"{where}: the index {row['index']!r} is not a number")
-        row["index"] = int(row["index"])
+        found: dict[str, Any] = {"index": str(len(data["index"]))} | {name: row[of] for name, of in columns.items()}
+        if not found["index"].isdecimal():
+            raise ValueError(f"{where}: the index {found['index']!r} is not a number")
+        found["index"] = int(found["index"])
         if not test:
-            row["label"] = row_label(task, task.spelled, row["label"], where)
-        for name, value in row.items():
+            found["label"] = row_label(task, task.spelled, found["label"], where)
+        for name, value in found.items():
             data[name].append(value)
     if short:
         logger.warning("%s: left out %d rows with missing columns, as the official loader does", path, short)

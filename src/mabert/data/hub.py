@@ -16,7 +16,6 @@ from mabert.reading import digest
 logger = logging.getLogger(__name__)
 
 SYNTAX = "hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]"
-_BATCH = 1000
 # Rows of these data sets are single sentences of books in reading order: a thousand of them make a document.
 _ROWS_PER_DOCUMENT = {"bookcorpus": 1000, "bookcorpus/bookcorpus": 1000}
 # Where the hub keeps its own Parquet conversion of a data set that was published as a script.
@@ -36,6 +35,10 @@ class HubSource:
         streaming: read over the network as needed instead of downloading everything first.
         revision: branch, tag or commit; None for the main branch.
         rows: how many consecutive rows make one document.
+
+    What reads it raises, in one line that names it, a FileNotFoundError where there is no such data set, a ValueError
+    where there is no such configuration, split or column, or something else than text in it, a ConnectionError where
+    the hub cannot be reached, and an OSError where the disk is full.
     """
 
     name: str
@@ -62,19 +65,17 @@ class HubSource:
         for key, value in parse_qsl(query.replace("+", "%2B"), keep_blank_values=True):
             if key not in ("split", "text", "streaming", "revision", "rows"):
                 raise ValueError(f"{source!r}: unknown option {key!r}; write {SYNTAX}")
-            options[key] = _option(source, key, value)
+            options[key] = value
+        if (streaming := options.get("streaming", "false")) not in ("true", "false"):
+            raise ValueError(f"{source!r}: streaming is true or false, not {streaming!r}")
+        if not str(options["rows"]).isdecimal() or int(options["rows"]) < 1:
+            raise ValueError(f"{source!r}: rows is a number of rows from 1 up, not {options['rows']!r}")
+        options |= {"streaming": streaming == "true", "rows": int(options["rows"])}
         return cls(name, config or None, **options)
 
     def read(self) -> Iterator[tuple[str, int]]:
-        """Yields documents in order, each with the bytes read so far (by share of the rows; 0 where that is not known).
-
-        Raises:
-            FileNotFoundError: there is no such data set.
-            ValueError: there is no such configuration, split or column, or a row's text is not a string.
-            ConnectionError: the hub cannot be reached.
-        """
-        splits = self._named(self._builder.info.splits or {})
-        length = sum(split.num_examples for split in splits)
+        """Yields documents in order, each with the bytes read so far (by share of the rows; 0 where not known)."""
+        length = sum(split.num_examples for split in self._named(self._builder.info.splits or {}))
         size, texts = self.size(), self._texts()
         for count in itertools.count(self.rows, self.rows):
             rows = list(itertools.islice(texts, self.rows))
@@ -101,14 +102,7 @@ class HubSource:
         return {**place, **options, "sha256": [digest(file) for file in files]}
 
     def dataset(self) -> Any:
-        """Opens the split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming.
-
-        Raises:
-            FileNotFoundError: there is no such data set.
-            ValueError: there is no such configuration or split, or a file of it cannot be read.
-            ConnectionError: the hub cannot be reached.
-            OSError: the disk is full, or a file may not be read or written.
-        """
+        """Opens the split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming."""
         from datasets.exceptions import DatasetGenerationError, DatasetsError
 
         try:
@@ -144,7 +138,7 @@ class HubSource:
             raise self._one_line(error) from error
 
     def _texts(self) -> Iterator[str]:
-        for batch in self.dataset().iter(_BATCH):
+        for batch in self.dataset().iter(1000):
             if self.text not in batch:
                 raise ValueError(f"hub:{self.name}: no column {self.text!r}; there is {sorted(batch)}")
             for text in batch[self.text]:
@@ -158,15 +152,3 @@ class HubSource:
         kinds = (FileNotFoundError, ConnectionError, OSError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
         return kind(f"hub:{self.name}: {' '.join(str(error).split())}")
-
-
-def _option(source: str, key: str, value: str) -> str | bool | int:
-    if key == "streaming":
-        if value not in ("true", "false"):
-            raise ValueError(f"{source!r}: streaming is true or false, not {value!r}")
-        return value == "true"
-    if key == "rows":
-        if not value.isdecimal() or int(value) < 1:
-            raise ValueError(f"{source!r}: rows is a number of rows from 1 up, not {value!r}")
-        return int(value)
-    return value

@@ -19,8 +19,7 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
 
     Args:
         task: the task.
-        predictions: class ids or scores `(examples,)`, or a model's logits `(examples, num_labels)`; of several labels
-            whether each holds `(examples, num_labels)`.
+        predictions: class ids or scores `(examples,)`; of several labels whether each holds `(examples, num_labels)`.
         labels: class ids or scores `(examples,)`; of several labels likewise.
 
     Returns:
@@ -32,10 +31,7 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
         ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    several = task.kind == "several"
-    if not several and predictions.ndim == 2 and predictions.shape[1] == task.num_labels:
-        predictions = predictions[:, 0] if task.is_regression else predictions.argmax(1)
-    if predictions.shape != labels.shape or labels.ndim != 1 + several:
+    if predictions.shape != labels.shape or labels.ndim != 1 + (task.kind == "several"):
         raise ValueError(f"{task.name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}")
     if not len(labels):
         raise ValueError(f"{task.name}: no examples to measure")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -57,7 +56,6 @@ class MlmMasking:
             raise ValueError(f"mask_share {mask_share} and random_share {random_share} must lie between 0 and 1 in all")
         self.probability, self.mask_share, self.random_share = probability, mask_share, random_share
         self.whole_word = whole_word
-        self.pad_id = tokenizer.pad_token_id
         self.mask_id = tokenizer.mask_token_id
         vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_ids)
         self._special = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
@@ -73,13 +71,7 @@ class MlmMasking:
             )
 
     def __call__(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> tuple[np.ndarray, np.ndarray]:
-        """Masks one window.
-
-        Args:
-            ids: int64 `(time,)`, padding allowed.
-            seed: of the run; non-negative.
-            epoch: which time the example is seen.
-            example: the window's index.
+        """Masks one window, int64 `(time,)`, by the run's seed, which time it is seen, and its index.
 
         Returns:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
@@ -133,15 +125,6 @@ def _order(draws: np.random.Generator, count: int) -> np.ndarray:
     return draws.random(count).argsort(kind="stable")
 
 
-@dataclass(frozen=True)
-class Place:
-    """What stands at one position of a run: stage, epoch of that stage, and window of that stage."""
-
-    stage: int
-    epoch: int
-    example: int
-
-
 class PretrainingStream(Dataset):
     """All examples of a pretraining run, in order, as a map-style data set: read it from front to back.
 
@@ -171,8 +154,8 @@ class PretrainingStream(Dataset):
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def place(self, index: int) -> Place:
-        """Finds where item `index` comes from."""
+    def place(self, index: int) -> tuple[int, int, int]:
+        """Finds where item `index` comes from: stage, epoch of that stage, and window of that stage."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         stage = bisect.bisect_right(self._ends, index)
@@ -181,13 +164,12 @@ class PretrainingStream(Dataset):
         if self._order is None or self._order[0] != (stage, epoch):
             order = np.random.default_rng([self.seed, stage, epoch]).permutation(len(windows))
             self._order = ((stage, epoch), order)
-        return Place(stage, epoch, int(self._order[1][position]))
+        return stage, epoch, int(self._order[1][position])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         """Returns input ids and labels of one sample, int64 `(time,)` each."""
-        place = self.place(index)
-        windows, _ = self.stages[place.stage]
-        return self.masking.item(windows[place.example], self.seed, place.epoch, place.example)
+        stage, epoch, example = self.place(index)
+        return self.masking.item(self.stages[stage][0][example], self.seed, epoch, example)
 
 
 class ValidationSet(Dataset):

@@ -2,40 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mabert.data import files as on_disk
 from mabert.data import rows
-from mabert.data.squad import load_squad
-from mabert.data.table import Columns, load_tables
-from mabert.data.tagged import load_tagged
-from mabert.data.task import Task
+from mabert.data.squad import read_squad
+from mabert.data.table import Columns, read_tables
+from mabert.data.tagged import read_tagged
+from mabert.data.task import Task, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with a word and its tag a line."""
 
 
 def load_own(
-    files: Mapping[str, str | Path], columns: Columns, *, kind: str, name: str = "own"
+    files: Mapping[str, str | Path],
+    columns: Columns | Mapping[str, Columns] | None = None,
+    *,
+    kind: str = "classification",
+    name: str = "own",
+    label_names: Sequence[str] | None = None,
+    hold_out: float = 0.1,
+    seed: int = 0,
 ) -> tuple[Task, dict[str, Dataset]]:
-    """Loads a task; results and errors are those of the loader that its kind has.
+    """Loads a task from files of one's own.
 
     Args:
-        files: path by split.
-        columns: of a table of texts; the other kinds of files have names of their own.
-        kind: a name in `mabert.train.kinds.KINDS`, see `recognized`.
+        files: path by split. `train` is required; `validation` is held out of it where it is missing; `test` may be
+            there, and needs no labels.
+        columns: of a table of texts, the same in every file or by split; other files have names of their own.
+        kind: what the files hold, see `recognized`. Tables of texts are `classification`; `regression` where the labels
+            are scores; `several` where a row has any number of them, as a list (JSONL, Parquet) or as text, `a|b`.
+            See `read_tagged` for `tokens`, and `read_squad` for `answers`.
         name: the task's name.
+        label_names: the classes of a table in the order of their ids; of two, `f1` is of the last. By default those of
+            the training file, in numeric order where all are whole numbers, in alphabetical order otherwise.
+        hold_out: share of the training rows held out where `files` names no validation file.
+        seed: chooses the rows held out.
+
+    Returns:
+        The task, and by split a data set with `text_a`, `index` (row number from 0), and as its kind has them `text_b`
+        and the columns of labels, which are not in `test`.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is empty, damaged, of an unknown kind or not UTF-8, a column or value is missing, a label is
+            unknown, there is nothing to learn, or a share is out of range.
     """
+    if "train" not in files:
+        raise ValueError("no training file given")
+    paths = {split: Path(path).expanduser() for split, path in files.items()}
     if kind == "tokens":
-        return load_tagged(files, name=name)
-    if kind == "answers":
-        return load_squad(files, name=name)
-    return load_tables(files, columns, kind=kind, name=name)
+        task, held = read_tagged(paths, name)
+    elif kind == "answers":
+        task, held = read_squad(paths, name)
+    else:
+        by_split = columns if isinstance(columns, Mapping) else dict.fromkeys(paths, columns or Columns("text"))
+        task, held = read_tables(paths, by_split, name, kind, label_names)
+    loaded = {split: rows_of(content) for split, content in held.items()}
+    if "validation" not in loaded:
+        train = loaded["train"]
+        count = round(hold_out * len(train))
+        if not 0 < count < len(train):
+            raise ValueError(f"cannot hold {hold_out} of {len(train)} training rows out; give a validation table")
+        logger.info("held %d of the training rows out for validation", count)
+        order = np.random.default_rng(seed).permutation(len(train))
+        loaded["train"] = train.select(np.sort(order[count:]))
+        loaded["validation"] = train.select(np.sort(order[:count]))
+    return task, loaded
 
 
 def recognized(path: Path, label: str) -> str:

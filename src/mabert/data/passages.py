@@ -43,14 +43,8 @@ class Passage:
 
 
 class Answer(NamedTuple):
-    """What a model answers.
-
-    Attributes:
-        answer: its text, empty where none is likelier than any.
-        start: its first character in the context.
-        end: the one behind its last.
-        probability: of it among all places in the context, and none.
-    """
+    """What a model answers: a text of the context (empty where none is likelier than any), its first character there
+    and the one behind its last, and its probability among all places in the context, and none."""
 
     answer: str
     start: int
@@ -81,7 +75,7 @@ def passages_of(
         The passages of each question, in order, at least one.
 
     Raises:
-        ValueError: a question leaves too little room for its context; and as `encode_texts`.
+        ValueError: a question leaves too little room for its context; and as `encodings`.
     """
     passages = []
     encoded = encodings(tokenizer, questions, contexts, max_length=None, name=name, before=before)

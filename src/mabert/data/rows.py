@@ -16,16 +16,17 @@ logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 Numbered = Iterator[tuple[int, Row]]
 
+JSON_KINDS = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
+
 _AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
-_DOUBLED_QUOTES = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_BATCH = 256
-"""Rows of Parquet that are held at once."""
-_LONGEST_FIELD = 2**31 - 1
-"""Characters; more than a C long holds where that has 32 bits, as on Windows, is refused."""
+
+# The module's own limit, 128 KiB a field, is too low for documents; a C long holds this one on Windows too.
+csv.field_size_limit(2**31 - 1)
 
 
-def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Numbered:
+def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
     """Yields rows of a table with at least the given columns.
 
     Args:
@@ -42,39 +43,24 @@ def read_rows(path: Path, columns: list[str], beside: Sequence[str] = ()) -> Num
         ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
     """
     kind = files.kind(path)
-    if kind == ".tsv":
-        yield from _warning_of_quotes(path, _with_header(path, tsv_lines(path), [*columns, *beside]))
-    elif kind == ".csv":
-        yield from _with_header(path, csv_lines(path), [*columns, *beside])
-    elif kind in (".jsonl", ".ndjson"):
-        yield from json_rows(path, files.lines_of_text(path), columns, beside)
-    elif kind == ".parquet":
+    if kind not in TABLES:
+        files.check_is_file(path)
+        raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
+    if kind == ".parquet":
         files.check_can_read_twice(path)  # its end is read before its rows
         with files.open_bytes(path) as (stream, _):
             yield from parquet_rows(path, stream, columns, beside)
+    elif kind in JSON_KINDS:
+        yield from json_rows(path, files.lines_of_text(path), columns, beside)
     else:
-        files.check_is_file(path)
-        raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
+        yield from _with_header(path, [*columns, *beside])
 
 
 def first_row(path: Path) -> Row:
     """Reads the first row of a file of JSONL; empty for any other, and for a pipe, which can be read but once."""
-    if files.kind(path) not in (".jsonl", ".ndjson") or not path.is_file():
+    if files.kind(path) not in JSON_KINDS or not path.is_file():
         return {}
     return next(read_rows(path, []))[1]
-
-
-def count(path: Path) -> int | None:
-    """Counts the rows of a readable Parquet file; None for others, which would have to be read."""
-    if path.suffix.lower() != ".parquet" or not path.is_file():
-        return None
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):  # which reading it will tell of
-        return None
 
 
 def tsv_line(fields: Iterable[Any]) -> str:
@@ -82,42 +68,33 @@ def tsv_line(fields: Iterable[Any]) -> str:
     return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
-def tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers from 1 and fields of the non-empty lines of a TSV.
+def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields line numbers from 1 and fields of the non-empty rows of a CSV or TSV.
 
-    Quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has it and
-    the GLUE files need.
+    In a TSV quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has
+    it and the GLUE files need.
     """
-    for number, line in enumerate(_at_every_end(files.lines_of_text(path)), 1):
-        if line := line.rstrip("\r\n"):
-            yield number, line.split("\t")
-
-
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers and fields of the non-empty rows of a CSV."""
-    reader = csv.reader(_at_every_end(files.lines_of_text(path)), strict=True)
-    while True:
-        # The module's limit of 128 KiB a field is too low for documents; it is global, so it is put back at once.
-        limit = csv.field_size_limit(_LONGEST_FIELD)
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
-        finally:
-            csv.field_size_limit(limit)
-        if fields is None:
-            return
-        if fields:
-            yield reader.line_num, fields
+    lines = _at_every_end(files.lines_of_text(path))
+    if files.kind(path) == ".tsv":
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
+    try:
+        yield from ((reader.line_num, fields) for fields in reader if fields)
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
 
 
 def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
     """Yields rows of JSON Lines, without blank lines; see `read_rows`."""
+    row = None
     for number, line in enumerate(lines, 1):
         if line.strip():
             row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
             _check_values(f"{where}, line {number}", row, columns, beside)
             yield number, row
+    if row is None:
+        raise ValueError(f"{where}: empty (no rows)")
 
 
 def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
@@ -130,7 +107,7 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
         seekable = pa.BufferReader(stream.read()) if path.suffix.lower() in files.COMPRESSIONS else stream
         table = pq.ParquetFile(seekable)
         check_columns(path, table.schema_arrow.names, wanted)
-        batches = table.iter_batches(_BATCH, columns=wanted)
+        batches = table.iter_batches(256, columns=wanted)
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             _check_values(f"{path}, row {number}", row, columns, beside)
             yield number, row
@@ -175,23 +152,27 @@ def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
         yield from filter(None, _AFTER_LONE_CR.split(line)) if "\r" in line else (line,)
 
 
-def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: list[str]) -> Numbered:
-    _, header = next(lines)
+def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Returns the first row of a CSV or TSV, and what `fields_of` yields of the others."""
+    lines = fields_of(path)
+    header = next(lines, (0, []))[1]
+    if not "".join(header).strip():
+        raise ValueError(f"{path}: empty (no header line)")
+    return header, lines
+
+
+def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
+    """Yields rows; warns once where a field of a TSV looks as CSV writers quote one that holds quotes."""
+    header, lines = header_and_fields(path)
     check_columns(path, header, columns)
+    tsv = unwarned = files.kind(path) == ".tsv"
     for number, fields in lines:
         if len(fields) != len(header):
-            quoted = files.kind(path) == ".tsv" and any(field.startswith('"') for field in fields)
-            hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if quoted else ""
+            hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if tsv else ""
             raise ValueError(f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}{hint}")
-        yield number, dict(zip(header, fields, strict=True))
-
-
-def _warning_of_quotes(path: Path, table: Numbered) -> Numbered:
-    """Yields the same rows; warns once where a field looks as CSV writers quote one that holds quotes."""
-    warned = False
-    for number, row in table:
-        if not warned and (field := next(filter(_DOUBLED_QUOTES.fullmatch, row.values()), None)) is not None:
-            warned = True
+        quoted = [field for field in fields if field[:1] == field[-1:] == '"' and '""' in field[1:-1]]
+        if unwarned and quoted:
+            unwarned = False
             message = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
-            logger.warning(message, path, number, field[:40])
-        yield number, row
+            logger.warning(message, path, number, quoted[0][:40])
+        yield number, dict(zip(header, fields, strict=True))

@@ -7,48 +7,37 @@ import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mabert.data import files as on_disk
-from mabert.data.task import Task, held_out, rows_of
+from mabert.data.task import Task
 from mabert.reading import parse_json
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def load_squad(
-    files: Mapping[str, str | Path], *, name: str = "questions", hold_out: float = 0.1, seed: int = 0
-) -> tuple[Task, dict[str, Dataset]]:
-    """Loads questions, each with a context in which its answer stands.
+def read_squad(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
+    """Reads questions, each with a context in which its answer stands.
 
     Args:
-        files: path by split: `train`, and `validation` and `test` as `load_tables` has them, JSON in the form of SQuAD
-            1.1 or 2.0. A question with `is_impossible` has no answer; `test` needs no answers.
+        files: path by split, as `load_own` has them: JSON in the form of SQuAD 1.1 or 2.0. A question with
+            `is_impossible` has no answer; `test` needs no answers.
         name: the task's name.
-        hold_out: share of the training questions held out where `files` names no validation file.
-        seed: chooses the questions held out.
 
     Returns:
-        The task, and by split a data set with `text_a` (the question), `text_b` (its context), `index` (the question's
-        id), and except in `test` `answers` (texts, any of which is right; none where the context has no answer) and
-        `starts` (the character at which each begins).
+        The task, and by split `text_a` (the question), `text_b` (its context), `index` (the question's id), and except
+        in `test` `answers` (texts, any of which is right; none where the context has no answer) and `starts` (the
+        character at which each begins).
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is empty, damaged or of another form, a question has no id or another's, or no answer without
             being `is_impossible`, an answer does not stand at its `answer_start`, or no training question has one.
     """
-    if "train" not in files:
-        raise ValueError("no training file given")
-    loaded = {split: _dataset(Path(path).expanduser(), split != "test") for split, path in files.items()}
+    loaded = {split: _columns(path, split != "test") for split, path in files.items()}
     if not any(loaded["train"]["answers"]):
         raise ValueError(f"{files['train']}: no question has an answer; there is nothing to learn from")
-    if "validation" not in loaded:
-        loaded["train"], loaded["validation"] = held_out(loaded["train"], hold_out, seed)
     return Task(name, (), ("f1", "exact_match"), "f1", "answers"), loaded
 
 
@@ -86,31 +75,27 @@ def _f1(said: Sequence[str], true: Sequence[str]) -> float:
     return 2 * (Counter(said) & Counter(true)).total() / (len(said) + len(true))
 
 
-def _dataset(path: Path, answered: bool) -> Dataset:
+def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in ("text_a", "text_b", "index")}
     columns |= {"answers": [], "starts": []} if answered else {}
     seen: set[str] = set()
     for context, question, where in _questions(path):
-        known = question["id"]
-        if known in seen:
-            raise ValueError(f"{where}: another question has the id {known!r}")
-        seen.add(known)
-        columns["text_a"].append(question["question"])
-        columns["text_b"].append(context)
-        columns["index"].append(known)
-        if answered:
-            texts, starts = _answers(context, question, where)
-            columns["answers"].append(texts)
-            columns["starts"].append(starts)
+        if question["id"] in seen:
+            raise ValueError(f"{where}: another question has the id {question['id']!r}")
+        seen.add(question["id"])
+        found = [question["question"], context, question["id"]]
+        found += _answers(context, question, where) if answered else ()
+        for values, value in zip(columns.values(), found, strict=True):
+            values.append(value)
     if not seen:
         raise ValueError(f"{path}: no questions")
-    return rows_of(columns)
+    return columns
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yields the context of each question, the question, and where it stands."""
     whole = parse_json(on_disk.read_text(path), str(path))
-    for text, of_text in _parts(whole, "data", f"{path}", ": "):
+    for text, of_text in _parts(whole, "data", str(path), ": "):
         for paragraph, of_paragraph in _parts(text, "paragraphs", of_text):
             context = _field(paragraph, "context", str, of_paragraph)
             for question, where in _parts(paragraph, "qas", of_paragraph):

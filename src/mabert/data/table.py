@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mabert.data import rows
-from mabert.data.task import Task, held_out, label_text, row_label, rows_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
+from mabert.data.task import Task, label_text, row_label
 
 BETWEEN = "|"
 """What stands between several labels of a row where they are one text."""
@@ -34,59 +30,33 @@ class Columns:
     label: str | None = None
 
 
-def load_tables(
-    files: Mapping[str, str | Path],
-    columns: Columns | Mapping[str, Columns],
-    *,
-    name: str = "table",
-    label_names: Sequence[str] | None = None,
+def read_tables(
+    files: Mapping[str, Path],
+    columns: Mapping[str, Columns],
+    name: str,
     kind: str = "classification",
-    hold_out: float = 0.1,
-    seed: int = 0,
-) -> tuple[Task, dict[str, Dataset]]:
-    """Loads a task from files of one's own.
-
-    Args:
-        files: path by split. `train` is required; `validation` is held out of it where it is missing; `test` may be
-            there, and needs no label column.
-        columns: the columns' names, the same in every file or by split.
-        name: the task's name.
-        label_names: the classes in the order of their ids; of two, `f1` is of the last. By default those of the
-            training file, in numeric order where all are whole numbers, in alphabetical order otherwise.
-        kind: `classification`; `regression` where the labels are scores; `several` where a row has any number of them,
-            as a list (JSONL, Parquet) or as text, `a|b`.
-        hold_out: share of the training rows held out where `files` names no validation file.
-        seed: chooses the rows held out.
+    label_names: Sequence[str] | None = None,
+) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
+    """Reads tables; arguments and errors are those of `load_own`.
 
     Returns:
-        The task, and by split a data set with `text_a`, `text_b` (pairs only), `label` (class id or score; of several
-        labels 1.0 or 0.0 for each; not in `test`) and `index` (row number from 0).
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is empty, of an unknown kind or not UTF-8, a column or value is missing, a label is unknown,
-            there is but one class, or none, or a share is out of range.
+        The task, and by split `text_a`, `text_b` (pairs only), `label` (class id or score; of several labels 1.0 or 0.0
+        for each; not in `test`) and `index` (row number from 0).
     """
-    if "train" not in files:
-        raise ValueError("no training table given")
-    by_split = dict.fromkeys(files, columns) if isinstance(columns, Columns) else columns
-    label = by_split["train"].label
+    label = columns["train"].label
     if label is None:
         raise ValueError("no label column given; training needs one")
-    if label in (by_split["train"].text_a, by_split["train"].text_b):
+    if label in (columns["train"].text_a, columns["train"].text_b):
         raise ValueError(f"the column {label!r} is given as text and as label")
     of_row = label_texts if kind == "several" else label_text
-    held = {
-        split: _read(Path(path).expanduser(), by_split[split], None if split == "test" else of_row)
-        for split, path in files.items()
-    }
+    held = {split: _read(path, columns[split], None if split == "test" else of_row) for split, path in files.items()}
     if label_names is None and kind != "regression":
-        label_names = _classes(Path(files["train"]), label, held["train"]["label"])
+        label_names = _classes(files["train"], label, held["train"]["label"])
     task = table_task(name, () if kind == "regression" else label_names or (), several=kind == "several")
-    loaded = {split: _dataset(task, columns) for split, columns in held.items()}
-    if "validation" not in loaded:
-        loaded["train"], loaded["validation"] = held_out(loaded["train"], hold_out, seed)
-    return task, loaded
+    for content in held.values():
+        if "label" in content:
+            content["label"] = [_label(task, found, where) for found, where in content["label"]]
+    return task, held
 
 
 def table_task(name: str, label_names: Sequence[str], several: bool = False) -> Task:
@@ -120,15 +90,11 @@ def _read(path: Path, columns: Columns, of_row: Callable[[Any, str], Any] | None
     return data | {"index": list(range(len(data["text_a"])))}
 
 
-def _dataset(task: Task, columns: dict[str, list[Any]]) -> Dataset:
-    labels: list[Any] = []
-    for found, where in columns.get("label", ()):
-        if task.kind == "several":
-            ids = {row_label(task, task.label_names, name, where) for name in found}
-            labels.append([float(place in ids) for place in range(task.num_labels)])
-        else:
-            labels.append(row_label(task, task.label_names, found, where))
-    return rows_of(columns | ({"label": labels} if labels else {}))
+def _label(task: Task, found: Any, where: str) -> Any:
+    if task.kind != "several":
+        return row_label(task, task.label_names, found, where)
+    ids = {row_label(task, task.label_names, name, where) for name in found}
+    return [float(place in ids) for place in range(task.num_labels)]
 
 
 def label_texts(value: Any, where: str) -> list[str]:

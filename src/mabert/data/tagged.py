@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mabert.data import files as on_disk
 from mabert.data import rows
 from mabert.data.entities import OUTSIDE, is_tag, metric_names, types_of
-from mabert.data.task import Task, held_out, rows_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-TABLES = (".jsonl", ".ndjson", ".parquet")
-"""Kinds of files that have a sentence a row; any other is read as CoNLL columns."""
+from mabert.data.task import Task
 
 _BETWEEN = re.compile(r"[ \t]+")
 
@@ -24,70 +18,63 @@ Sentence = tuple[list[str], list[str], list[int]]
 """Words, their tags (none where they are not asked for), and the line that each word stands on."""
 
 
-def load_tagged(
-    files: Mapping[str, str | Path], *, name: str = "tagged", hold_out: float = 0.1, seed: int = 0
-) -> tuple[Task, dict[str, Dataset]]:
-    """Loads sentences whose words have a tag each, which name entities: `O`, `B-TYPE` and `I-TYPE`.
+def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
+    """Reads sentences whose words have a tag each, which name entities: `O`, `B-TYPE` and `I-TYPE`.
 
     Args:
-        files: path by split: `train`, and `validation` and `test` as `load_tables` has them. `.jsonl` and `.parquet`
-            hold a sentence a row, `tokens` and `tags`. All other files have a word a line, which begins with the word
-            and ends with its tag, columns apart by spaces or tabs, and a blank line between two sentences; lines of
-            `-DOCSTART-` are skipped. `test` needs no tags.
+        files: path by split, as `load_own` has them. `.jsonl` and `.parquet` hold a sentence a row, `tokens` and
+            `tags`. All other files have a word a line, which begins with the word and ends with its tag, columns apart
+            by spaces or tabs, and a blank line between two sentences; lines of `-DOCSTART-` are skipped. `test` needs
+            no tags.
         name: the task's name.
-        hold_out: share of the training sentences held out where `files` names no validation file.
-        seed: chooses the sentences held out.
 
     Returns:
-        The task, whose labels are the tags of the training file, and by split a data set with `tokens`, `text_a`
-        (these joined by spaces), `tags` (not in `test`) and `index` (number of the sentence from 0).
+        The task, whose labels are the tags of the training file, and by split `tokens`, `text_a` (these joined by
+        spaces), `tags` (not in `test`) and `index` (number of the sentence from 0).
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is empty, damaged or not UTF-8, a word has no tag, or one that names no entity or that the
             training file lacks; a sentence has more words than tags or fewer; the training file has no entity.
     """
-    if "train" not in files:
-        raise ValueError("no training file given")
-    held = {split: list(_sentences(Path(path).expanduser(), split != "test")) for split, path in files.items()}
+    held = {split: list(_sentences(path, split != "test")) for split, path in files.items()}
     for split, sentences in held.items():
         if not sentences:
             raise ValueError(f"{files[split]}: no sentences")
-    known = _checked_tags(Path(files["train"]), held["train"])
-    for split in held.keys() - {"train", "test"}:
-        _check_known(Path(files[split]), held[split], known)
-    types = types_of(known)
-    task = Task(name, known, metric_names(types), "f1", "tokens")
-    loaded = {split: _dataset(sentences, split != "test") for split, sentences in held.items()}
-    if "validation" not in loaded:
-        loaded["train"], loaded["validation"] = held_out(loaded["train"], hold_out, seed)
-    return task, loaded
+    known = (OUTSIDE, *sorted({tag for _, tags, _ in held["train"] for tag in tags} - {OUTSIDE}))
+    for split, sentences in held.items():
+        for word, tag, number in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
+            if is_tag(tag) and tag in known:
+                continue
+            told = f"none of the training file's, {', '.join(known)}" if is_tag(tag) else "not O, B-TYPE or I-TYPE"
+            raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {told}")
+    if known == (OUTSIDE,):
+        raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
+    task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
+    return task, {split: _columns(sentences, split != "test") for split, sentences in held.items()}
 
 
 def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:
-    return _of_rows(path, tagged) if on_disk.kind(path) in TABLES else _of_columns(path, tagged)
+    return _of_rows(path, tagged) if on_disk.kind(path) in (*rows.JSON_KINDS, ".parquet") else _of_lines(path, tagged)
 
 
-def _of_columns(path: Path, tagged: bool) -> Iterator[Sentence]:
+def _of_lines(path: Path, tagged: bool) -> Iterator[Sentence]:
     """Yields the sentences of a CoNLL file."""
-    words: list[str] = []
-    tags: list[str] = []
-    numbers: list[int] = []
+    sentence: Sentence = [], [], []
     for number, line in enumerate(on_disk.lines_of_text(path), 1):
         columns = _BETWEEN.split(line.strip(" \t\r\n"))
         if columns[0] in ("", "-DOCSTART-"):
-            if words:
-                yield words, tags, numbers
-            words, tags, numbers = [], [], []
+            if sentence[0]:
+                yield sentence
+            sentence = [], [], []
             continue
         if tagged and len(columns) == 1:
             raise ValueError(f"{path}, line {number}: the word {columns[0]!r} has no tag; write one behind it, as O")
-        words.append(columns[0])
-        numbers.append(number)
-        if tagged:
-            tags.append(columns[-1])
-    if words:
-        yield words, tags, numbers
+        sentence[0].append(columns[0])
+        sentence[1].extend(columns[-1:] if tagged else ())
+        sentence[2].append(number)
+    if sentence[0]:
+        yield sentence
 
 
 def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
@@ -103,32 +90,10 @@ def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
         yield words, tags[0] if tags else [], [number] * len(words)
 
 
-def _checked_tags(path: Path, sentences: Sequence[Sentence]) -> tuple[str, ...]:
-    """Returns the tags of the training file, `O` first."""
-    for words, tags, numbers in sentences:
-        for word, tag, number in zip(words, tags, numbers, strict=True):
-            if not is_tag(tag):
-                raise ValueError(f"{path}, line {number}: the tag {tag!r} of {word!r} is not O, B-TYPE or I-TYPE")
-    found = {tag for _, tags, _ in sentences for tag in tags} - {OUTSIDE}
-    if not found:
-        raise ValueError(f"{path}: all tags are {OUTSIDE}; there is no entity to learn from")
-    return (OUTSIDE, *sorted(found))
-
-
-def _check_known(path: Path, sentences: Sequence[Sentence], known: Sequence[str]) -> None:
-    for words, tags, numbers in sentences:
-        for word, tag, number in zip(words, tags, numbers, strict=True):
-            if tag not in known:
-                raise ValueError(
-                    f"{path}, line {number}: the tag {tag!r} of {word!r} is none of the training file's, "
-                    f"{', '.join(known)}"
-                )
-
-
-def _dataset(sentences: Sequence[Sentence], tagged: bool) -> Dataset:
-    columns: dict[str, Any] = {
+def _columns(sentences: list[Sentence], tagged: bool) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {
         "text_a": [" ".join(words) for words, _, _ in sentences],
         "tokens": [words for words, _, _ in sentences],
         "index": list(range(len(sentences))),
     }
-    return rows_of(columns | ({"tags": [tags for _, tags, _ in sentences]} if tagged else {}))
+    return columns | ({"tags": [tags for _, tags, _ in sentences]} if tagged else {})

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-logger = logging.getLogger(__name__)
 
-
-class Rows(Protocol):
-    """Examples of a task, as `load_glue` and `load_tables` give them (a Hugging Face data set): columns by name.
-
-    `text_a`, `text_b` for pairs, `label` where it is known, `index`; of tagged sentences `tokens` and `tags` beside
-    `text_a`.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-    def __getitem__(self, name: Any) -> Any: ...
+Rows: TypeAlias = "Dataset"
+"""Examples of a task, as `load_glue` and `load_own` give them: columns by name. `text_a`, `text_b` for pairs, `label`
+where it is known, `index`; of tagged sentences `tokens` and `tags` beside `text_a`."""
 
 
 def rows_of(columns: Mapping[str, Any]) -> Dataset:
@@ -41,20 +27,6 @@ def rows_of(columns: Mapping[str, Any]) -> Dataset:
 def column(rows: Rows, name: str) -> list[Any]:
     """Reads a column's values at once, in the order of the rows: row by row is some fifty times slower."""
     return list(rows[name][:])
-
-
-def held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Divides training rows: those to train on, and a share of them, drawn by the seed, to validate on.
-
-    Raises:
-        ValueError: the share leaves one of them empty.
-    """
-    count = round(share * len(dataset))
-    if not 0 < count < len(dataset):
-        raise ValueError(f"cannot hold {share} of {len(dataset)} training rows out; give a validation table")
-    logger.info("held %d of the training rows out for validation", count)
-    order = np.random.default_rng(seed).permutation(len(dataset))
-    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
 
 
 @dataclass(frozen=True)
@@ -90,18 +62,11 @@ class Task:
         """The class that F1 is of, the last one; None where F1 is no metric of the task."""
         return self.label_names[-1] if self.kind == "classification" and "f1" in self.metrics else None
 
-    @property
-    def submission_labels(self) -> tuple[str, ...]:
-        """How predictions of each class are written; the class names unless a leaderboard wants otherwise."""
-        return self.label_names
-
 
 def label_text(value: Any, where: str) -> str:
     """Returns a label as text: JSON and Parquet have numbers and truth values where CSV has text.
 
-    Raises:
-        ValueError: there is no label, or something that is not one value, such as a list; names `where`, the file, line
-            and column.
+    Raises ValueError, which names `where` (file, line and column), for no label, and for more than one value.
     """
     if not isinstance(value, str | bool | int | float | Decimal):
         raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
@@ -110,11 +75,10 @@ def label_text(value: Any, where: str) -> str:
     return str(value)
 
 
-def row_label(task: Task, spelled: tuple[str, ...], value: str, where: str) -> int | float:
+def row_label(task: Task, spelled: Sequence[str], value: str, where: str) -> int | float:
     """Reads the label of one row: a score, or the place of `value` in `spelled`.
 
-    Raises:
-        ValueError: the value is no finite number (regression) or none of the classes; names `where`.
+    Raises ValueError, which names `where`, for what is no finite number (regression) or none of the classes.
     """
     if not task.is_regression:
         if value not in spelled:

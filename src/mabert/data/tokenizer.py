@@ -18,13 +18,12 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
-def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrainedTokenizerFast:
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
     """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens.
 
     Args:
         source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
-            `tokenizer.json`, or the name of a model on the hub.
-        lowercase: for a `vocab.txt` only: whether text is lower-cased. By default it is, unless the vocabulary has
+            `tokenizer.json`, or the name of a model on the hub. Text is lower-cased for a `vocab.txt`, unless that has
             tokens with capital letters.
 
     Raises:
@@ -35,11 +34,11 @@ def load_tokenizer(source: str | Path, lowercase: bool | None = None) -> PreTrai
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():
             raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
-        return _from_vocabulary(path / "vocab.txt", lowercase)
+        return _from_vocabulary(path / "vocab.txt")
     if path.is_dir():
         return checked(_from_pretrained(str(path)), source)
     if path.suffix == ".txt":
-        return _from_vocabulary(path, lowercase)
+        return _from_vocabulary(path)
     if path.suffix == ".json":
         return _from_json(path)
     if path.exists():
@@ -91,7 +90,7 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerFast:
+def _from_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     vocabulary: dict[str, int] = {}
     for line, token in enumerate(re.split(r"\r?\n", files.read_text(path).rstrip("\r\n"))):
         if vocabulary.setdefault(token, line) != line:
@@ -99,9 +98,8 @@ def _from_vocabulary(path: Path, lowercase: bool | None) -> PreTrainedTokenizerF
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise ValueError(f"{path}: not a BERT vocabulary: it has no {', '.join(missing)}")
-    if lowercase is None:
-        lowercase = not any(token != token.lower() for token in vocabulary if not token.startswith("["))
-    return BertTokenizer(vocab=vocabulary, do_lower_case=lowercase)
+    cased = any(token != token.lower() for token in vocabulary if not token.startswith("["))
+    return BertTokenizer(vocab=vocabulary, do_lower_case=not cased)
 
 
 def _from_json(path: Path) -> PreTrainedTokenizerFast:

@@ -27,8 +27,6 @@ _ALPHABET = 1000
 _NEVER = -1000.0
 _WORD_START = "▁"
 
-Pieces = list[tuple[str, float]]
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -83,16 +81,17 @@ def train_tokenizer(family: str, texts: Iterable[str], vocab_size: int | None = 
     read = list(texts)
     if not any(text and not text.isspace() for text in read):
         raise ValueError(f"cannot train a tokenizer for {family}: the texts hold no words")
-    return checked(_ALGORITHMS[recipe.algorithm](recipe, read, size), family)
+    if recipe.algorithm == "WordPiece":
+        return train_wordpiece(read, size)
+    return checked((_train_bpe if recipe.algorithm == "BPE" else _train_unigram)(recipe, read, size), family)
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer that cleans and splits text as BERT's does.
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece tokenizer that cleans, lower-cases and splits text as BERT's does.
 
     Args:
         texts: documents; all are held in memory while training.
         vocab_size: tokens at most, the five special ones included ([PAD] is 0).
-        lowercase: lower-case the text and strip accents.
 
     Returns:
         A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
@@ -104,7 +103,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     if room < 2:
         raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens by 2")
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     texts = list(texts)
     normalised = ((tokenizer.normalizer.normalize_str(text), 1) for text in texts)
@@ -121,7 +120,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)
+    return BertTokenizer(vocab=tokenizer.get_vocab())
 
 
 def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
@@ -154,26 +153,22 @@ def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTok
     words: Counter[str] = Counter()
     for text in texts:
         words.update(normalizer.normalize_str(text).replace(_WORD_START, " ").split())
-    alphabet = _alphabet(words.items(), min(_ALPHABET, room // 4), recipe.symbols)
-    return recipe.build(vocab=first + _learn_pieces(words, alphabet, recipe.symbols, room) + last)
+    letters = _alphabet(words.items(), min(_ALPHABET, room // 4), recipe.symbols)
+    parts: Counter[str] = Counter()
+    others = re.compile(f"[^{re.escape(''.join([*letters, *recipe.symbols]))}]+")
+    for word in sorted(words):
+        for part in filter(None, others.split(word)):
+            parts[part] += words[word]
+    return recipe.build(vocab=first + _learn_pieces(parts, recipe.symbols, room) + last)
 
 
-def _learn_pieces(words: Mapping[str, int], alphabet: list[str], symbols: tuple[str, ...], size: int) -> Pieces:
-    """Learns the pieces of a unigram model by SentencePiece (Kudo 2018), which with one thread is deterministic.
+def _learn_pieces(counts: Mapping[str, int], symbols: tuple[str, ...], size: int) -> list[tuple[str, float]]:
+    """Learns at most `size` pieces of a unigram model, each with its score, from words and how often each occurs.
 
-    Args:
-        words: how often each word occurs.
-        alphabet: the characters that pieces may have; a word is cut at others.
-        symbols: characters that are no part of a piece.
-        size: pieces at most.
+    SentencePiece (Kudo 2018) does it, which with one thread is deterministic. The symbols are part of no piece.
     """
     import sentencepiece
 
-    others = re.compile(f"[^{re.escape(''.join([*alphabet, *symbols]))}]+")
-    counts: Counter[str] = Counter()
-    for word in sorted(words):
-        for part in filter(None, others.split(word)):
-            counts[part] += words[word]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(f"{word}\t{count}" for word, count in counts.items()),
@@ -200,15 +195,10 @@ def _learn_pieces(words: Mapping[str, int], alphabet: list[str], symbols: tuple[
 
 
 def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str] = ()) -> list[str]:
-    """Finds the commonest characters of normalised texts, without white space, in the order of code points.
+    """Finds the commonest characters of normalised texts, `size` at most, in the order of code points.
 
-    Args:
-        texts: each with the number of times it stands there.
-        size: characters at most.
-        without: characters that are left out.
-
-    Raises:
-        ValueError: there is no such character.
+    Each text comes with the number of times it stands there. White space and what is `without` do not count; where
+    nothing is left, that is a ValueError.
     """
     counts: Counter[str] = Counter()
     for text, times in texts:
@@ -240,11 +230,6 @@ def _modernbert(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrai
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 
 
-_ALGORITHMS: dict[str, Callable[[Recipe, list[str], int], PreTrainedTokenizerFast]] = {
-    "WordPiece": lambda recipe, texts, size: train_wordpiece(texts, size),
-    "Unigram": _train_unigram,
-    "BPE": _train_bpe,
-}
 _SYMBOLS = ("(", ")", '"', "-", ".", "\N{EN DASH}", "£", "€")  # user-defined in ALBERT's call of spm_train
 _BIGBIRD = ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")

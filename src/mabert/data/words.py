@@ -14,14 +14,7 @@ Span = tuple[int, int]
 
 
 class Words(str):
-    """A text that is given as its words, which stand in it with a space between two.
-
-    Args:
-        words: they.
-
-    Attributes:
-        spans: where each word stands.
-    """
+    """A text that is given as its words, which stand in it with a space between two; `spans` says where."""
 
     spans: list[Span]
 
@@ -36,12 +29,8 @@ class Words(str):
 
 
 def words_of(text: str, encoding: Encoding) -> list[Span]:
-    """Finds the words of a text: its own where it is `Words`, else those that the tokenizer divides it into.
-
-    Args:
-        text: the text.
-        encoding: of the text; what was cut off has no words.
-    """
+    """Finds the words of a text: its own where it is `Words`, else those that the tokenizer divides it into, but for
+    what its encoding lacks because it was cut off."""
     if isinstance(text, Words):
         return text.spans
     spans: dict[int, Span] = {}
@@ -53,12 +42,7 @@ def words_of(text: str, encoding: Encoding) -> list[Span]:
 
 
 def first_pieces(text: str, encoding: Encoding, words: Sequence[Span]) -> list[int | None]:
-    """Finds the first piece of each word.
-
-    Args:
-        text: the text.
-        encoding: of the text.
-        words: where its words stand, in order.
+    """Finds the first piece of each word of a text, of which the words' places are given in order.
 
     Returns:
         For each word its piece's place among the token ids; None for a word that has none, since it was cut off or

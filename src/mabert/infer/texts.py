@@ -9,7 +9,6 @@ from mabert.data import files, rows
 from mabert.data.words import Words
 from mabert.infer.windows import Row, RowOfTable
 
-TABLES = (".jsonl", ".ndjson", ".tsv", ".csv", ".parquet")
 TEXT_COLUMN = "text"
 
 
@@ -39,7 +38,7 @@ def read_rows(
         words: Whether a column may hold a list of words in place of a text.
 
     Returns:
-        A stream of rows, which tells its length (`operator.length_hint`) where that is known.
+        A stream of rows.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -52,8 +51,8 @@ def read_rows(
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
         files.check_is_file(path)
-        if files.kind(path) in TABLES:
-            return TableRows(path, columns, keep, words)
+        if files.kind(path) in rows.TABLES:
+            return table_rows(path, columns, keep, words)
         if files.kind(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
@@ -68,7 +67,7 @@ def read_rows(
     if text_column is not None:
         raise ValueError(
             f"{where}: lines of plain text have no column {text_column!r}; give --jsonl for an object a line, "
-            f"or a file named {', '.join(TABLES)}"
+            f"or a file named {', '.join(rows.TABLES)}"
         )
     return plain_rows(where, lines)
 
@@ -79,24 +78,15 @@ def has_words(source: str | Path | None) -> bool:
     return "tokens" in first and TEXT_COLUMN not in first
 
 
-class TableRows:
-    """The texts in some columns of a table, and how many there are where that is cheap to know."""
-
-    def __init__(self, path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> None:
-        self.path, self.columns, self.keep, self.words = path, columns, keep, words
-
-    def __iter__(self) -> Iterator[Row]:
-        for number, row in rows.read_rows(self.path, [*self.columns], self.keep):
-            yield text_row(f"{self.path}, line {number}", row, self.columns, self.keep, self.words)
-
-    def __length_hint__(self) -> int:
-        return rows.count(self.path) or 0
+def table_rows(path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> Iterator[Row]:
+    """The texts in some columns of a table."""
+    for number, row in rows.read_rows(path, columns, keep):
+        yield text_row(f"{path}, line {number}", row, columns, keep, words)
 
 
 def lines_of(path: Path) -> Iterator[str]:
     """The lines of a file."""
-    with files.open_bytes(path) as (stream, _):
-        yield from (line.rstrip("\r\n") for line in files.lines(path, stream))
+    yield from (line.rstrip("\r\n") for line in files.lines_of_text(path))
 
 
 def standard_input() -> Iterator[str]:
@@ -106,14 +96,10 @@ def standard_input() -> Iterator[str]:
         ValueError: If there are none, or one is not UTF-8.
     """
     line = None
-    for line in files.decoded(sys.stdin.buffer, _not_utf8):
+    for line in files.lines(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\r\n")
     if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
-
-
-def _not_utf8(number: int, offset: int, byte: int) -> str:
-    return f"standard input, line {number}: not UTF-8: byte 0x{byte:02x} at offset {offset}"
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
-from mabert.data.npy import NpyRows
+from mabert.data.cache import write_npy_header
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig
 from mabert.writing import whole_file
@@ -46,11 +46,12 @@ def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: s
         return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in windows), output)
     count = 0
     with whole_file(output) as file:
-        rows = NpyRows(file, np.dtype(np.float32), (width,))
+        write_npy_header(file, np.dtype(np.float32), (0, width))
         for vectors in windows:
-            rows.write(np.stack(vectors))
+            file.write(np.stack(vectors).astype(np.float32).tobytes())
             count += len(vectors)
-        rows.finish()
+        file.seek(0)
+        write_npy_header(file, np.dtype(np.float32), (count, width))
     return count
 
 

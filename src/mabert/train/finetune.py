@@ -18,7 +18,6 @@ from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
-from mabert.data.leaderboard import write_leaderboard
 from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
 from mabert.data.tokenizer import load_tokenizer
@@ -58,7 +57,7 @@ def finetune(
 
     Args:
         model: Folder or hub name of a pretrained model, with its tokenizer.
-        task: From `load_glue` (by `glue_task`), `load_tables`, `load_tagged` or `load_squad`.
+        task: From `load_glue` (by `glue_task`) or `load_own`.
         splits: Its examples, from the same.
         output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
             `result.json` over all seeds that are finished, those of earlier starts too.
@@ -252,10 +251,7 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
         if split in job.labels:
             metrics[split] = job.kind.scores(answers, job.labels[split])
             warn_of_one_answer(job, split, answers, seed, rate)
-        if split not in job.labels and isinstance(job.kind.task, GlueTask):
-            write_leaderboard(job.kind.task, answers, place, split=split, index=column(job.splits[split], "index"))
-        else:
-            write_predictions(place / f"{split}.tsv", job, split, answers)
+        write_predictions(place, job, split, answers)
     about = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": trained.history}
     result = write_record(place / RESULT, about, trained.stopwatch.before + time.time() - began)
     leave_no_checkpoints(job, rate, seed)
@@ -278,13 +274,17 @@ def leave_no_checkpoints(job: Job, rate: float, seed: int) -> None:
             place.parent.rmdir()
 
 
-def write_predictions(path: Path, job: Job, split: str, answers: Sequence[Any]) -> None:
-    """A table of predictions, with the truth beside them where it is known."""
+def write_predictions(folder: Path, job: Job, split: str, answers: Sequence[Any]) -> None:
+    """A table of predictions, with the truth beside them where it is known; of a test split of GLUE as its leaderboard
+    takes it."""
+    task, name = job.kind.task, f"{split}.tsv"
     columns = {"index": column(job.splits[split], "index"), "prediction": map(job.kind.written, answers)}
     if split in job.labels:
         columns["label"] = map(job.kind.written, job.labels[split])
+    elif isinstance(task, GlueTask):
+        name, columns["prediction"] = task.submissions[split], task.submitted(answers)
     lines = map(tsv_line, [list(columns), *zip(*columns.values(), strict=True)])
-    write_text(path, "\n".join(lines) + "\n")
+    write_text(folder / name, "\n".join(lines) + "\n")
 
 
 def spread(job: Job, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mabert.data.glue import TASKS, glue_task, load_glue
-from mabert.data.table import Columns, load_tables
+from mabert.data.own import load_own
+from mabert.data.table import Columns
 from mabert.data.task import Rows, Task, column
 from mabert.train.fields import build, check
 from mabert.train.recipe import FinetuneRecipe
@@ -145,7 +146,7 @@ class StudyTask:
     def _tables(self, folder: Path) -> tuple[Task, dict[str, Rows]]:
         columns = {split: Columns(file.text_a, file.text_b, file.label) for split, file in self.files.items()}
         files = {split: folder / file.path for split, file in self.files.items()}
-        task, splits = load_tables(files, columns, name=self.name)
+        task, splits = load_own(files, columns, name=self.name)
         if self.paper is None:
             return task, splits
         official = glue_task(OF_COLUMN.get(self.paper, self.paper))
@@ -162,7 +163,7 @@ class StudyTask:
                     f"scored by the F1 of {official.positive}, so they must be {' and '.join(official.label_names)}, "
                     f"or {' and '.join(official.spelled)}"
                 )
-            task, splits = load_tables(files, columns, name=self.name, label_names=official.label_names)
+            task, splits = load_own(files, columns, name=self.name, label_names=official.label_names)
         return replace(task, main_metric=metric), splits
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use
-from mabert.data.encode import EncodedDataset, Examples
+from mabert.data.encode import Examples, encode_rows
 from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task, column
 
@@ -78,7 +78,7 @@ class Kind(ABC):
         Raises:
             ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
         """
-        return EncodedDataset(rows, tokenizer, max_length, truncate, f"{self.task.name} {split}")
+        return encode_rows(rows, tokenizer, max_length, truncate, f"{self.task.name} {split}")
 
     def labels(self, rows: Rows) -> Any:
         """The truth about a split, a label a row of it."""
