@@ -1,8 +1,9 @@
 """Memory for large results: in huge pages where the system offers them, and used again once a result is gone.
 
 The C library gives large blocks back to the system when they are freed and gets them anew at the next call. Touching
-new memory for the first time can cost more than computing what is written there (measured: `benchmarks/performance-2026-11.md`). So
-blocks without a tensor wait here for the next result of their size, `KEPT` bytes of them at most.
+new memory for the first time can cost more than computing what is written there (measured:
+`benchmarks/performance-2026-11.md`). So blocks without a tensor wait here for the next result of their size, `KEPT`
+bytes of them at most.
 """
 
 import contextlib
