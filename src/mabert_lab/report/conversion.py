@@ -49,7 +49,7 @@ def render(result: dict[str, Any]) -> str:
         history = [entry for entry in stage["history"] if entry.get("parts")]
         if len(history) > 1:
             drawn = curves(history, PARTS[outcome["use"]] if name == "end_to_end" else ())
-            losses[name] = Figure(name, line_chart(drawn, "step", "loss"), "Loss against step")
+            losses[name] = Figure(line_chart(drawn, "step", "loss"), "Loss against step")
     return from_template(
         "conversion.html",
         title=f"{result['request']['teacher']}, converted to a MaBERT",
@@ -75,12 +75,12 @@ def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def schedule(pattern: str, lost: Sequence[float]) -> Figure:
     """The figure of the layers."""
-    return Figure("schedule", schedule_chart(pattern, lost), f"The schedule {pattern}, with each layer's importance")
+    return Figure(schedule_chart(pattern, lost), f"The schedule {pattern}, with each layer's importance")
 
 
 def agreement(bands: dict[str, Any]) -> Figure:
     """The figure of the agreement by length."""
-    return Figure("agreement", bands_chart(bands), "Cosine to the teacher and nearest neighbours found, by tokens")
+    return Figure(bands_chart(bands), "Cosine to the teacher and nearest neighbours found, by tokens")
 
 
 def weighted(bands: dict[str, Any], who: str, what: str) -> float:

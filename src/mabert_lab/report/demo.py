@@ -54,9 +54,9 @@ def render(result: dict[str, Any]) -> str:
         headline=list(headline(result)),
         counted=counted,
         shortened=shortened,
-        padding=Figure("padding", padding_chart(moved), described),
-        loss=Figure("loss", loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
-        accuracy=Figure("accuracy", accuracy, "Accuracy against epoch for both"),
+        padding=Figure(padding_chart(moved), described),
+        loss=Figure(loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
+        accuracy=Figure(accuracy, "Accuracy against epoch for both"),
         examples=table("", ("sentence", "it is", "verdict"), examples),
         masks=table("", ("text", "guesses"), zip([row["text"] for row in result["masks"]], guesses, strict=True)),
         steps=table("", ("step", "seconds"), seconds),
@@ -79,7 +79,7 @@ def of_conversion(told: dict[str, Any], long: Sequence[dict[str, Any]]) -> dict[
         "agreement": agreement(bands) if bands else None,
         "long": table("", ("who reads", "tokens", "ms", "cosine to the teacher's whole"), read),
         "took": {"length": at[-1], "student": ours[len(at) - 1], "teacher": theirs[-1], "hastened": hastened[-1]},
-        "times": Figure("times", chart, "Time of a forward against length"),
+        "times": Figure(chart, "Time of a forward against length"),
     }
 
 

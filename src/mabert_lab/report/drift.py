@@ -81,4 +81,4 @@ def _farthest(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], d
 
 def written(value: float | None) -> str:
     """A cosine distance; 0 where it is no more than rounding."""
-    return MISSING if value is None else "0" if value < STABLE else f"{value:.1e}"
+    return MISSING if value is None else "0" if value < STABLE else f"{value:.2g}"

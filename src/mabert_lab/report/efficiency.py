@@ -97,6 +97,11 @@ class Results:
         found = {model: {row["length"]: row for row in rows if row["model"] == model} for model in NAMES}
         return {model: cells for model, cells in found.items() if cells}
 
+    def tables(self, condition: Condition) -> dict[str, dict[str, dict[int, Row]]]:
+        """Every table of a condition by measure; those that none was taken for are left out."""
+        found = {measure: self.table(condition, measure) for measure in MEASURES}
+        return {measure: rows for measure, rows in found.items() if rows}
+
 
 def curve(rows: Mapping[int, Row]) -> dict[int, float]:
     """The measured numbers of a model's rows by length."""

@@ -2,14 +2,15 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
+from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import paper
-from mabert_lab.report.charts import scaling_chart, speed_chart
-from mabert_lab.report.document import MISSING, Figure, Part, Section, table
+from mabert_lab.report import charts, paper
+from mabert_lab.report.document import MISSING, Page, page, table
 from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, Row, Rows, ratio
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.study_section import papers_table
@@ -28,25 +29,36 @@ LONGEST = 4096
 """Tokens of the paper's headline."""
 
 
-def efficiency_parts(results: Results, folded: bool = True) -> list[Part]:
-    """The paper's headline under every condition, a figure, and each condition's tables.
+PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
+"""The paper's own tables."""
+
+
+def efficiency_page(results: Results) -> Page:
+    """All tables and figures as a page of their own.
 
     Args:
-        results: What `load_results` returned.
-        folded: Whether each condition is one that a reader opens.
+        results: What `mabert bench models` wrote, as `mabert_lab.report.sources.find` returned it.
     """
-    conditions = results.conditions()
+    about: dict[str, Any] = {
+        "efficiency": sys.modules[__name__],
+        "charts": charts,
+        "paper": paper,
+        "papers_table": papers_table,
+    }
+    return page("efficiency.md", "Efficiency over length", results=results, folded=False, **about)
+
+
+def headlines(results: Results) -> pd.DataFrame:
+    """The paper's headline under every condition."""
     short = letters(results)
     rows = [
-        (name_of(each, short), *(headline(results.table(each, measure)) for measure in MEASURES)) for each in conditions
+        (name_of(each, short), *(headline(results.table(each, measure)) for measure in MEASURES))
+        for each in results.conditions()
     ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
     title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
     notes = ["Above 1, MaBERT needs less.", *(f"{letter} is {machine}." for machine, letter in short.items())]
-    parts: list[Part] = [table(title, ("settings", *MEASURES.values()), rows, notes)]
-    sections = [Section(name_of(each), list(_condition(results, each)), folded) for each in conditions]
-    printed = [papers_table(paper.TABLES[name]) for name in ("parameters", *MEASURES)]
-    return [*parts, *sections, Section("The paper's own numbers", [f"Measured on {paper.MACHINE}.", *printed], folded)]
+    return table(title, ("settings", *MEASURES.values()), rows, notes)
 
 
 def letters(results: Results) -> dict[str, str]:
@@ -135,22 +147,10 @@ def flat_rows(results: Results) -> pd.DataFrame:
     ).drop(columns=["condition", "reason"])
 
 
-def _condition(results: Results, condition: Condition) -> Iterator[Part]:
-    found = {measure: results.table(condition, measure) for measure in MEASURES}
-    tables = {measure: rows for measure, rows in found.items() if rows}
-    if condition.profile == "best" and condition.device == "cuda":
-        yield "What serves a model best was measured on a processor; on a GPU it has the same settings, none compiled."
-    if (chart := scaling_chart(results, condition)) is not None:
-        yield Figure(
-            file_of(condition), chart, f"Memory and time over length, {name_of(condition)}; the paper's dashed"
-        )
-    if (chart := speed_chart(results, condition)) is not None:
-        yield Figure(f"{file_of(condition)}-speed", chart, f"Tokens a second over length, {name_of(condition)}")
-    for measure, rows in tables.items():
-        yield measured_table(results, rows, measure)
-        yield ratio_table(rows, measure)
+def origins(results: Results, condition: Condition) -> list[str]:
+    """Date, machine, code and remarks of each file that a condition has rows of."""
     used = {row["source"] for row in results.rows if row["condition"] == condition}
-    yield [
+    return [
         f"`{each.name}`: {each.date:%Y-%m-%d}, "
         + ", ".join([machine_of(each.environment, condition.device), code_of(each.environment), *each.remarks])
         for each in results.sources

@@ -168,6 +168,12 @@ class Study:
             return paper.GLUE.get(budget)
         return paper.TABLES.get(self.question or "")
 
+    @property
+    def printed(self) -> list[paper.Table]:
+        """The paper's tables that its arms are set beside, each once."""
+        found = map(self.table, self.budgets)
+        return list({each.label: each for each in found if each is not None}.values())
+
     def named(self, columns: Iterable[str]) -> str:
         """Names of tasks as a sentence has them, in the order of the study."""
         wanted = set(columns)

@@ -7,13 +7,10 @@ from typing import Any
 import pandas as pd
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
-from mabert_lab.report.document import MISSING, Part, Section, figure, table, with_best
+from mabert_lab.report.charts import arm_averages
+from mabert_lab.report.document import FLAG, MISSING, table, with_best
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, Difference, averages, difference, summary
 from mabert_lab.report.studies import STARTED, Arm, Study, percent
-
-FLAG = "Flagged: "
-"""What a note begins with that must not be overlooked."""
 
 _PRETRAINING = {
     "steps": ("steps", "{:,.0f}", 1.0),
@@ -24,27 +21,6 @@ _PRETRAINING = {
     "minutes": ("seconds", "{:,.1f}", 1 / 60),
 }
 """Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
-
-
-def section(study: Study) -> Section:
-    """Everything of one study; what is read first stands open."""
-    name, beside, broken = f"{study.name}-{study.scale}", side_by_side(study), failures(study)
-    arms = figure(f"{name}-arms", arm_chart(study), f"Average score of each arm, here and in the paper: {study.title}")
-    loss = figure(f"{name}-loss", pretraining_chart(study), f"Pretraining loss against step: {study.title}")
-    printed = {id(found): found for budget in study.budgets if (found := study.table(budget)) is not None}
-    tables = [score_table(study), difference_table(study), *further_table(study), *map(papers_table, printed.values())]
-    settings = [f"`{key}` {value}" for key, value in flat(study.settings).items()]
-    parts: list[Part] = [told(study), *filter(None, [study.note]), *beside, *arms]
-    parts.append(Section(f"{study.title}: every score and difference, and the paper's", tables, folded=True))
-    parts.append(
-        Section(
-            f"{study.title}: pretraining, tasks and settings",
-            [*loss, pretraining_table(study), task_table(study), settings],
-            folded=True,
-        )
-    )
-    parts += [Section(f"{study.title}: what failed ({len(broken)})", [broken], folded=True)] if broken else []
-    return Section(f"{study.title} ({study.scale})", parts)
 
 
 def side_by_side(study: Study) -> list[pd.DataFrame]:
@@ -63,7 +39,7 @@ def side_by_side(study: Study) -> list[pd.DataFrame]:
         for row in found.itertuples()
     ]
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    flags = dict.fromkeys(each.flag for budget in found["budget"] if (each := study.table(budget)) and each.flag)
+    flags = [each.flag for each in study.printed if each.flag]
     notes = [f"Averages over {study.named(columns)}, with their deviation over seeds and how many.", *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {flag}." for flag in flags]
     head = [*_head(study), "here", "rank here", "in the paper", "rank in the paper"]

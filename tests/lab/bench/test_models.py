@@ -9,7 +9,7 @@ from mabert_lab.bench import models
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import QUICK
 from mabert_lab.report.efficiency import load_results
-from mabert_lab.report.efficiency_section import efficiency_parts
+from mabert_lab.report.efficiency_section import efficiency_page
 
 PROFILES = ("paper", "stock", "best")
 
@@ -77,4 +77,4 @@ def test_a_run_writes_what_the_report_reads(tmp_path, in_this_process):
     path.write_text(json.dumps({**result, "quick": False}))
     results = load_results([path])
     assert len(results.rows) == len(result["rows"])
-    assert len(efficiency_parts(results)) > 2
+    assert efficiency_page(results).figures

@@ -102,7 +102,7 @@ def dots(svg):
 
 
 def test_accuracy_is_drawn_at_the_epochs_that_were_measured():
-    (chart,) = re.findall(r'aria-label="Accuracy.*?</figure>', render(result()), re.S)
+    (chart,) = re.findall(r'aria-label="Accuracy.*?</svg>', render(result()), re.S)
     assert dots(chart) == 2 * 3
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", chart)
     assert "epoch" in labels

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mabert_lab.report.document import to_markdown
 from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
-from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
+from mabert_lab.report.efficiency_section import efficiency_page, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
 TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
@@ -48,7 +47,7 @@ def test_what_differs_in_measure_precision_or_device_stays_apart(load):
 def test_each_condition_names_the_files_that_it_is_of(load):
     results = load([raw("latency", "bert", 128, 1.0, GPU)], [raw("latency", "bert", 128, 3.0)])
     for name, there in (("1.json", [False, True]), ("2.json", [True, False])):
-        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:3]
+        sections = efficiency_page(results).text.split("\n## ")[1:3]
         assert [f"`{name}`: " in part for part in sections] == there
 
 

@@ -9,7 +9,7 @@ from html import escape
 import pytest
 
 from mabert_lab.report import demo
-from mabert_lab.report.document import table, to_html
+from mabert_lab.report.document import Page, markdown, table
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import write_report
 from tests.lab.report.test_demo_page import converted, result
@@ -54,7 +54,7 @@ def browsed(file, text, width, script):
 
 
 def test_a_click_sorts_by_value_and_what_is_missing_stays_last(tmp_path):
-    page = to_html("t", [table("", ("name", "score"), ROWS)])
+    page = Page("t", markdown(table("", ("name", "score"), ROWS)), {}).html()
     assert browsed(tmp_path / "p.html", page, SCREEN, SORT) == (["bacd", "abcd", "dcba", "abdc", "dbac"], [])
 
 

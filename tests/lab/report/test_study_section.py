@@ -4,17 +4,15 @@ import pytest
 
 from mabert_lab.report import paper
 from mabert_lab.report.charts import arm_chart, pretraining_chart
-from mabert_lab.report.document import MISSING, to_markdown
+from mabert_lab.report.document import FLAG, MISSING
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.study_section import (
-    FLAG,
     difference_table,
     failures,
     further_table,
     papers_table,
     pretraining_table,
     score_table,
-    section,
     seeds,
     side_by_side,
     told,
@@ -152,10 +150,6 @@ def test_what_was_run_and_chosen_is_said(odd):
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
     assert "small tasks start from the model tuned on MNLI" in chosen
-
-
-def test_a_study_without_any_result_still_has_its_section():
-    assert "every score and difference" in to_markdown("", [section(read([row(MMT, {}, MMT, pretraining={})]))])
 
 
 @pytest.mark.slow
