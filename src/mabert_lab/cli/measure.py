@@ -206,11 +206,14 @@ def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def report_on(files: list[str], output: Path) -> Path:
     """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
-    from mabert_lab.report.efficiency import load_results
     from mabert_lab.report.efficiency_section import efficiency_page
     from mabert_lab.report.figures import on_paper
+    from mabert_lab.report.sources import find
 
-    page = efficiency_page(load_results([Path(file) for file in files]))
+    results = find(files).efficiency
+    if results is None:
+        raise ValueError(f"{', '.join(files)}: no memory and times; needed are files that `mabert bench models` wrote")
+    page = efficiency_page(results)
     output.mkdir(parents=True, exist_ok=True)
     for name, svg in page.figures.items():
         write_text(output / f"{name}.svg", on_paper(svg))

@@ -50,7 +50,7 @@ def report(found: Found, folder: str = "") -> Page:
         each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
         for each in found.studies
     }
-    measured = set() if found.efficiency is None else {row["measure"] for row in found.efficiency.rows} | {"parameters"}
+    measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
     shown = {printed.label for study in found.studies for printed in study.printed}
     return page(
         "report.md",
