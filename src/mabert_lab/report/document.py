@@ -192,4 +192,8 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     finalize=_finished,
 )
-_TEMPLATES.filters |= {"markdown": markdown, "table": _table}
+_TEMPLATES.filters |= {
+    "markdown": markdown,
+    "table": _table,
+    "flat": lambda nested: pd.json_normalize([dict(nested)]).iloc[0].items(),
+}

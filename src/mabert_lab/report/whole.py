@@ -64,7 +64,8 @@ def report(found: Found, folder: str = "") -> Page:
         claims=_claims(judged),
         absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
         told=[*METHOD, *LIMITS],
-        origins=_origins(found),
+        machine_of=machine_of,
+        code_of=code_of,
         charts=charts,
         drift=drift,
         efficiency=efficiency_section,
@@ -170,20 +171,6 @@ def _whole(each: Any) -> tuple[str, ...]:
     told = "; ".join(filter(None, (verdict, theirs.numbers, claim.note)))
     place = f'{claim.source}: "{claim.quote}"'
     return each.text, each.verdict, each.short, each.numbers, each.takes, told, place
-
-
-def _origins(found: Found) -> list[str]:
-    """Date, machine and code of every measurement, and what was left out."""
-    measured = [(f"{each.title}, `{each.scale}`", about) for each in found.studies for about in each.environments]
-    if found.efficiency is not None:
-        measured += [(f"Memory and time, `{each.name}`", each.environment) for each in found.efficiency.sources]
-    for title, kind in (("Padding", found.drifts), ("Throughput", found.throughputs)):
-        measured += [(f"{title}, `{name}`", content.get("environment") or {}) for name, content in kind]
-    lines = [
-        f"{title}: {str(about.get('date', 'unknown date'))[:10]}, {machine_of(about)}, {code_of(about)}"
-        for title, about in measured
-    ]
-    return [*lines, *(f"Left out: {reason}" for reason in found.left_out)]
 
 
 def _rate(row: Mapping[str, Any]) -> str:
