@@ -122,7 +122,9 @@ def number(cell: str) -> float | None:
 
 
 def markdown(frame: pd.DataFrame) -> Markup:
-    """A table as Markdown, its caption before it and its notes behind it."""
+    """A table as Markdown, its caption before it and its notes behind it; nothing where it has no rows."""
+    if not len(frame):
+        return Markup("")
     missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
     numeric = (missing | frame.map(number).notna()).all()
     lines = [map(plain, line) for line in (frame.columns, *frame.itertuples(index=False))]
