@@ -9,7 +9,7 @@ import pandas as pd
 from markupsafe import escape
 
 from mabert_lab.report import charts, drift, efficiency_section, paper, study_section
-from mabert_lab.report.document import MISSING, Page, page, plain, table, with_best
+from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
 from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import flat_rows, letters
 from mabert_lab.report.evidence import of_paper, verdicts
@@ -122,7 +122,7 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     shares, lengths = result.get("share", {}), result.get("lengths", {})
     taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
     notes += [f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(taken)}."] if taken else []
-    notes += ["Flagged: a quick trial run, not to be quoted."] if result.get("quick") else []
+    notes += [f"{FLAG}a quick trial run, not to be quoted."] if result.get("quick") else []
     title = f"Tokens a second, {result.get('dtype', 'unknown precision')}, {file}"
     return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
 

@@ -193,7 +193,7 @@ def test_throughput_has_its_spread_and_says_what_was_too_slow():
     )
     shown = throughput_table("t.json", {"rows": rows, "quick": True})
     assert list(shown["short"]) == ["3,000 (2,000-4,000, 8)", "\N{EN DASH} too slow"]
-    assert "Flagged: a quick trial run, not to be quoted." in shown.attrs["notes"]
+    assert "**Flagged:** a quick trial run, not to be quoted." in shown.attrs["notes"]
 
 
 def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do():
