@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mabert_lab.report import paper
@@ -195,24 +195,6 @@ def _at_least(raw: Mapping[str, Any]) -> float:
     return float(told[1].replace(",", "")) * raw["batch"] / raw.get("micro_batch", raw["batch"]) if told else math.nan
 
 
-class Span(NamedTuple):
-    """What a number lies between, in ms or MiB.
-
-    Attributes:
-        low: Of the fastest call; of what was too slow, the bound.
-        middle: The median; None where only a bound is known.
-        high: Of the slowest call; infinite where only a bound is known.
-        rounds: Timed calls; None for memory, which is the same each time, and for bounds.
-        beside: Calls of MaBERT in the same turns; None where all models took turns together.
-    """
-
-    low: float
-    middle: float | None
-    high: float
-    rounds: int | None = None
-    beside: int | None = None
-
-
 class Ratio(NamedTuple):
     """The mean of rivals over one model.
 
@@ -233,40 +215,41 @@ class Ratio(NamedTuple):
     rounds: tuple[int, int] | None
 
 
-def span_of(rows: pd.DataFrame, model: str, length: int, start: int | None = None, beside: str = "") -> Span | None:
-    """What a model needs at a length, or by how much more than at a shorter one; None where that is not known.
+def spans(
+    rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None, beside: str = ""
+) -> pd.DataFrame:
+    """What models need at a length, in ms or MiB, or by how much more than at a shorter one; only what is known.
 
     A rival that took turns with MaBERT alone is scaled by MaBERT's own median over that in those turns, so that an hour
     in which the machine was slower does not count against either.
 
     Args:
         rows: Of one table.
-        model: One of `NAMES`.
         length: Tokens.
+        models: Of `NAMES`.
         start: The shorter length, to measure growth.
-        beside: The model that it is held against; only beside MaBERT is anything scaled.
+        beside: The model that they are held against; only beside MaBERT is anything scaled.
+
+    Returns:
+        A row a model: ``middle``, the median (NaN where only a bound is known); ``low``, of the fastest call or the
+        bound; ``high``, of the slowest call or infinite; ``rounds``, timed calls (NaN for memory, which is the same
+        each time, and for bounds); ``beside``, calls of MaBERT in the same turns (NaN where all models took turns).
     """
-    if (model, length) not in rows.index:
-        return None
-    row = rows.loc[(model, length)]
-    if row["value"] > 0:
-        ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
-        scale = ours / row["anchor_ms"] if ours > 0 and pd.notna(row["anchor_ms"]) else 1.0
-        low, high = (row["value"] if pd.isna(row[end]) else row[end] for end in ("fastest_ms", "slowest_ms"))
-        calls, anchors = (None if pd.isna(row[name]) else int(row[name]) for name in ("samples", "anchor_samples"))
-        found = Span(scale * low, scale * row["value"], scale * high, calls, anchors if ours > 0 else None)
-    elif row["at_least"] > 0 and row["measure"] != "memory":
-        found = Span(1000 * row["at_least"], None, math.inf)
-    else:
-        return None
-    if start is None:
-        return found
-    first = span_of(rows, model, start, beside=beside)
-    if first is None or first.middle is None:
-        return None
-    rounds = min((each for each in (found.rounds, first.rounds) if each is not None), default=None)
-    middle = None if found.middle is None else found.middle - first.middle
-    return Span(found.low - first.high, middle, found.high - first.low, rounds, found.beside)
+    own = rows.reindex([(model, length) for model in models]).droplevel("length")
+    ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
+    scale = (ours / own["anchor_ms"]).fillna(1.0)
+    fastest, slowest = (own[name].fillna(own["value"]) * scale for name in ("fastest_ms", "slowest_ms"))
+    bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
+    slow = bound.notna()
+    found = pd.DataFrame({"low": fastest.mask(slow, bound), "high": slowest.mask(slow, math.inf)})
+    found["middle"], found["rounds"] = own["value"] * scale, own["samples"].mask(slow)
+    found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
+    if start is not None:
+        first = spans(rows, start, models, beside=beside).dropna(subset="middle").reindex(found.index)
+        found["low"], found["high"] = found["low"] - first["high"], found["high"] - first["low"]
+        found["middle"] -= first["middle"]
+        found["rounds"] = np.fmin(found["rounds"], first["rounds"])
+    return found.dropna(subset="low")
 
 
 def ratio(
@@ -281,19 +264,18 @@ def ratio(
         ours: The model that they are held against.
         start: The shorter length, to compare growth.
     """
-    own = span_of(rows, ours, length, start)
-    if own is None or own.middle is None or own.middle <= 0:
+    own = spans(rows, length, [ours], start).squeeze(axis=0)
+    if not len(own) or not own["middle"] > 0:
         return None
-    spans = [span for rival in rivals if (span := span_of(rows, rival, length, start, ours)) is not None]
-    middles = [span.middle for span in spans if span.middle is not None]
-    whole = len(spans) == len(rivals)
-    pairs = [(span.rounds, span.beside or own.rounds) for span in spans]
-    timed = [(first, second) for first, second in pairs if first is not None and second is not None]
-    high = fmean(span.high for span in spans) / own.low if whole and own.low > 0 else math.inf
+    found = spans(rows, length, rivals, start, ours)
+    middles, whole = found["middle"].dropna(), len(found) == len(rivals)
+    timed = pd.concat([found["rounds"], found["beside"].fillna(own["rounds"])], axis=1).dropna().astype(int)
+    bounded = found["middle"].fillna(found["low"]).mean() / own["middle"]
+    high = found["high"].mean() / own["low"] if own["low"] > 0 else math.inf
     return Ratio(
-        fmean(middles) / own.middle if middles else None,
+        middles.mean() / own["middle"] if len(middles) else None,
         len(middles),
-        fmean(span.middle or span.low for span in spans) / own.middle if whole and len(middles) < len(spans) else None,
-        (fmean(span.low for span in spans) / own.high, high) if whole else None,
-        min(timed, key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
+        bounded if whole and len(middles) < len(found) else None,
+        (found["low"].mean() / own["high"], high) if whole else None,
+        min(timed.itertuples(index=False, name=None), key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
     )

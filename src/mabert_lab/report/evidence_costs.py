@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, ratio, span_of
+from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, ratio, spans
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEVEL
 
@@ -46,7 +46,7 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
 def _reached(tables: Mapping[str, pd.DataFrame], rules: Sequence[Mapping[str, Any]]) -> bool:
     """Whether at every length that a claim speaks of something is known of a model that it says needs less."""
     return all(
-        any(span_of(tables[rule["measure"]], model, length) for model in rule["less"])
+        len(spans(tables[rule["measure"]], length, rule["less"]))
         for rule in rules
         for length in (*rule["at"], *([rule["from"]] if "from" in rule else []))
     )
@@ -60,9 +60,11 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        lengths = [each for each in (start, length) if each is not None]
         lacking = [
-            f"{NAMES[each]} at {at:,}" for each in (model, *group) for at in lengths if not span_of(rows, each, at)
+            f"{NAMES[each]} at {at:,}"
+            for each in (model, *group)
+            for at in (start, length)
+            if at is not None and each not in spans(rows, at, [each]).index
         ]
         return Comparison(who, None, needs=tuple(("a number of", each) for each in lacking))
     value = "at least" if found.value is None or found.at_least is not None else f"{found.value:.2f}"
