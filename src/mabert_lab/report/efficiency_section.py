@@ -11,7 +11,7 @@ import pandas as pd
 
 from mabert_lab.report import charts, paper
 from mabert_lab.report.document import MISSING, Page, page, table
-from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, ratio
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, ratio, spans
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.study_section import papers_table
 
@@ -117,13 +117,13 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
         body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
         theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
         body.append((f"{group}, in the paper", *theirs))
-    lowest = []
+    lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
     for length in lengths:
-        found = {model: ratio(rows, length, [model]) for model in rows.index.unique("model").drop("mabert", "ignore")}
-        lowest.append(_lowest({model: each.value for model, each in found.items() if each and each.value}))
+        middles = spans(rows, length, models, beside="mabert")["middle"]
+        lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
     body.append(("lowest measured rival", *lowest))
     rivals = printed.drop("mabert") / printed.loc["mabert"]
-    body.append(("lowest rival, in the paper", *(_lowest(dict(rivals.get(length, {}))) for length in lengths)))
+    body.append(("lowest rival, in the paper", *(_lowest(rivals.get(length, pd.Series())) for length in lengths)))
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
 
 
@@ -198,8 +198,5 @@ def _ratio(rows: pd.DataFrame, length: int, rivals: Sequence[str]) -> str:
     return known if found.at_least is None else f"≥ {found.at_least:.2f}" + (f" ({known})" if known else "")
 
 
-def _lowest(ratios: Mapping[str, float]) -> str:
-    if not ratios:
-        return MISSING
-    model = min(ratios, key=lambda each: ratios[each])
-    return f"{ratios[model]:.2f} ({NAMES[model]})"
+def _lowest(ratios: pd.Series) -> str:
+    return f"{ratios.min():.2f} ({NAMES[ratios.idxmin()]})" if len(ratios) else MISSING
