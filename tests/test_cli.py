@@ -393,7 +393,7 @@ def test_version(capsys):
         (["bench", "lengths", "--dtype", "float32", "bfloat16"], "bench lengths takes one dtype at a time"),
         (["bench", "lengths", "--dtype", "float16"], "dtype is 'float16'; there are float32, bfloat16"),
         (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
-        (["bench", "report"], "no results to report"),
+        (["bench", "report"], "nothing to report"),
         (["pretrain", "mini", "--model", "roberta", "-o", "nowhere"], "there is no model 'roberta'"),
         (["extend", "nowhere", "--length", "9", "-o", "there"], "no model folder nowhere"),
     ],

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from functools import wraps
 
-PACKAGES = ("jinja2", "mambapy", "matplotlib", "pandas", "submitit")
+PACKAGES = ("jinja2", "mambapy", "markdown-it-py", "matplotlib", "pandas", "submitit")
 """Packages of the extra `lab`."""
 
 Run = Callable[[argparse.Namespace], None]

@@ -108,7 +108,7 @@ def test_every_json_file_is_refused_by_name_and_line(made, tmp_path, refused, ca
     (tmp_path / "results.json").write_text(text)
     if "is no number" not in message:  # which the results are checked for by name
         assert message in refused("report", tmp_path / "results.json", "-o", tmp_path / "report.html")
-    assert message in refused("bench", "report", tmp_path / "results.json", "-o", tmp_path)
+        assert message in refused("bench", "report", tmp_path / "results.json", "-o", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"text": ' + "1" * 5000 + "}", '{"text": "a"'])

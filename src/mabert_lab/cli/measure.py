@@ -207,17 +207,19 @@ def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def report_on(files: list[str], output: Path) -> Path:
     """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
-    from mabert_lab.report.document import figures, to_markdown
-    from mabert_lab.report.efficiency import load_results
-    from mabert_lab.report.efficiency_section import efficiency_parts
+    from mabert_lab.report.efficiency_section import efficiency_page
     from mabert_lab.report.figures import on_paper
+    from mabert_lab.report.sources import find
 
-    parts = efficiency_parts(load_results([Path(file) for file in files]), folded=False)
+    results = find(files).efficiency
+    if results is None:
+        raise ValueError(f"{', '.join(files)}: no memory and times; needed are files that `mabert bench models` wrote")
+    page = efficiency_page(results)
     output.mkdir(parents=True, exist_ok=True)
-    for figure in figures(parts):
-        write_text(output / f"{figure.name}.svg", on_paper(figure.svg))
+    for name, svg in page.figures.items():
+        write_text(output / f"{name}.svg", on_paper(svg))
     tables = output / "efficiency.md"
-    write_text(tables, to_markdown("Efficiency over length", parts))
+    write_text(tables, page.markdown())
     return tables
 
 

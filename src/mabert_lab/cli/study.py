@@ -186,7 +186,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.model.load import load_config
     from mabert_lab.bench.results import path_of, write
     from mabert_lab.report.charts import drift_chart
-    from mabert_lab.report.document import to_markdown
+    from mabert_lab.report.document import markdown
     from mabert_lab.report.drift import drift_tables
     from mabert_lab.report.figures import on_paper
     from mabert_lab.study.drift import drift
@@ -204,5 +204,5 @@ def run_drift(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
-    write_text(path_of(result, folder, "drift", ".md"), to_markdown("", drift_tables(result)))
+    write_text(path_of(result, folder, "drift", ".md"), "\n\n".join(map(markdown, drift_tables(result))) + "\n")
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

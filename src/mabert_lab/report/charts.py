@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from mabert_lab.report import paper
 from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS
-from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results, curve
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results
 from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
 from mabert_lab.report.statistics import averages, summary
 from mabert_lab.report.studies import Study, percent
@@ -97,69 +97,75 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
     """A panel for each measure over length, logarithmic both ways, ours with its spread; None where there is nothing.
 
     Args:
-        results: What `load_results` returned.
+        results: What `mabert bench models` wrote.
         condition: One of the results' own.
     """
-    tables = {measure: results.table(condition, measure) for measure in MEASURES}
-    tables = {measure: rows for measure, rows in tables.items() if any(map(curve, rows.values()))}
+    tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
     if not tables:
         return None
-    size = {1: (4.9, 5.6), 2: (8.0, 5.2), 3: (11.7, 4.9)}[len(tables)]
+    size, columns = {1: ((4.9, 5.6), 2), 2: ((8.0, 5.2), 3), 3: ((11.7, 4.9), 5)}[len(tables)]
     figure = Figure(figsize=size, layout="constrained")
     for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
-        for model, look in LOOKS.items():
-            if model in paper.MODELS:
-                printed = paper.TABLES[measure].mean.loc[model]
-                strokes = {"color": look.colour, "marker": look.marker, "markerfacecolor": "none", "linestyle": DASHED}
-                axes.plot(printed.index, printed, linewidth=0.9, markersize=3.5, alpha=0.7, zorder=2, **strokes)
-            cells = rows.get(model, {})
-            points = curve(cells)
-            ends = [[cells[n].get(f"{end}_ms") or points[n] for n in points] for end in ("fastest", "slowest")]
-            spread = [[abs(end - value) for end, value in zip(each, points.values(), strict=True)] for each in ends]
-            axes.errorbar(
-                list(points), list(points.values()), spread if points else None, elinewidth=0.9, **_strokes(model)
-            )
-        remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
-        axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
-        axes.set_ylabel("MiB" if measure == "memory" else "ms")
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        # Up to three decades leave room for ticks between the powers of ten.
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        _over_lengths(axes, sorted({length for cells in rows.values() for length in cells} | set(printed.index)))
-    shown = [row for rows in tables.values() for cells in rows.values() for row in cells.values()]
-    names = [name for name in NAMES if name in paper.MODELS or any(row["model"] == name for row in shown)]
+        _scaling(axes, measure, rows, condition)
+    shown = pd.concat(tables.values())
+    names = [name for name in NAMES if name in paper.MODELS or name in set(shown["model"])]
     handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
     here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
-    if causes := [status for status in STATUSES[1:] if any(row["status"] == status for row in shown)]:
+    if causes := [status for status in STATUSES[1:] if status in set(shown["status"])]:
         handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
-    columns = {1: 2, 2: 3, 3: 5}[len(tables)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     return svg(figure)
+
+
+def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition) -> None:
+    """The panel of one measure."""
+    printed, measured = paper.TABLES[measure].mean, rows.dropna(subset="value")
+    for model in (each for each in LOOKS if each in paper.MODELS or each in rows.index):
+        if model in paper.MODELS:
+            strokes = {**_strokes(model), "markerfacecolor": "none", "linestyle": DASHED}
+            strokes |= {"linewidth": 0.9, "markersize": 3.5, "alpha": 0.7, "zorder": 2}
+            axes.plot(printed.columns, printed.loc[model], **strokes)
+        own = measured[measured["model"] == model]
+        ends = [(own[f"{end}_ms"].fillna(own["value"]) - own["value"]).abs() for end in ("fastest", "slowest")]
+        axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
+    remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
+    axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
+    axes.set_ylabel("MiB" if measure == "memory" else "ms")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Up to three decades leave room for ticks between the powers of ten.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    _over_lengths(axes, sorted({*rows["length"], *printed.columns}))
 
 
 def speed_chart(results: Results, condition: Condition) -> str | None:
     """Tokens a second of one forward over length, a line a model, from the scale's zero, so that heights compare; None
     where no latency was measured."""
-    rows = results.table(condition, "latency")
-    lines = {model: {n: 1e3 * n / value for n, value in curve(cells).items()} for model, cells in rows.items()}
-    lines = {model: points for model, points in lines.items() if points}
-    if not lines:
+    rows = results.tables[condition].get("latency")
+    if rows is None or rows["value"].isna().all():
         return None
+    measured = rows.dropna(subset="value")
     figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for model, points in lines.items():
-        axes.plot(list(points), list(points.values()), label=NAMES[model], **_strokes(model))
+    axes, handles = figure.subplots(), list[Line2D]()
+    for model in measured.index.unique("model"):
+        own = measured.loc[model]
+        handles += axes.plot(own["length"], 1e3 * own["length"] / own["value"], label=NAMES[model], **_strokes(model))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens a second")
-    _over_lengths(axes, sorted({length for points in lines.values() for length in points}))
+    _over_lengths(axes, sorted(measured["length"].unique()))
     # Beside the lines, the fastest at the longest input on top.
-    order = sorted(lines, key=lambda model: (max(lines[model]), lines[model][max(lines[model])]), reverse=True)
-    handles = dict(zip(lines, axes.get_lines(), strict=True))
-    figure.legend(handles=[handles[model] for model in order], loc="outside right center", frameon=False)
+    last = (
+        measured.groupby(level="model", sort=False)
+        .tail(1)
+        .reset_index(drop=True)
+        .sort_values(["length", "value"], ascending=[True, False])
+    )
+    order = list(measured.index.unique("model"))
+    handles = [handles[order.index(model)] for model in reversed(last["model"].tolist())]
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
     return svg(figure)
 
 

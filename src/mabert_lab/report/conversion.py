@@ -49,7 +49,7 @@ def render(result: dict[str, Any]) -> str:
         history = [entry for entry in stage["history"] if entry.get("parts")]
         if len(history) > 1:
             drawn = curves(history, PARTS[outcome["use"]] if name == "end_to_end" else ())
-            losses[name] = Figure(name, line_chart(drawn, "step", "loss"), "Loss against step")
+            losses[name] = Figure(line_chart(drawn, "step", "loss"), "Loss against step")
     return from_template(
         "conversion.html",
         title=f"{result['request']['teacher']}, converted to a MaBERT",
@@ -73,16 +73,6 @@ def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def schedule(pattern: str, lost: Sequence[float]) -> Figure:
-    """The figure of the layers."""
-    return Figure("schedule", schedule_chart(pattern, lost), f"The schedule {pattern}, with each layer's importance")
-
-
-def agreement(bands: dict[str, Any]) -> Figure:
-    """The figure of the agreement by length."""
-    return Figure("agreement", bands_chart(bands), "Cosine to the teacher and nearest neighbours found, by tokens")
-
-
 def weighted(bands: dict[str, Any], who: str, what: str) -> float:
     """The mean of a figure over all texts."""
     total = sum(told["texts"] for told in bands.values())
@@ -101,8 +91,8 @@ def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str,
     return found
 
 
-def schedule_chart(pattern: str, lost: Sequence[float]) -> str:
-    """A row of boxes, one a layer, with a bar on each for the importance of its attention, as SVG."""
+def schedule(pattern: str, lost: Sequence[float]) -> Figure:
+    """A row of boxes, one a layer, with a bar on each for the importance of its attention."""
     drawing = Drawing(figsize=(6.4, 2.4), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for place, (letter, share) in enumerate(zip(pattern, lost, strict=True)):
@@ -121,11 +111,11 @@ def schedule_chart(pattern: str, lost: Sequence[float]) -> str:
     below.tick_params(bottom=False)
     below.spines[:].set_visible(False)
     below.set_xlabel("layer")
-    return svg(drawing)
+    return Figure(svg(drawing), f"The schedule {pattern}, with each layer's importance")
 
 
-def bands_chart(bands: dict[str, Any]) -> str:
-    """Bars of student and floor side by side, a band of lengths a group, as SVG."""
+def agreement(bands: dict[str, Any]) -> Figure:
+    """Bars of student and floor side by side, a band of lengths a group."""
     drawing = Drawing(figsize=(6.4, 2.8), layout="constrained")
     shown = {"cosine": "cosine to the teacher", "neighbours": "nearest neighbours found"}
     for axes, (what, title) in zip(drawing.subplots(1, 2), shown.items(), strict=True):
@@ -138,4 +128,4 @@ def bands_chart(bands: dict[str, Any]) -> str:
         axes.set_ylim(top=1)
         plain(axes)
     drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    return svg(drawing)
+    return Figure(svg(drawing), "Cosine to the teacher and nearest neighbours found, by tokens")

@@ -54,9 +54,9 @@ def render(result: dict[str, Any]) -> str:
         headline=list(headline(result)),
         counted=counted,
         shortened=shortened,
-        padding=Figure("padding", padding_chart(moved), described),
-        loss=Figure("loss", loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
-        accuracy=Figure("accuracy", accuracy, "Accuracy against epoch for both"),
+        padding=Figure(padding_chart(moved), described),
+        loss=Figure(loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
+        accuracy=Figure(accuracy, "Accuracy against epoch for both"),
         examples=table("", ("sentence", "it is", "verdict"), examples),
         masks=table("", ("text", "guesses"), zip([row["text"] for row in result["masks"]], guesses, strict=True)),
         steps=table("", ("step", "seconds"), seconds),
@@ -79,7 +79,7 @@ def of_conversion(told: dict[str, Any], long: Sequence[dict[str, Any]]) -> dict[
         "agreement": agreement(bands) if bands else None,
         "long": table("", ("who reads", "tokens", "ms", "cosine to the teacher's whole"), read),
         "took": {"length": at[-1], "student": ours[len(at) - 1], "teacher": theirs[-1], "hastened": hastened[-1]},
-        "times": Figure("times", chart, "Time of a forward against length"),
+        "times": Figure(chart, "Time of a forward against length"),
     }
 
 
@@ -95,7 +95,7 @@ def headline(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if bands:
             yield f"{weighted(bands, 'student', 'cosine'):.3f}", "cosine to the teacher, on text it did not learn from"
         yield f"{agreed(answers)} of {len(answers)}", "questions with the teacher's answer"
-    yield written(largest(result["padding"])), "largest change by padding"
+    yield written(largest(result["padding"])), "largest change by padding, as it runs"
     if "left_out" in result:
         yield f"{result['pretraining']['held_out_loss']:.2f}", "held-out MLM loss (nats)"
         yield f"{result['fine-tuning']['pretrained']['accuracy']:.1%}", "accuracy, pretrained"
@@ -108,8 +108,8 @@ def agreed(answers: Sequence[dict[str, Any]]) -> int:
 
 
 def largest(rows: Sequence[dict[str, Any]]) -> float:
-    """How far padding moves a token's vector at most, as the model runs and with all masks."""
-    return max(row["moved"] for row in rows if row["masking"] in ("unpadded", "exact"))
+    """How far padding moves a token's vector at most, as the model runs unless told otherwise."""
+    return max(row["moved"] for row in rows if row["masking"] == "unpadded")
 
 
 def written(moved: float) -> str:

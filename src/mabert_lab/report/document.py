@@ -1,45 +1,91 @@
-"""A page and its Markdown twin, by one template each, of the same parts.
+"""Pages: Markdown by a template, and the same as one HTML page that fetches nothing.
 
-A part is a sentence (with ``**strong**`` and code in backticks), a list of them, a table, a figure, or a section of
-parts. Pages that have no twin have a template of their own, which extends that of the page.
+Tables are frames of text, with a title and notes in their attributes. Pages that no Markdown is kept of have an HTML
+template of their own, which extends that of the page.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, pass_eval_context
+from jinja2.nodes import EvalContext
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup
 
 MISSING = "\N{EN DASH}"
-_CODE, _STRONG = re.compile(r"`([^`]+)`"), re.compile(r"\*\*([^*]+)\*\*")
+FLAG = "**Flagged:** "
+"""What a note begins with that must not be overlooked."""
+
 _NUMBER = re.compile(r"(\*\*)?(≥ ?)?[-+]?\d[\d,.]*")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure: the name of its file, its SVG, and what it shows for those who do not see it."""
+class Figure(NamedTuple):
+    """A figure as SVG, and what it shows for those who do not see it."""
 
-    name: str
     svg: str
     description: str
 
 
 @dataclass(frozen=True)
-class Section:
-    """Parts under a title; folded ones a reader opens."""
+class Page:
+    """A page as Markdown.
+
+    Attributes:
+        title: Its first heading.
+        text: All below it, the figures linked to files.
+        figures: SVG by the name of the file, without suffix.
+    """
 
     title: str
-    parts: Sequence["Part"]
-    folded: bool = False
+    text: str
+    figures: dict[str, str]
+
+    def markdown(self) -> str:
+        """All of it."""
+        return f"# {plain(self.title)}\n\n{self.text}"
+
+    def html(self) -> str:
+        """The same, readable on a phone and in print, and without its script too."""
+        tokens = _labelled(_MARKDOWN.parse(self.text))
+        titles = [content.content for token, content in pairwise(tokens) if token.attrGet("id")]
+        body = Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figures": self.figures}))
+        return from_template(
+            "page.html", title=self.title, body=body, contents={_anchor(each): each for each in titles}
+        )
 
 
-Part: TypeAlias = "str | list[str] | pd.DataFrame | Figure | Section"
+def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
+    """A page by a template, which places a figure by ``figure(name, svg, description)``.
+
+    Args:
+        template: Of Markdown, in the folder of templates.
+        title: Of the page.
+        folder: Where files of figures will lie, from the page.
+        context: What the template names; text in it is put on one line, and HTML in it is escaped.
+    """
+    drawn: dict[str, str] = {}
+
+    def figure(name: str, svg: str | None, description: str) -> Markup:
+        """The link to a figure; nothing where nothing was drawn."""
+        if svg is None:
+            return Markup("")
+        drawn[name] = svg
+        return Markup(f"![{plain(description)}]({PurePosixPath(folder) / name}.svg)")
+
+    text = from_template(template, figure=figure, **context)
+    return Page(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)
+
+
+def from_template(name: str, **context: Any) -> str:
+    """A template with what it names."""
+    return _TEMPLATES.get_template(name).render(**context)
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> pd.DataFrame:
@@ -47,11 +93,6 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], not
     frame = pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(head), dtype=object)
     frame.attrs.update(title=title, notes=list(notes))
     return frame
-
-
-def figure(name: str, svg: str | None, description: str) -> list[Figure]:
-    """A figure as a list of parts, which is empty where nothing was drawn."""
-    return [] if svg is None else [Figure(name, svg, description)]
 
 
 def with_best(
@@ -80,81 +121,81 @@ def number(cell: str) -> float | None:
     return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
 
 
-def figures(parts: Iterable[Part]) -> Iterator[Figure]:
-    """Every figure, those within sections as well."""
-    for part in parts:
-        if isinstance(part, Figure):
-            yield part
-        elif isinstance(part, Section):
-            yield from figures(part.parts)
+def markdown(frame: pd.DataFrame) -> Markup:
+    """A table as Markdown, its caption before it and its notes behind it; nothing where it has no rows."""
+    if not len(frame):
+        return Markup("")
+    missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
+    numeric = (missing | frame.map(number).notna()).all()
+    lines = [map(plain, line) for line in (frame.columns, *frame.itertuples(index=False))]
+    head, *rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    grid = "\n".join([head, "|" + "".join("---:|" if each else "---|" for each in numeric), *rows])
+    caption = [f"*{plain(frame.attrs['title'])}*"] if frame.attrs["title"] else []
+    return Markup("\n\n".join([*caption, grid, *(f"> {plain(note)}" for note in frame.attrs["notes"])]))
 
 
-def to_html(title: str, parts: Sequence[Part]) -> str:
-    """One self-contained page: nothing fetched, readable on a phone and in print, and without its script too.
-
-    Args:
-        title: Of the page.
-        parts: In order; a sentence that comes first is set as the lead.
-    """
-    return from_template("page.html", title=title, parts=parts)
-
-
-def from_template(name: str, **context: object) -> str:
-    """A page by a template of its own, with what that names."""
-    return _TEMPLATES.get_template(name).render(**context)
-
-
-def to_markdown(title: str, parts: Sequence[Part], folder: str = "") -> str:
-    """The same as Markdown, its figures linked to their files in a folder; without a title where that is empty."""
-    text = from_template("page.md", title=title, parts=parts, folder=PurePosixPath(folder))
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def plain(text: str) -> str:
+def plain(text: object) -> str:
     """Text on one line, in which Markdown finds neither a block nor HTML: titles and notes may be anybody's words."""
     return " ".join(str(text).split()).replace("<", "&lt;")
 
 
-def inline(text: str) -> Markup:
-    """A sentence as HTML."""
-    return Markup(_STRONG.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", escape(text))))
+@pass_eval_context
+def _finished(context: EvalContext, value: object) -> object:
+    """What a template's expression puts on a page: of Markdown, plain text, unless it is Markdown itself."""
+    return value if context.autoescape or isinstance(value, Markup) else plain(value)
 
 
-def _markdown_table(frame: pd.DataFrame) -> str:
-    rule = "".join("---:|" if numeric else "---|" for numeric in _numeric(frame))
-    lines = [
-        [plain(cell).replace("|", "\\|") for cell in row] for row in (frame.columns, *frame.itertuples(index=False))
-    ]
-    head, *rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([head, "|" + rule, *rows])
-
-
-def _numeric(frame: pd.DataFrame) -> list[bool]:
-    """Whether each column holds numbers and what is missing of them alone."""
-    missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
-    return list((missing | frame.map(number).notna()).all())
+def _labelled(tokens: Sequence[Token]) -> Sequence[Token]:
+    """The same, each section with an id, and each cell with its column's heading, which a phone shows beside it."""
+    heads: list[str] = []
+    place = 0
+    for token, content in pairwise(tokens):
+        if token.type == "thead_open":
+            heads = []
+        elif token.type == "th_open":
+            heads.append(content.content)
+        elif token.type == "tr_open":
+            place = 0
+        elif token.type == "td_open":
+            token.attrSet("data-label", heads[place])
+            place += 1
+        elif token.type == "heading_open" and token.tag == "h2":
+            token.attrSet("id", _anchor(content.content))
+    return tokens
 
 
 def _anchor(title: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
 
 
+def _drawn(_: Any, tokens: Sequence[Token], place: int, __: Any, env: dict[str, Any]) -> str:
+    """A figure of the page's own in its place; of any other, its words."""
+    told = escape(tokens[place].content)
+    svg = env["figures"].get(PurePosixPath(str(tokens[place].attrs["src"])).stem)
+    return told if svg is None else f'<span class="figure" role="img" aria-label="{told}">{svg}</span>'
+
+
+def _table(frame: pd.DataFrame) -> Markup:
+    """A table as HTML, in whose words nothing is marked up."""
+    return Markup(_TABLES.renderer.render(_labelled(_TABLES.parse(markdown(frame))), _TABLES.options, {}))
+
+
+_MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["link", "autolink", "reference", "html_inline", "code"])
+_MARKDOWN.add_render_rule("image", _drawn)
+_TABLES = MarkdownIt("zero").enable(["table", "entity"])
+for _parser in (_MARKDOWN, _TABLES):
+    _parser.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
+    _parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=lambda name: name is not None and name.endswith(".html"),
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=_finished,
 )
 _TEMPLATES.filters |= {
-    "inline": inline,
-    "plain": plain,
-    "anchor": _anchor,
-    "grid": _markdown_table,
-    "numeric": _numeric,
-}
-_TEMPLATES.tests |= {
-    "items": lambda part: isinstance(part, list),
-    "table": lambda part: isinstance(part, pd.DataFrame),
-    "figure": lambda part: isinstance(part, Figure),
-    "section": lambda part: isinstance(part, Section),
+    "markdown": markdown,
+    "table": _table,
+    "flat": lambda nested: pd.json_normalize([dict(nested)]).iloc[0].items(),
 }

@@ -1,5 +1,6 @@
 """What padding does to a text's vector: which regimes drift, and what cures them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,13 +42,11 @@ def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.Da
     ]
     tables = []
     for vector, title in VECTORS.items():
+        found, cured = _farthest(result, vector), cures(result, vector)
+        said = {"none": "no drift", None: "nothing"}
         rows = [
-            (
-                *situation,
-                *(written(far.get(masking)) for masking in MASKINGS),
-                {"none": "no drift", None: "nothing"}.get(_cure(far), _cure(far)),
-            )
-            for situation, far in _farthest(result, vector).items()
+            (*situation, *map(written, far), said.get(cured[situation], cured[situation]))
+            for situation, *far in found.itertuples()
             if not trained or situation[0] == "trained"
         ]
         tables.append(table(f"Largest cosine distance, {title}", (*_HEAD, *MASKINGS, "cured by"), rows, notes))
@@ -64,21 +63,17 @@ def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str |
     Returns:
         A name of `MASKINGS`, which are in order; ``none`` where nothing drifts, None where everything does.
     """
-    return {situation: _cure(far) for situation, far in _farthest(result, vector).items()}
+    stable = _farthest(result, vector) < STABLE
+    return {situation: next((each for each in MASKINGS if row[each]), None) for situation, row in stable.iterrows()}
 
 
-def _cure(far: Mapping[str, float]) -> str | None:
-    return next((masking for masking in MASKINGS if far.get(masking, 1.0) < STABLE), None)
+def _farthest(result: Mapping[str, Any], vector: str) -> pd.DataFrame:
+    """The largest distance of a vector, a row a situation and a column a masking; NaN where that was not measured."""
+    rows = pd.DataFrame(result["rows"])
+    rows["far"] = rows[vector].map(max)
+    return rows.pivot_table("far", list(SITUATION), "masking", sort=False).reindex(columns=list(MASKINGS))
 
 
-def _farthest(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], dict[str, float]]:
-    """The largest distance of a vector by situation and masking."""
-    found: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in result["rows"]:
-        found.setdefault(tuple(row[key] for key in SITUATION), {})[row["masking"]] = max(row[vector])
-    return found
-
-
-def written(value: float | None) -> str:
+def written(value: float) -> str:
     """A cosine distance; 0 where it is no more than rounding."""
-    return MISSING if value is None else "0" if value < STABLE else f"{value:.1e}"
+    return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"

@@ -1,15 +1,16 @@
-"""What `mabert bench models` wrote: read, checked, several files made one; and models held against one another."""
+"""What `mabert bench models` wrote: checked, several files made one frame; and models held against one another."""
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from mabert_lab.report import paper
 from mabert_lab.report.machine import machine_of
@@ -24,6 +25,9 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
+MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", *_TIMES)
+"""Numbers that a row has or lacks by its measure, status and age."""
+
 _KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
 _LEAST_ANCHORS = 3  # of files from before they were counted: what every protocol asked for
 _LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
@@ -46,6 +50,9 @@ class Condition(NamedTuple):
     machine: str = ""
 
 
+_CONDITION = list(Condition._fields)
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """One file of results: its name, when and on what it was measured, and what was found out later."""
@@ -56,90 +63,67 @@ class Source:
     remarks: tuple[str, ...] = ()
 
 
-Row = Mapping[str, Any]
-"""One measurement as its file has it, or why there is none.
-
-``measure``, ``model``, ``length`` in tokens, ``batch`` (of a training step the texts of all of it), ``micro_batch``,
-``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``, ``slowest_ms`` of
-``samples`` calls; ``anchor_ms``, MaBERT's median in the turns of this row, of ``anchor_samples``) or MiB (``peak_mib``,
-``weights_mib``). Reading adds ``condition``, ``source``, ``value``, the number of the paper's tables (None unless
-measured), and ``at_least``, the seconds that it is known to take longer than (None unless it was too slow in a call).
-"""
-
-Rows = Mapping[str, Mapping[int, Row]]
-"""One table's rows by model and length."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Results:
-    """Rows of one or more files.
+    """Measurements of one or more files.
 
     Attributes:
-        rows: One for each measure, condition, model and length.
+        rows: One for each measure, condition, model and length, as its file has it: ``measure``, the fields of
+            `Condition`, ``model``, ``length`` in tokens, ``batch`` (of a training step the texts of all of it),
+            ``micro_batch``, ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``,
+            ``fastest_ms``, ``slowest_ms`` of ``samples`` calls; ``anchor_ms``, MaBERT's median in the turns of this
+            row, of ``anchor_samples``) or MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``, ``value``, the
+            number of the paper's tables (NaN unless measured), and ``at_least``, the seconds that it is known to take
+            longer than (NaN unless it was too slow in a call).
         parameters: Of each model, as it was measured.
         sources: The files, oldest first.
     """
 
-    rows: tuple[Row, ...]
+    rows: pd.DataFrame
     parameters: Mapping[str, int]
     sources: tuple[Source, ...]
 
-    def conditions(self) -> list[Condition]:
-        """The conditions measured under, the paper's settings first, GPU before processor."""
-        return sorted(
-            {row["condition"] for row in self.rows},
-            key=lambda each: (PROFILES.index(each.profile), each.device != "cuda", each.dtype, each.machine),
+    @cached_property
+    def tables(self) -> dict[Condition, dict[str, pd.DataFrame]]:
+        """Rows by condition and measure, of each model and length in the order of the tables.
+
+        The paper's settings come first, GPU before processor; what no rows were taken for is left out.
+        """
+        order = {"profile": PROFILES, "device": ("cuda", "cpu"), "measure": MEASURES, "model": NAMES}
+        keys = ["profile", "device", "dtype", "machine", "measure", "model", "length"]
+        rows = self.rows.sort_values(
+            keys, key=lambda column: column.map(list(order[column.name]).index) if column.name in order else column
         )
-
-    def table(self, condition: Condition, measure: str) -> dict[str, dict[int, Row]]:
-        """Rows of one table by model and length, in the order of the tables; empty where none was taken."""
-        rows = [row for row in self.rows if (row["condition"], row["measure"]) == (condition, measure)]
-        found = {model: {row["length"]: row for row in rows if row["model"] == model} for model in NAMES}
-        return {model: cells for model, cells in found.items() if cells}
-
-
-def curve(rows: Mapping[int, Row]) -> dict[int, float]:
-    """The measured numbers of a model's rows by length."""
-    return {length: row["value"] for length, row in sorted(rows.items()) if row["value"] is not None}
+        found: dict[Condition, dict[str, pd.DataFrame]] = {}
+        for (*condition, measure), own in rows.groupby([*_CONDITION, "measure"], sort=False):
+            table = own.set_index(["model", "length"], drop=False)
+            found.setdefault(Condition(*condition), {})[measure] = table
+        return found
 
 
-def load_results(paths: Iterable[Path | str]) -> Results:
-    """Read results and merge them; see `read_results` and `merged`.
+def read_results(content: Mapping[str, Any], file: str) -> Results:
+    """Check measurements.
+
+    Args:
+        content: Of the file.
+        file: Its path, for errors.
 
     Raises:
-        ValueError: No file was given, or one cannot be read.
+        ValueError: It is incomplete, or a trial run.
     """
-    files = [read_results(Path(path)) for path in paths]
-    if not files:
-        raise ValueError("no results to report: give one or more JSON files that `mabert bench models` wrote")
-    return merged(files)
-
-
-def read_results(path: Path) -> Results:
-    """Read one file.
-
-    Raises:
-        FileNotFoundError: It is missing.
-        ValueError: It is not JSON, not of this kind, incomplete, or a trial run.
-    """
-    from mabert.reading import read_json
-
-    content = read_json(path)
-    kind = content.get("kind")
-    if kind != "efficiency":
-        raise ValueError(f"{path}: kind is {kind!r}; needed is 'efficiency', as `mabert bench models` writes it")
-    absent = [name for name in ("environment", "quick", "parameters", "rows") if name not in content]
+    absent = [name for name in ("environment", "quick", "parameters", "rows") if content.get(name, []) == []]
     if absent or "date" not in content["environment"]:
-        raise ValueError(f"{path}: lacks {', '.join(absent) or 'the date of its environment'}")
+        raise ValueError(f"{file}: lacks {', '.join(absent) or 'the date of its environment'}")
     if content["quick"]:
-        raise ValueError(f"{path}: a quick trial run, whose numbers say nothing; measure without --quick")
+        raise ValueError(f"{file}: a quick trial run, whose numbers say nothing; measure without --quick")
     remarks = content.get("remarks", [])
     if not (isinstance(remarks, list) and all(isinstance(remark, str) for remark in remarks)):
-        raise ValueError(f"{path}: remarks is {remarks!r}; needed is a list of sentences")
+        raise ValueError(f"{file}: remarks is {remarks!r}; needed is a list of sentences")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    source = Source(path.name, date, content["environment"], tuple(remarks))
-    return Results(tuple(_row(raw, source) for raw in content["rows"]), content["parameters"], (source,))
+    source = Source(Path(file).name, date, content["environment"], tuple(remarks))
+    rows = pd.DataFrame([_row(raw, file) for raw in content["rows"]]).astype(dict.fromkeys(MAY_LACK, float))
+    return Results(rows.assign(source=[source] * len(rows), machine=""), content["parameters"], (source,))
 
 
 def merged(files: Iterable[Results]) -> Results:
@@ -151,102 +135,64 @@ def merged(files: Iterable[Results]) -> Results:
     each have MaBERT's time in the same turns, whatever else their files have.
     """
     read = sorted(files, key=lambda file: file.sources[0].date)
-    rows = [row for file in read for row in file.rows]
-    machines = _machines(rows)
-    rows = [{**row, "condition": machines[row["condition"], row["source"]]} for row in rows]
-    beside = Counter(itemgetter("source", "measure", "condition", "length")(row) for row in rows)
-
-    def weight(row: Row) -> tuple[bool, int]:
-        """Rows of one weight stay in the order of their dates."""
-        paired = row.get("anchor_ms") is not None
-        others = beside[itemgetter("source", "measure", "condition", "length")(row)]
-        return paired, 0 if paired else others
-
-    key = itemgetter("measure", "condition", "model", "length")
-    kept = {key(row): row for row in sorted(rows, key=weight)}
+    rows = pd.concat([file.rows for file in read if len(file.rows)], ignore_index=True)
+    for _, own in rows.groupby(_CONDITION, sort=False):
+        rows.loc[own.index, "machine"] = own["source"].map(_machines(own["source"].unique(), own["device"].iloc[0]))
+    same = ["measure", *_CONDITION, "length"]
+    paired = rows["anchor_ms"].notna()
+    beside = rows.groupby([*same, "source"], sort=False)["model"].transform("size").mask(paired, 0)
+    kept = rows.assign(paired=paired, beside=beside).sort_values(["paired", "beside"], kind="stable")
+    kept = kept.drop_duplicates([*same, "model"], keep="last").drop(columns=["paired", "beside"])
     parameters = {model: count for file in read for model, count in file.parameters.items()}
-    return Results(tuple(kept.values()), parameters, tuple(source for file in read for source in file.sources))
+    return Results(kept, parameters, tuple(source for file in read for source in file.sources))
 
 
-def _machines(rows: Iterable[Row]) -> dict[tuple[Condition, Source], Condition]:
-    """The condition of each file's rows, with the machine where files of several share the rest of it.
+def _machines(sources: Sequence[Source], device: str) -> dict[Source, str]:
+    """The machine of each file, or nothing where it is one for all.
 
     A file of before instructions were recorded counts to the machine that is otherwise the same, if there is only one.
     """
-    sources: dict[Condition, dict[Source, None]] = {}
-    for row in rows:
-        sources.setdefault(row["condition"], {})[row["source"]] = None
-    found: dict[tuple[Condition, Source], Condition] = {}
-    for condition, files in sources.items():
-        names = {file: machine_of(file.environment, condition.device) for file in files}
-        like: dict[str, set[str]] = {}
-        for file in files:
-            if "instructions" in file.environment:
-                short = machine_of(file.environment, condition.device, instructions=False)
-                like.setdefault(short, set()).add(names[file])
-        for file in files:
-            if "instructions" not in file.environment and len(like.get(names[file], ())) == 1:
-                (names[file],) = like[names[file]]
-        shown = names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
-        found |= {(condition, file): condition._replace(machine=name) for file, name in shown.items()}
-    return found
+    names = {file: machine_of(file.environment, device) for file in sources}
+    short = {file: machine_of(file.environment, device, instructions=False) for file in sources}
+    known = [file for file in sources if "instructions" in file.environment]
+    for file in set(sources).difference(known):
+        like = {names[each] for each in known if short[each] == short[file]}
+        names[file] = like.pop() if len(like) == 1 else names[file]
+    return names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
 
 
-def _row(raw: Mapping[str, Any], source: Source) -> Row:
+def _row(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
     absent = [name for name in (*_KNOWN, "dtype", "device", "length", "batch") if name not in raw]
     if absent:
-        raise ValueError(f"{source.name}: a row lacks {', '.join(absent)}: {dict(raw)}")
+        raise ValueError(f"{file}: a row lacks {', '.join(absent)}: {dict(raw)}")
     for name, known in _KNOWN.items():
         if raw[name] not in known:
-            raise ValueError(f"{source.name}: {name} {raw[name]!r} of a row is none of {', '.join(known)}")
+            raise ValueError(f"{file}: {name} {raw[name]!r} of a row is none of {', '.join(known)}")
     names = _NUMBERS[raw["measure"]] if raw["status"] == "measured" else ()
     for name in names:
         if not (isinstance(raw.get(name), int | float) and raw[name] > 0):
             told = f"{raw['measure']} of {raw['model']} at {raw['length']}"
-            raise ValueError(f"{source.name}: {told} is measured, but its {name} is {raw.get(name)!r}")
-    measured = raw["status"] == "measured"
+            raise ValueError(f"{file}: {told} is measured, but its {name} is {raw.get(name)!r}")
     anchors = raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None
     return {
-        "reason": None,
-        "setting": None,
-        "samples": None,
+        **dict.fromkeys(("reason", "setting", *MAY_LACK)),
         "micro_batch": raw["batch"],
         **raw,
-        "condition": Condition(raw["profile"], raw["dtype"], raw["device"]),
-        "source": source,
-        "value": raw[names[0]] if measured else None,
+        "value": raw[names[0]] if names else math.nan,
         "anchor_samples": anchors,
         "at_least": _at_least(raw),
     }
 
 
-def _at_least(raw: Mapping[str, Any]) -> float | None:
+def _at_least(raw: Mapping[str, Any]) -> float:
     """Seconds that the whole takes at least; of files from before that was written, by the reason, which tells the
     limit of a call, and the calls that the whole has."""
     if raw["status"] != "too slow":
-        return None
+        return math.nan
     if raw.get("at_least_ms") is not None:
         return raw["at_least_ms"] / 1000
     told = _LIMIT.search(raw.get("reason") or "")
-    return float(told[1].replace(",", "")) * raw["batch"] / raw.get("micro_batch", raw["batch"]) if told else None
-
-
-class Span(NamedTuple):
-    """What a number lies between, in ms or MiB.
-
-    Attributes:
-        low: Of the fastest call; of what was too slow, the bound.
-        middle: The median; None where only a bound is known.
-        high: Of the slowest call; infinite where only a bound is known.
-        rounds: Timed calls; None for memory, which is the same each time, and for bounds.
-        beside: Calls of MaBERT in the same turns; None where all models took turns together.
-    """
-
-    low: float
-    middle: float | None
-    high: float
-    rounds: int | None = None
-    beside: int | None = None
+    return float(told[1].replace(",", "")) * raw["batch"] / raw.get("micro_batch", raw["batch"]) if told else math.nan
 
 
 class Ratio(NamedTuple):
@@ -269,41 +215,45 @@ class Ratio(NamedTuple):
     rounds: tuple[int, int] | None
 
 
-def span_of(rows: Rows, model: str, length: int, start: int | None = None, beside: str = "") -> Span | None:
-    """What a model needs at a length, or by how much more than at a shorter one; None where that is not known.
+def spans(
+    rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None, beside: str = ""
+) -> pd.DataFrame:
+    """What models need at a length, in ms or MiB, or by how much more than at a shorter one; only what is known.
 
     A rival that took turns with MaBERT alone is scaled by MaBERT's own median over that in those turns, so that an hour
     in which the machine was slower does not count against either.
 
     Args:
         rows: Of one table.
-        model: One of `NAMES`.
         length: Tokens.
+        models: Of `NAMES`.
         start: The shorter length, to measure growth.
-        beside: The model that it is held against; only beside MaBERT is anything scaled.
+        beside: The model that they are held against; only beside MaBERT is anything scaled.
+
+    Returns:
+        A row a model: ``middle``, the median (NaN where only a bound is known); ``low``, of the fastest call or the
+        bound; ``high``, of the slowest call or infinite; ``rounds``, timed calls (NaN for memory, which is the same
+        each time, and for bounds); ``beside``, calls of MaBERT in the same turns (NaN where all models took turns).
     """
-    row, ours = rows.get(model, {}).get(length), rows.get(beside, {}).get(length) if beside == "mabert" else None
-    if row is not None and row["value"] is not None:
-        anchor, value = row.get("anchor_ms"), row["value"]
-        scale = 1.0 if anchor is None or ours is None or ours["value"] is None else ours["value"] / anchor
-        low, high = (scale * (row.get(name) or value) for name in ("fastest_ms", "slowest_ms"))
-        found = Span(low, scale * value, high, row["samples"], row["anchor_samples"] if ours else None)
-    elif row is not None and row["at_least"] is not None and row["measure"] != "memory":
-        found = Span(1000 * row["at_least"], None, math.inf)
-    else:
-        return None
-    if start is None:
-        return found
-    first = span_of(rows, model, start, beside=beside)
-    if first is None or first.middle is None:
-        return None
-    rounds = min((each for each in (found.rounds, first.rounds) if each is not None), default=None)
-    middle = None if found.middle is None else found.middle - first.middle
-    return Span(found.low - first.high, middle, found.high - first.low, rounds, found.beside)
+    own = rows.reindex([(model, length) for model in models]).droplevel("length")
+    ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
+    scale = (ours / own["anchor_ms"]).fillna(1.0)
+    fastest, slowest = (own[name].fillna(own["value"]) * scale for name in ("fastest_ms", "slowest_ms"))
+    bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
+    slow = bound.notna()
+    found = pd.DataFrame({"low": fastest.mask(slow, bound), "high": slowest.mask(slow, math.inf)})
+    found["middle"], found["rounds"] = own["value"] * scale, own["samples"].mask(slow)
+    found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
+    if start is not None:
+        first = spans(rows, start, models, beside=beside).dropna(subset="middle").reindex(found.index)
+        found["low"], found["high"] = found["low"] - first["high"], found["high"] - first["low"]
+        found["middle"] -= first["middle"]
+        found["rounds"] = np.fmin(found["rounds"], first["rounds"])
+    return found.dropna(subset="low")
 
 
 def ratio(
-    rows: Rows, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
+    rows: pd.DataFrame, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
 ) -> Ratio | None:
     """How many times one model's number the mean of its rivals' is; None where the one has no number.
 
@@ -314,19 +264,18 @@ def ratio(
         ours: The model that they are held against.
         start: The shorter length, to compare growth.
     """
-    own = span_of(rows, ours, length, start)
-    if own is None or own.middle is None or own.middle <= 0:
+    own = spans(rows, length, [ours], start).squeeze(axis=0)
+    if not len(own) or not own["middle"] > 0:
         return None
-    spans = [span for rival in rivals if (span := span_of(rows, rival, length, start, ours)) is not None]
-    middles = [span.middle for span in spans if span.middle is not None]
-    whole = len(spans) == len(rivals)
-    pairs = [(span.rounds, span.beside or own.rounds) for span in spans]
-    timed = [(first, second) for first, second in pairs if first is not None and second is not None]
-    high = fmean(span.high for span in spans) / own.low if whole and own.low > 0 else math.inf
+    found = spans(rows, length, rivals, start, ours)
+    middles, whole = found["middle"].dropna(), len(found) == len(rivals)
+    timed = pd.concat([found["rounds"], found["beside"].fillna(own["rounds"])], axis=1).dropna().astype(int)
+    bounded = found["middle"].fillna(found["low"]).mean() / own["middle"]
+    high = found["high"].mean() / own["low"] if own["low"] > 0 else math.inf
     return Ratio(
-        fmean(middles) / own.middle if middles else None,
+        middles.mean() / own["middle"] if len(middles) else None,
         len(middles),
-        fmean(span.middle or span.low for span in spans) / own.middle if whole and len(middles) < len(spans) else None,
-        (fmean(span.low for span in spans) / own.high, high) if whole else None,
-        min(timed, key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
+        bounded if whole and len(middles) < len(found) else None,
+        (found["low"].mean() / own["high"], high) if whole else None,
+        min(timed.itertuples(index=False, name=None), key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
     )

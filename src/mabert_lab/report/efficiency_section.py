@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
+from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import paper
-from mabert_lab.report.charts import scaling_chart, speed_chart
-from mabert_lab.report.document import MISSING, Figure, Part, Section, table
-from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, Row, Rows, ratio
+from mabert_lab.report import charts, paper
+from mabert_lab.report.document import MISSING, Page, page, table
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, ratio, spans
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.study_section import papers_table
 
@@ -28,30 +29,41 @@ LONGEST = 4096
 """Tokens of the paper's headline."""
 
 
-def efficiency_parts(results: Results, folded: bool = True) -> list[Part]:
-    """The paper's headline under every condition, a figure, and each condition's tables.
+PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
+"""The paper's own tables."""
+
+
+def efficiency_page(results: Results) -> Page:
+    """All tables and figures as a page of their own.
 
     Args:
-        results: What `load_results` returned.
-        folded: Whether each condition is one that a reader opens.
+        results: What `mabert bench models` wrote, as `mabert_lab.report.sources.find` returned it.
     """
-    conditions = results.conditions()
+    about: dict[str, Any] = {
+        "efficiency": sys.modules[__name__],
+        "charts": charts,
+        "paper": paper,
+        "papers_table": papers_table,
+    }
+    return page("efficiency.md", "Efficiency over length", results=results, folded=False, **about)
+
+
+def headlines(results: Results) -> pd.DataFrame:
+    """The paper's headline under every condition."""
     short = letters(results)
     rows = [
-        (name_of(each, short), *(headline(results.table(each, measure)) for measure in MEASURES)) for each in conditions
+        (name_of(each, short), *(headline(tables[name]) if name in tables else MISSING for name in MEASURES))
+        for each, tables in results.tables.items()
     ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
     title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
     notes = ["Above 1, MaBERT needs less.", *(f"{letter} is {machine}." for machine, letter in short.items())]
-    parts: list[Part] = [table(title, ("settings", *MEASURES.values()), rows, notes)]
-    sections = [Section(name_of(each), list(_condition(results, each)), folded) for each in conditions]
-    printed = [papers_table(paper.TABLES[name]) for name in ("parameters", *MEASURES)]
-    return [*parts, *sections, Section("The paper's own numbers", [f"Measured on {paper.MACHINE}.", *printed], folded)]
+    return table(title, ("settings", *MEASURES.values()), rows, notes)
 
 
 def letters(results: Results) -> dict[str, str]:
     """A letter for each machine, where there are several."""
-    machines = dict.fromkeys(each.machine for each in results.conditions() if each.machine)
+    machines = dict.fromkeys(each.machine for each in results.tables if each.machine)
     return dict(zip(machines, ascii_uppercase, strict=False))
 
 
@@ -67,12 +79,12 @@ def file_of(condition: Condition) -> str:
     return "-".join(("efficiency", *filter(None, (*condition[:3], machine))))
 
 
-def headline(rows: Rows) -> str:
+def headline(rows: pd.DataFrame) -> str:
     """The paper's headline recomputed."""
-    return _ratio(rows, LONGEST, paper.BASELINES) if rows else MISSING
+    return _ratio(rows, LONGEST, paper.BASELINES)
 
 
-def measured_table(results: Results, rows: Rows, measure: str) -> pd.DataFrame:
+def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """One table in the paper's form: a row a model, a column a length, the lowest of each in bold; times with the
     fastest and the slowest call and how many were timed.
 
@@ -81,46 +93,38 @@ def measured_table(results: Results, rows: Rows, measure: str) -> pd.DataFrame:
         rows: Of the table.
         measure: What they measure; memory has the parameters beside it, as in the paper.
     """
-    lengths = lengths_of(rows)
-    numbers = {
-        length: [cells[length]["value"] or math.inf for cells in rows.values() if length in cells] for length in lengths
-    }
-    body = []
-    for model, cells in rows.items():
-        weights = sorted(row["weights_mib"] for row in cells.values() if row.get("weights_mib"))
-        counts = [
-            f"{results.parameters[model] / 1e6:,.3f}" if model in results.parameters else MISSING,
-            "-".join(dict.fromkeys(number(each) for each in (*weights[:1], *weights[-1:]))) or MISSING,
-        ]
-        shown = [_cell(cells.get(length), min(numbers[length])) for length in lengths]
-        body.append((NAMES[model], *(counts if measure == "memory" else ()), *shown, _settings(cells) or MISSING))
-    unit = "MiB" if measure == "memory" else "ms"
-    beside = ["params (M)", f"weights ({unit})"] if measure == "memory" else []
-    batches = sorted({row["batch"] for cells in rows.values() for row in cells.values()})
-    title = f"{MEASURES[measure].capitalize()} ({unit}), batch {', '.join(map(str, batches))}"
-    return table(title, ["model", *beside, *_heads(lengths), "ran with"], body, _notes(rows))
+    lowest = rows["value"] == rows.groupby(level="length")["value"].transform("min")
+    shown = rows.apply(_cell, axis=1)
+    cells = shown.mask(lowest, "**" + shown + "**").unstack("length", fill_value=MISSING)
+    cells = cells.loc[rows.index.unique("model")]
+    cells.columns = _heads(cells.columns)
+    if memory := measure == "memory":
+        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(number)
+        counts = {model: f"{count / 1e6:,.3f}" for model, count in results.parameters.items()}
+        cells.insert(0, "params (M)", cells.index.map(lambda model: counts.get(model, MISSING)))
+        ends = {model: "-".join(dict.fromkeys(each)) for model, *each in weights.itertuples()}
+        cells.insert(1, "weights (MiB)", cells.index.map(lambda model: ends.get(model, MISSING)))
+    cells["ran with"] = [_settings(rows.loc[[model]]) or MISSING for model in cells.index]
+    batches = ", ".join(map(str, sorted(rows["batch"].unique())))
+    title = f"{MEASURES[measure].capitalize()} ({'MiB' if memory else 'ms'}), batch {batches}"
+    return table(title, ["model", *cells], cells.rename(index=NAMES).itertuples(name=None), _notes(rows))
 
 
-def ratio_table(rows: Rows, measure: str) -> pd.DataFrame:
+def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Ratios at every length: to the paper's mean, to parts of it, and to the lowest rival, each above the paper's."""
-    lengths, printed, body = lengths_of(rows), paper.TABLES[measure].mean, []
+    lengths, printed, body = sorted(rows["length"].unique()), paper.TABLES[measure].mean, []
     for group, rivals in GROUPS.items():
         body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
         theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
         body.append((f"{group}, in the paper", *theirs))
-    lowest = []
+    lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
     for length in lengths:
-        found = {model: ratio(rows, length, [model]) for model in rows if model != "mabert"}
-        lowest.append(_lowest({model: each.value for model, each in found.items() if each and each.value}))
+        middles = spans(rows, length, models, beside="mabert")["middle"]
+        lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
     body.append(("lowest measured rival", *lowest))
     rivals = printed.drop("mabert") / printed.loc["mabert"]
-    body.append(("lowest rival, in the paper", *(_lowest(dict(rivals.get(length, {}))) for length in lengths)))
+    body.append(("lowest rival, in the paper", *(_lowest(rivals.get(length, pd.Series())) for length in lengths)))
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
-
-
-def lengths_of(rows: Rows) -> list[int]:
-    """Every length of a table, shortest first."""
-    return sorted({length for cells in rows.values() for length in cells})
 
 
 def number(value: float) -> str:
@@ -130,27 +134,13 @@ def number(value: float) -> str:
 
 def flat_rows(results: Results) -> pd.DataFrame:
     """Every measurement, a row each."""
-    return pd.DataFrame(
-        {**row, **row["condition"]._asdict(), "source": row["source"].name} for row in results.rows
-    ).drop(columns=["condition", "reason"])
+    return results.rows.assign(source=[each.name for each in results.rows["source"]]).drop(columns="reason")
 
 
-def _condition(results: Results, condition: Condition) -> Iterator[Part]:
-    found = {measure: results.table(condition, measure) for measure in MEASURES}
-    tables = {measure: rows for measure, rows in found.items() if rows}
-    if condition.profile == "best" and condition.device == "cuda":
-        yield "What serves a model best was measured on a processor; on a GPU it has the same settings, none compiled."
-    if (chart := scaling_chart(results, condition)) is not None:
-        yield Figure(
-            file_of(condition), chart, f"Memory and time over length, {name_of(condition)}; the paper's dashed"
-        )
-    if (chart := speed_chart(results, condition)) is not None:
-        yield Figure(f"{file_of(condition)}-speed", chart, f"Tokens a second over length, {name_of(condition)}")
-    for measure, rows in tables.items():
-        yield measured_table(results, rows, measure)
-        yield ratio_table(rows, measure)
-    used = {row["source"] for row in results.rows if row["condition"] == condition}
-    yield [
+def origins(results: Results, condition: Condition) -> list[str]:
+    """Date, machine, code and remarks of each file that a condition has rows of."""
+    used = {source for rows in results.tables[condition].values() for source in rows["source"]}
+    return [
         f"`{each.name}`: {each.date:%Y-%m-%d}, "
         + ", ".join([machine_of(each.environment, condition.device), code_of(each.environment), *each.remarks])
         for each in results.sources
@@ -158,56 +148,48 @@ def _condition(results: Results, condition: Condition) -> Iterator[Part]:
     ]
 
 
-def _cell(row: Row | None, lowest: float) -> str:
-    if row is None:
-        return MISSING
-    if row["value"] is None:
-        if row["at_least"] is not None:
-            return f"{row['status']} (> {row['at_least']:,g} s)"
-        told = row["reason"] is None or row["status"] == "out of memory"
-        return row["status"] if told else f"{row['status']}: {row['reason']}"
-    text = number(row["value"])
-    if row.get("fastest_ms"):
-        text += f" ({number(row['fastest_ms'])}-{number(row['slowest_ms'])}, {row['samples']})"
-    return f"**{text}**" if row["value"] == lowest else text
+def _cell(row: pd.Series) -> str:
+    if row["value"] > 0:
+        ends = (row["fastest_ms"], row["slowest_ms"])
+        spread = f" ({'-'.join(map(number, ends))}, {row['samples']:.0f})" if ends[0] > 0 else ""
+        return number(row["value"]) + spread
+    if row["at_least"] > 0:
+        return f"{row['status']} (> {row['at_least']:,g} s)"
+    told = pd.isna(row["reason"]) or row["status"] == "out of memory"
+    return str(row["status"]) if told else f"{row['status']}: {row['reason']}"
 
 
-def _settings(cells: Mapping[int, Row]) -> str:
+def _settings(rows: pd.DataFrame) -> str:
     """What a model ran with, and at which lengths where that changed."""
-    told: dict[str, list[int]] = {}
-    for length, row in sorted(cells.items()):
-        if row["setting"]:
-            told.setdefault(row["setting"], []).append(length)
-    return "; ".join(f"{name} ({', '.join(_heads(at))})" if len(told) > 1 else name for name, at in told.items())
+    told = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
+    return "; ".join(f"{name} ({', '.join(at)})" if len(told) > 1 else str(name) for name, at in told.items())
 
 
-def _notes(rows: Rows) -> list[str]:
+def _notes(rows: pd.DataFrame) -> list[str]:
     """How the numbers were taken: in brackets, in micro-batches, in several runs."""
-    every = [row for cells in rows.values() for row in cells.values()]
     notes = []
-    if any(row.get("fastest_ms") for row in every):
+    if rows["fastest_ms"].notna().any():
         notes.append("Medians; in brackets the fastest and the slowest call and how many were timed.")
-    small = {(row["length"], row["micro_batch"]) for row in every if row["value"] and row["micro_batch"] < row["batch"]}
-    if small:
-        told = ", ".join(f"{size} at {length:,}" for length, size in sorted(small))
+    parts = rows[(rows["value"] > 0) & (rows["micro_batch"] < rows["batch"])].reset_index(drop=True)
+    small = parts[["length", "micro_batch"]].drop_duplicates().sort_values(["length", "micro_batch"])
+    if len(small):
+        told = ", ".join(f"{size} at {length:,}" for length, size in small.itertuples(index=False))
         notes.append(
             "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
             f"micro-batch: {told}."
         )
-    runs: dict[str, set[int]] = {}
-    for row in every:
-        runs.setdefault(row["source"].name, set()).add(row["length"])
+    runs = rows.groupby([each.name for each in rows["source"]], sort=False)["length"].unique()
     if len(runs) > 1:
         told = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
         notes.append(f"Of several runs, and only what is of one compares closely: {told}.")
     return notes
 
 
-def _heads(lengths: Sequence[int]) -> list[str]:
+def _heads(lengths: Iterable[int]) -> list[str]:
     return [f"{length:,}" for length in lengths]
 
 
-def _ratio(rows: Rows, length: int, rivals: Sequence[str]) -> str:
+def _ratio(rows: pd.DataFrame, length: int, rivals: Sequence[str]) -> str:
     found = ratio(rows, length, rivals)
     if found is None or (found.value is None and found.at_least is None):
         return MISSING
@@ -216,8 +198,5 @@ def _ratio(rows: Rows, length: int, rivals: Sequence[str]) -> str:
     return known if found.at_least is None else f"≥ {found.at_least:.2f}" + (f" ({known})" if known else "")
 
 
-def _lowest(ratios: Mapping[str, float]) -> str:
-    if not ratios:
-        return MISSING
-    model = min(ratios, key=lambda each: ratios[each])
-    return f"{ratios[model]:.2f} ({NAMES[model]})"
+def _lowest(ratios: pd.Series) -> str:
+    return f"{ratios.min():.2f} ({NAMES[ratios.idxmin()]})" if len(ratios) else MISSING

@@ -1,41 +1,46 @@
 """Every claim judged by what was measured, and by the paper's own tables, which are evidence of the same form."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import pandas as pd
+
 from mabert_lab.report import paper
-from mabert_lab.report.efficiency import MEASURES, Condition, Results, Source
+from mabert_lab.report.efficiency import MAY_LACK, MEASURES, Condition, Results, Source
 from mabert_lab.report.evidence_costs import of_results
 from mabert_lab.report.evidence_drift import of_drifts
 from mabert_lab.report.evidence_scores import of_studies
 from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
+Drifts = Sequence[tuple[str, Mapping[str, Any]]]
+"""File name and content of what `mabert study drift` wrote."""
 
-def verdicts(
-    studies: Sequence[Study], results: Results | None, drifts: Sequence[tuple[str, Mapping[str, Any]]]
-) -> list[Verdict]:
+
+def verdicts(studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
     """Every claim, at every place where it was measured; once where nowhere.
 
     Args:
         studies: What `mabert study` wrote.
         results: What `mabert bench models` wrote.
-        drifts: File name and content of what `mabert study drift` wrote.
+        drifts: What `mabert study drift` wrote.
     """
-    found: list[Verdict] = []
-    for claim in claims():
-        if claim.kind == "scores":
-            own = list(of_studies(claim, studies))
-            needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
-        elif claim.kind == "costs":
-            own = [] if results is None else list(of_results(claim, results))
-            needs = "`mabert bench models`"
-        else:
-            own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
-        found += own or [Verdict(claim, claim.claim.replace("{budget}", "each share"), "-", UNMEASURED, takes=needs)]
-    return found
+    return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
+
+
+def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
+    """The same of one claim."""
+    if claim.kind == "scores":
+        own = list(of_studies(claim, studies))
+        needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
+    elif claim.kind == "costs":
+        own, needs = [] if results is None else list(of_results(claim, results)), "`mabert bench models`"
+    else:
+        own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
+    return own or [Verdict(claim, claim.claim.replace("{budget}", "each share"), "-", UNMEASURED, takes=needs)]
 
 
 @cache
@@ -71,12 +76,7 @@ def papers_study(question: str) -> Study:
 def papers_results() -> Results:
     """The paper's memory and times as if they had been measured, without a spread."""
     source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
-    unknown = dict.fromkeys(("at_least", "anchor_samples", "samples"))
-    about = {"condition": Condition("paper", "bfloat16", "cuda"), "source": source, **unknown}
-    rows = tuple(
-        {"measure": measure, "model": model, "length": length, "value": float(printed), **about}
-        for measure in MEASURES
-        for model, numbers in paper.TABLES[measure].mean.iterrows()
-        for length, printed in numbers.items()
-    )
-    return Results(rows, {}, (source,))
+    printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
+    rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
+    about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
+    return Results(rows.assign(**about, source=[source] * len(rows)), {}, (source,))

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, Rows, ratio, span_of
+import pandas as pd
+
+from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, ratio, spans
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEVEL
 
@@ -25,39 +27,44 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
         results: What `mabert bench models` wrote.
     """
     rules = claim.rule["rules"]
-    found = [each for each in results.conditions() if all(results.table(each, rule["measure"]) for rule in rules)]
-    reach = [
-        each
-        for each in found
-        if all(
-            any(span_of(results.table(each, rule["measure"]), model, length) for model in rule["less"])
-            for rule in rules
-            for length in (*rule["at"], *([rule["from"]] if "from" in rule else []))
-        )
+    asked = [
+        (rule, model, group, length)
+        for rule in rules
+        for model, group, length in product(rule["less"], rule["than"], rule["at"])
     ]
-    places = [each for each in reach or found if each.profile == "paper"] or reach or found
-    for condition in places:
+    found = [each for each, tables in results.tables.items() if all(rule["measure"] in tables for rule in rules)]
+    reach = [each for each in found if _reached(results.tables[each], rules)] or found
+    for condition in [each for each in reach if each.profile == "paper"] or reach:
         settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
         on = f" on {condition.machine}" if condition.machine else ""
         place = f"{settings}{DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
-        asked = [
-            (rule, model, group, length)
-            for rule in rules
-            for model, group, length in product(rule["less"], rule["than"], rule["at"])
-        ]
-        compared = [_held(results.table(condition, each[0]["measure"]), *each, len(asked)) for each in asked]
+        tables = results.tables[condition]
+        compared = [_held(tables[each[0]["measure"]], *each, len(asked)) for each in asked]
         yield verdict_on(claim, claim.claim, place, compared)
 
 
-def _held(rows: Rows, rule: Mapping[str, Any], model: str, group: Sequence[str], length: int, of: int) -> Comparison:
+def _reached(tables: Mapping[str, pd.DataFrame], rules: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether at every length that a claim speaks of something is known of a model that it says needs less."""
+    return all(
+        len(spans(tables[rule["measure"]], length, rule["less"]))
+        for rule in rules
+        for length in (*rule["at"], *([rule["from"]] if "from" in rule else []))
+    )
+
+
+def _held(
+    rows: pd.DataFrame, rule: Mapping[str, Any], model: str, group: Sequence[str], length: int, of: int
+) -> Comparison:
     """How many times what one model needs its rivals need, beside a factor or 1."""
     start, factor = rule.get("from"), rule.get("factor")
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        lengths = [each for each in (start, length) if each is not None]
         lacking = [
-            f"{NAMES[each]} at {at:,}" for each in (model, *group) for at in lengths if not span_of(rows, each, at)
+            f"{NAMES[each]} at {at:,}"
+            for each in (model, *group)
+            for at in (start, length)
+            if at is not None and each not in spans(rows, at, [each]).index
         ]
         return Comparison(who, None, needs=tuple(("a number of", each) for each in lacking))
     value = "at least" if found.value is None or found.at_least is not None else f"{found.value:.2f}"

@@ -1,31 +1,16 @@
 """The results that a report is made of: JSON files, found by what they say they are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mabert_lab.report.efficiency import Results, merged, read_results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
-KINDS = {
-    "study": "mabert study",
-    "efficiency": "mabert bench models",
-    "drift": "mabert study drift",
-    "throughput": "mabert bench throughput",
-}
-"""What is read, and the command that writes it."""
-
 _PASSED_OVER = ("cells", "cache", "tokenizers", "cluster", "conversion")
 """Folders of a study that it works in, whose files come and go; and conversions, which have pages of their own."""
-
-_NEEDED = {
-    "drift": (
-        ("texts", "lengths", "rows"),
-        ("weights", "direction", "conv", "side", "attention", "masking", "cls", "mean"),
-    ),
-    "throughput": (("rows",), ("model", "lengths", "status", "batch", "tokens_per_second")),
-}
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,7 @@ def find(paths: Iterable[Path | str]) -> Found:
         ValueError: A file that was asked for is not JSON, or incomplete; or nothing that can be shown is there.
     """
     asked = [Path(path) for path in paths]
-    whole: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    whole: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in KINDS}
     left_out = []
     for path in _files(asked):
         try:
@@ -70,23 +55,19 @@ def find(paths: Iterable[Path | str]) -> Found:
             if path in asked:
                 raise
             place = next((path.relative_to(folder) for folder in asked if path.is_relative_to(folder)), path)
-            left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ').removeprefix(f'{path.name}: ')}")
+            left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ')}")
         else:
             if kind in KINDS:
-                whole[kind].append((path, result) if kind == "study" else result)
+                whole[kind].append((path, result))
     if not any(whole.values()):
         raise ValueError(
             f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
-            f"{', '.join(KINDS.values())} wrote" + "".join(f"; {reason}" for reason in left_out)
+            f"{', '.join(command for command, _ in KINDS.values())} wrote" + "".join(f"; {each}" for each in left_out)
         )
-    studies, older = _studies(whole["study"])
-    return Found(
-        studies=studies,
-        efficiency=merged(whole["efficiency"]) if whole["efficiency"] else None,
-        drifts=tuple(whole["drift"]),
-        throughputs=tuple(whole["throughput"]),
-        left_out=(*older, *left_out),
-    )
+    studies, older = _latest(whole["study"])
+    named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
+    efficiency = merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
+    return Found(studies, efficiency, named["drift"], named["throughput"], (*older, *left_out))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -105,32 +86,53 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
                 yield file
 
 
-def _read(path: Path) -> tuple[str | None, Any]:
-    """What a file says it is, and what it holds, checked; drift and throughput with the file's name."""
+def _read(path: Path) -> tuple[str, Any]:
+    """What a file says it is, and what it holds, checked; empty where that is not said."""
     from mabert.reading import read_json_value
 
     try:
         content = read_json_value(path, nan=True)
     except ValueError as error:
         raise ValueError(f"{error}; needed is a file of results") from None
-    kind = content.get("kind") if isinstance(content, dict) else None
+    kind = str(content.get("kind", "")) if isinstance(content, dict) else ""
+    if kind not in KINDS:
+        return kind, content
+    command, read = KINDS[kind]
     try:
-        if kind == "study":
-            return kind, read_study(content, path.name)
-        if kind == "efficiency":
-            return kind, read_results(path)
-        if kind in KINDS:
-            own, of_row = _NEEDED[kind]
-            absent = [name for name in own if name not in content]
-            absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
-            if absent:
-                raise ValueError(f"{path}: lacks {', '.join(absent)}; {KINDS[kind]} writes them")
+        return kind, read(content, str(path))
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not as {KINDS[str(kind)]} writes it ({type(error).__name__}: {error})") from None
-    return kind, (path.name, content)
+        raise ValueError(f"{path}: not as {command} writes it ({type(error).__name__}: {error})") from None
 
 
-def _studies(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
+def _whole(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
+    """The content of a file, which must have some fields, and others in each row."""
+    absent = [name for name in own if name not in content]
+    absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
+    if absent:
+        raise ValueError(f"{file}: lacks {', '.join(absent)}; {KINDS[content['kind']][0]} writes them")
+    return content
+
+
+KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
+    "study": ("mabert study", read_study),
+    "efficiency": ("mabert bench models", read_results),
+    "drift": (
+        "mabert study drift",
+        partial(
+            _whole,
+            own=("texts", "lengths", "rows"),
+            of_row=("weights", "direction", "conv", "side", "attention", "masking", "cls", "mean"),
+        ),
+    ),
+    "throughput": (
+        "mabert bench throughput",
+        partial(_whole, own=("rows",), of_row=("model", "lengths", "status", "batch", "tokens_per_second")),
+    ),
+}
+"""What is read: the command that writes it, and what checks it."""
+
+
+def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
     """Of two files of one study at one scale the one stays whose last cell was finished later; the others are told of,
     by their paths where they have the same name."""
     latest: dict[tuple[str, str], tuple[Path, Study]] = {}
@@ -141,9 +143,9 @@ def _studies(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], 
             names = (before, path) if before.name == path.name else (before.name, path.name)
             older.append(f"`{names[0]}`: `{names[1]}` is a later state of the same study at the same scale")
         latest[study.name, study.scale] = path, study
-    ranks = {question: rank for rank, question in enumerate(QUESTIONS.values())}
+    order = list(QUESTIONS.values())
 
     def place(study: Study) -> tuple[int, str, str]:
-        return ranks.get(study.question or "", len(ranks)), study.name, study.scale
+        return order.index(study.question) if study.question else len(order), study.name, study.scale
 
     return tuple(sorted((study for _, study in latest.values()), key=place)), older

@@ -78,22 +78,19 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def p_value(gaps: Sequence[float]) -> float | None:
-    """How likely a mean as far from 0 is where the true one is 0: the t test, two-sided; None for one value."""
-    if len(gaps) < 2:
-        return None
-    if np.std(gaps) <= _ROUNDING:  # which the test cannot divide by
-        return 0.0 if abs(np.mean(gaps)) > _ROUNDING else 1.0
-    return float(stats.ttest_1samp(gaps, 0).pvalue)
-
-
 def difference(gaps: pd.Series) -> Difference | None:
     """What the gaps of two arms by seed say; None where no seed has one."""
     values = gaps.dropna().sort_index().to_numpy(float)
     if not values.size:
         return None
     low, high = interval(values) or (None, None)
-    return Difference(float(values.mean()), low, high, p_value(values), values.size)
+    if values.size < 2:
+        p_value = None
+    elif values.std() <= _ROUNDING:  # which the test cannot divide by
+        p_value = float(abs(values.mean()) <= _ROUNDING)
+    else:
+        p_value = float(stats.ttest_1samp(values, 0).pvalue)
+    return Difference(float(values.mean()), low, high, p_value, values.size)
 
 
 def above(scores: pd.Series, floor: float) -> bool:

@@ -131,6 +131,16 @@ class Study:
         return sorted({arm.budget for arm in self.arms})
 
     @property
+    def shares(self) -> list[str]:
+        """The same as they are written."""
+        return [percent(budget) for budget in self.budgets]
+
+    @property
+    def seeds(self) -> int:
+        """How many a task was fine-tuned under, or was to be."""
+        return len({seed for arm in self.arms for seed in arm.scores.index}.union(self.settings.get("seeds") or []))
+
+    @property
     def scored(self) -> list[Column]:
         """The tasks that any arm has a score of."""
         return [column for column in self.columns if any(column.key in arm.scores for arm in self.arms)]
@@ -167,6 +177,12 @@ class Study:
         if self.question in ("budget", "baselines"):
             return paper.GLUE.get(budget)
         return paper.TABLES.get(self.question or "")
+
+    @property
+    def printed(self) -> list[paper.Table]:
+        """The paper's tables that its arms are set beside, each once."""
+        found = map(self.table, self.budgets)
+        return list({each.label: each for each in found if each is not None}.values())
 
     def named(self, columns: Iterable[str]) -> str:
         """Names of tasks as a sentence has them, in the order of the study."""

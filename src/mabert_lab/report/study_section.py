@@ -1,19 +1,16 @@
-"""A study's part of the report: scores, the paper's beside them, differences from the reference, pretraining."""
+"""The tables of a study: scores, the paper's beside them, differences from the reference, pretraining."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
-from mabert_lab.report.document import MISSING, Part, Section, figure, table, with_best
+from mabert_lab.report.charts import arm_averages
+from mabert_lab.report.document import FLAG, MISSING, table, with_best
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, Difference, averages, difference, summary
 from mabert_lab.report.studies import STARTED, Arm, Study, percent
-
-FLAG = "Flagged: "
-"""What a note begins with that must not be overlooked."""
 
 _PRETRAINING = {
     "steps": ("steps", "{:,.0f}", 1.0),
@@ -26,106 +23,80 @@ _PRETRAINING = {
 """Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
 
 
-def section(study: Study) -> Section:
-    """Everything of one study; what is read first stands open."""
-    name, beside, broken = f"{study.name}-{study.scale}", side_by_side(study), failures(study)
-    arms = figure(f"{name}-arms", arm_chart(study), f"Average score of each arm, here and in the paper: {study.title}")
-    loss = figure(f"{name}-loss", pretraining_chart(study), f"Pretraining loss against step: {study.title}")
-    printed = {id(found): found for budget in study.budgets if (found := study.table(budget)) is not None}
-    tables = [score_table(study), difference_table(study), *further_table(study), *map(papers_table, printed.values())]
-    settings = [f"`{key}` {value}" for key, value in flat(study.settings).items()]
-    parts: list[Part] = [told(study), *filter(None, [study.note]), *beside, *arms]
-    parts.append(Section(f"{study.title}: every score and difference, and the paper's", tables, folded=True))
-    parts.append(
-        Section(
-            f"{study.title}: pretraining, tasks and settings",
-            [*loss, pretraining_table(study), task_table(study), settings],
-            folded=True,
-        )
-    )
-    parts += [Section(f"{study.title}: what failed ({len(broken)})", [broken], folded=True)] if broken else []
-    return Section(f"{study.title} ({study.scale})", parts)
-
-
 def side_by_side(study: Study) -> list[pd.DataFrame]:
     """Averages over the tasks that both sides have, with their ranks; nothing where the paper has none of the arms."""
     found = arm_averages(study).dropna(subset="paper")
     both = found.dropna(subset="mean").groupby("budget").filter(lambda each: len(each) > 1)
     ranks = both.groupby("budget")[["mean", "paper"]].rank(ascending=False, method="min")
-    rows = [
-        (
-            *_arm(study, row.arm),
-            _summary((row.mean, row.std, row.seeds) if row.seeds else None),
-            number(ranks["mean"].get(row.Index), "{:.0f}"),
-            f"{row.paper:.3f}",
-            number(ranks["paper"].get(row.Index), "{:.0f}"),
-        )
-        for row in found.itertuples()
-    ]
+
+    def cells(row: Any) -> dict[str, str]:
+        return {
+            "here": _written((row.mean, row.std, row.seeds) if row.seeds else None),
+            "rank here": number(ranks["mean"].get(row.Index), "{:.0f}"),
+            "in the paper": f"{row.paper:.3f}",
+            "rank in the paper": number(ranks["paper"].get(row.Index), "{:.0f}"),
+        }
+
+    own = {row.arm: cells(row) for row in found.itertuples()}
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    flags = dict.fromkeys(each.flag for budget in found["budget"] if (each := study.table(budget)) and each.flag)
     notes = [f"Averages over {study.named(columns)}, with their deviation over seeds and how many.", *_uneven(study)]
-    notes += [f"{FLAG}the paper's numbers: {flag}." for flag in flags]
-    head = [*_head(study), "here", "rank here", "in the paper", "rank in the paper"]
-    frame = table(f"{study.title}: averages beside the paper's", head, rows, notes)
-    unranked = [] if len(ranks) else ["rank here", "rank in the paper"]
-    return [frame.drop(columns=unranked)] if rows else []
+    notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
+    frame = _table(study, "averages beside the paper's", own.get, notes)
+    return [frame if len(ranks) else frame.drop(columns=["rank here", "rank in the paper"])] if own else []
 
 
 def score_table(study: Study) -> pd.DataFrame:
     """Every score, mean ± sample standard deviation and how many seeds; the best of each budget in bold."""
-    scored = study.scored
-    keys = [column.key for column in scored]
-    rows = [
-        (
-            *_arm(study, arm),
-            *(_summary(summary(arm.scores.get(each.key, ())), _why(arm, each.key)) for each in study.columns),
-            _summary(summary(averages(arm.scores, keys))),
-        )
-        for arm in study.arms
-    ]
+    keys = [column.key for column in study.scored]
+    average = f"average of {len(keys)}"
+
+    def cells(arm: Arm) -> dict[str, str]:
+        own = {each.heading: _summary(arm.scores.get(each.key, ()), _why(arm, each.key)) for each in study.columns}
+        return {**own, average: _summary(averages(arm.scores, keys))}
+
     notes = [
         "Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; bold is the highest mean, told "
         f"from the others or not. The average is over {study.named(keys)}, of the seeds that have all of them.",
         *_uneven(study),
         *_samples(study),
     ]
-    head = [*_head(study), *(column.heading for column in study.columns), f"average of {len(keys)}"]
-    frame = table(f"{study.title}, measured here", head, rows, notes)
-    frame = with_best(frame, range(len(_head(study)), len(head)), by=_head(study)[1:])
+    frame = _table(study, "measured here", cells, notes)
+    first = frame.shape[1] - len(study.columns) - 1
+    frame = with_best(frame, range(first, frame.shape[1]), by=list(frame.columns[1:first]))
     floors = pd.Series({column.key: column.constant for column in study.columns}, dtype=float)
     if floors.notna().any():
         mean = floors[keys].mean(skipna=False)
-        budget = [""] * (len(study.budgets) > 1)
-        frame.loc[len(frame)] = ["the best single class for all", *budget, *(number(each) for each in (*floors, mean))]
+        frame.loc[len(frame)] = ["the best single class for all", *[""] * (first - 1), *map(number, (*floors, mean))]
     return frame
 
 
 def further_table(study: Study) -> list[pd.DataFrame]:
     """Every score by a metric that is not its column's own, as accuracy is beside F1; nothing where there is none."""
     further = dict.fromkeys(column for arm in study.arms for column in arm.further)
-    rows = [
-        (*_arm(study, arm), *(_summary(summary(arm.further.get(key, ()))) for key in further)) for arm in study.arms
-    ]
     names = {column.key: column.name for column in study.columns}
-    head = [*_head(study), *(f"{names[key]} ({metric})" for key, metric in further)]
+
+    def cells(arm: Arm) -> dict[str, str]:
+        return {f"{names[key]} ({metric})": _summary(arm.further.get((key, metric), ())) for key, metric in further}
+
     notes = ["Not in the averages, and not in the paper."]
-    return [table(f"{study.title}: further metrics", head, rows, notes)] if further else []
+    return [_table(study, "further metrics", cells, notes)] if further else []
 
 
 def difference_table(study: Study) -> pd.DataFrame:
     """Every arm less the reference arm of its budget, paired by seed, with the interval."""
-    rows, compared = [], study.label_of(study.reference)
-    for arm in study.arms:
+    compared = study.label_of(study.reference)
+
+    def cells(arm: Arm) -> dict[str, str] | None:
         reference = study.reference_of(arm)
         if reference is None or reference is arm:
-            continue
+            return None
         gaps = arm.scores - reference.scores
         both = gaps.columns[gaps.notna().any()]
         whole = difference(averages(arm.scores, both) - averages(reference.scores, both))
         over = f" of {len(both)} tasks" if len(both) < len(study.scored) else ""
-        each = [_difference(difference(gaps.get(column.key, NO_SCORES))) for column in study.columns]
-        rows.append((*_arm(study, arm), *each, _difference(whole, over)))
+        own = {each.heading: _difference(difference(gaps.get(each.key, NO_SCORES))) for each in study.columns}
+        return {**own, "average": _difference(whole, over)}
+
     variants = sorted({variant for arm in study.arms if (variant := study.variant(arm))})
     also = "".join(f"; arms with {each} less {study.reference}, {each}, that one less {compared}" for each in variants)
     notes = [
@@ -133,8 +104,7 @@ def difference_table(study: Study) -> pd.DataFrame:
         f"and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there are "
         f"{LEAST_PAIRS} pairs; each difference is tested by itself."
     ]
-    head = [*_head(study), *(column.heading for column in study.columns), "average"]
-    return table(f"{study.title}: differences from {compared}", head, rows, notes)
+    return _table(study, f"differences from {compared}", cells, notes)
 
 
 def papers_table(printed: paper.Table) -> pd.DataFrame:
@@ -154,23 +124,20 @@ def papers_table(printed: paper.Table) -> pd.DataFrame:
 
 def pretraining_table(study: Study) -> pd.DataFrame:
     """How each arm's pretraining went."""
-    rows = [
-        (
-            *_arm(study, arm),
-            arm.pretraining.get("status", "missing"),
-            *(number(arm.pretraining.get(name), form, unit) for name, form, unit in _PRETRAINING.values()),
-            *(arm.pretraining.get(name) or MISSING for name in ("tokenizer", "commit")),
-        )
-        for arm in study.arms
-    ]
+
+    def cells(arm: Arm) -> dict[str, str]:
+        told = arm.pretraining
+        numbers = {head: number(told.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
+        names = {name: told.get(name) or MISSING for name in ("tokenizer", "commit")}
+        return {"state": told.get("status", "missing"), **numbers, **names}
+
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
     done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]
     if len({about.get("tokenizer") for about in done}) > 1:
         notes.append(f"{FLAG}vocabularies differ, and losses and accuracies of different ones cannot be compared.")
     if any(arm.pretraining.get("tokenizer_trained") for arm in study.arms):
         notes.append(f"{FLAG}some vocabularies were trained on the run's text; the paper's models have their own.")
-    head = [*_head(study), "state", *_PRETRAINING, "tokenizer", "commit"]
-    return table(f"{study.title}: pretraining", head, rows, notes)
+    return _table(study, "pretraining", cells, notes)
 
 
 def task_table(study: Study) -> pd.DataFrame:
@@ -183,11 +150,6 @@ def task_table(study: Study) -> pd.DataFrame:
     started = [column.start for column in study.columns if column.start]
     notes = [f"{STARTED} started from the model fine-tuned on {started[0]}."] if started else []
     return table(f"{study.title}: tasks", head, rows, notes)
-
-
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of the runs, by its dotted name."""
-    return pd.json_normalize(dict(settings)).iloc[:1].squeeze(axis=0).to_dict()
 
 
 def failures(study: Study) -> list[str]:
@@ -206,42 +168,19 @@ def failures(study: Study) -> list[str]:
 
 def seeds(study: Study) -> pd.DataFrame:
     """Every score there is, a row each."""
-    head = ("study", "scale", "arm", "budget", "task", "metric", "seed", "score")
+    head = ["study", "scale", "arm", "budget", "task", "metric", "seed", "score"]
     rows = [
         (study.name, study.scale, arm.name, arm.budget, each.name, metric, seed, score)
         for arm in study.arms
         for each in study.columns
-        for metric, found in [
-            (each.metric, arm.scores.get(each.key, NO_SCORES)),
-            *((metric, scores) for (key, metric), scores in arm.further.items() if key == each.key),
-        ]
+        for (key, metric), found in {
+            (each.key, each.metric): arm.scores.get(each.key, NO_SCORES),
+            **arm.further,
+        }.items()
+        if key == each.key
         for seed, score in found.dropna().sort_index().items()
     ]
     return pd.DataFrame(rows, columns=head)
-
-
-def told(study: Study) -> str:
-    """What was run, in two sentences, with what a reader must not overlook."""
-    about = study.settings.get("pretraining") or {}
-    training = about.get("training") or {}
-    sources = ", ".join(f"`{source}`" for source in (about.get("data") or {}).get("sources") or []) or "unknown text"
-    done = sum(arm.pretraining.get("status") == "done" for arm in study.arms)
-    windows = " and then ".join(str(stage.get("length")) for stage in about.get("stages") or [])
-    count = len({seed for arm in study.arms for seed in arm.scores.index}.union(study.settings.get("seeds") or []))
-    tasks = (study.settings.get("tasks") or {"every task": study.settings.get("finetuning") or {}}).values()
-    rates = sorted({str(rate) for task in tasks for rate in task.get("learning_rates") or ["the default"]})
-    chosen = ["learning rate"] * any(len(task.get("learning_rates") or []) > 1 for task in tasks)
-    chosen += ["best epoch"] * any(task.get("select") == "best" for task in tasks)
-    budgets, steps = ", ".join(map(percent, study.budgets)), training.get("steps")
-    return (
-        f"{done} of {len(study.arms)} models are pretrained: {budgets} of {steps if steps is None else f'{steps:,}'} "
-        f"steps of {training.get('batch_size')} windows of {windows or 'unknown'} tokens, peak learning rate "
-        f"{training.get('learning_rate')}, on {sources}. Fine-tuned under {count} seed{'s' * (count != 1)}, "
-        f"learning rate {' or '.join(rates)}"
-        + (f"; the {' or '.join(chosen)} is chosen on the data it is scored on" if chosen else "")
-        + ("; small tasks start from the model tuned on MNLI" if study.settings.get("from_mnli") else "")
-        + "."
-    )
 
 
 def number(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
@@ -249,12 +188,19 @@ def number(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
     return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
 
 
-def _head(study: Study) -> list[str]:
-    return ["arm", "budget"] if len(study.budgets) > 1 else ["arm"]
-
-
-def _arm(study: Study, arm: Arm) -> list[str]:
-    return [study.label_of(arm.name), *([percent(arm.budget)] if len(study.budgets) > 1 else [])]
+def _table(
+    study: Study,
+    what: str,
+    cells: Callable[[Arm], Mapping[str, str] | None],
+    notes: Iterable[str] = (),
+) -> pd.DataFrame:
+    """A row an arm, with its budget where there are several; those that have no cells are left out."""
+    found = {arm: own for arm in study.arms if (own := cells(arm)) is not None}
+    several = ["budget"] if len(study.budgets) > 1 else []
+    rows = [
+        (study.label_of(arm.name), *(percent(arm.budget) for _ in several), *own.values()) for arm, own in found.items()
+    ]
+    return table(f"{study.title}: {what}", ["arm", *several, *next(iter(found.values()), {})], rows, notes)
 
 
 def _why(arm: Arm, column: str) -> str:
@@ -265,7 +211,11 @@ def _why(arm: Arm, column: str) -> str:
     return f"failed: {failed[0].split(':')[0]}" if failed else ""
 
 
-def _summary(found: tuple[float, float | None, int] | None, why: str = "") -> str:
+def _summary(scores: Iterable[float], why: str = "") -> str:
+    return _written(summary(scores), why)
+
+
+def _written(found: tuple[float, float | None, int] | None, why: str = "") -> str:
     if found is None:
         return f"{MISSING} {why}".strip()
     mean, std, count = found

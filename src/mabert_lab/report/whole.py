@@ -8,30 +8,17 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import paper
-from mabert_lab.report.charts import drift_chart
-from mabert_lab.report.document import (
-    MISSING,
-    Figure,
-    Part,
-    Section,
-    figures,
-    plain,
-    table,
-    to_html,
-    to_markdown,
-    with_best,
-)
-from mabert_lab.report.drift import drift_tables
+from mabert_lab.report import charts, drift, efficiency_section, paper, study_section
+from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
 from mabert_lab.report.efficiency import NAMES
-from mabert_lab.report.efficiency_section import efficiency_parts, flat_rows, letters
+from mabert_lab.report.efficiency_section import flat_rows, letters
 from mabert_lab.report.evidence import of_paper, verdicts
 from mabert_lab.report.figures import on_paper
 from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
-from mabert_lab.report.study_section import papers_table, section, seeds
+from mabert_lab.report.study_section import papers_table, seeds
 
 TITLE = "MaBERT: the paper's experiment, run again"
 NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
@@ -51,27 +38,42 @@ _EVERY = (
 )
 
 
-def parts(found: Found) -> list[Part]:
-    """The document: what is decided and what is not, the reader's own results, then all else."""
+def report(found: Found, folder: str = "") -> Page:
+    """The document: what is decided and what is not, the reader's own results, then all else.
+
+    Args:
+        found: What `mabert_lab.report.sources.find` returned.
+        folder: Where its figures will lie, from the page.
+    """
     judged = _judged(found)
-    document: list[Part] = [
-        "Do the paper's claims hold where they are measured again? Each is judged by a rule, or left open.",
-        list(_run(found)),
-        *_claims(judged),
-        *map(section, found.studies),
-    ]
-    if found.efficiency is not None:
-        document.append(Section("Memory and time over length", efficiency_parts(found.efficiency)))
-    document += [_padding(number, *drift) for number, drift in enumerate(found.drifts, start=1)]
-    if found.throughputs:
-        document.append(Section("Throughput", [throughput_table(file, result) for file, result in found.throughputs]))
-    origins = Section("Machines, dates, commits", [_origins(found)], folded=True)
-    return [
-        *document,
-        Section("Not measured, and every claim at every place", list(_rest(found, judged))),
-        Section("How claims are judged, and the limits of these numbers", [[*METHOD, *LIMITS]]),
-        Section("Where and when it was measured", [origins]),
-    ]
+    most = {
+        each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
+        for each in found.studies
+    }
+    measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
+    shown = {printed.label for study in found.studies for printed in study.printed}
+    return page(
+        "report.md",
+        TITLE,
+        folder,
+        found=found,
+        results=found.efficiency,
+        folded=True,
+        few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
+        least_pairs=LEAST_PAIRS,
+        claims=_claims(judged),
+        absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
+        told=[*METHOD, *LIMITS],
+        machine_of=machine_of,
+        code_of=code_of,
+        charts=charts,
+        drift=drift,
+        efficiency=efficiency_section,
+        paper=paper,
+        papers_table=papers_table,
+        tables=study_section,
+        throughput_table=throughput_table,
+    )
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
@@ -92,10 +94,10 @@ def write_report(found: Found, output: Path) -> list[Path]:
 
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
-    document, folder = parts(found), output.with_suffix("")
-    files = {output: to_html(TITLE, document)}
-    files[output.with_suffix(".md")] = to_markdown(TITLE, document, folder.name)
-    files |= {folder / f"{each.name}.svg": on_paper(each.svg) for each in figures(document)}
+    folder = output.with_suffix("")
+    document = report(found, folder.name)
+    files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
+    files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.figures.items()}
     files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
     for path in _former(files, output).difference(files):
         path.unlink()
@@ -120,29 +122,9 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     shares, lengths = result.get("share", {}), result.get("lengths", {})
     taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
     notes += [f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(taken)}."] if taken else []
-    notes += ["Flagged: a quick trial run, not to be quoted."] if result.get("quick") else []
+    notes += [f"{FLAG}a quick trial run, not to be quoted."] if result.get("quick") else []
     title = f"Tokens a second, {result.get('dtype', 'unknown precision')}, {file}"
     return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
-
-
-def _run(found: Found) -> Iterator[str]:
-    """What there is, a line a kind."""
-    few = []
-    for study in found.studies:
-        yield f"{study.title}, scale `{study.scale}`: {len(study.arms)} models on {len(study.scored)} tasks"
-        most = max((int(count) for arm in study.arms for count in arm.scores.count()), default=0)
-        few += [f"{study.title} ({most})"] if most < LEAST_PAIRS else []
-    if few:
-        yield f"**Too few seeds to decide any claim on scores**, {LEAST_PAIRS} being needed: {'; '.join(few)}"
-    if found.efficiency is not None:
-        files, machines = len(found.efficiency.sources), len(letters(found.efficiency)) or 1
-        yield f"Memory and time: {len(found.efficiency.rows):,} measurements, {files} runs, {machines} kinds of machine"
-    if found.drifts:
-        yield f"Padding: {sum(len(result['rows']) for _, result in found.drifts):,} regimes"
-    if found.throughputs:
-        yield f"Throughput: {len(found.throughputs)} runs"
-    if found.left_out:
-        yield f"Left out, {len(found.left_out)} files: see the end"
 
 
 def _short(place: str, places: Mapping[str, str]) -> str:
@@ -150,11 +132,9 @@ def _short(place: str, places: Mapping[str, str]) -> str:
     return f"{head} on {places[machine]}" if machine in places else place
 
 
-def _claims(judged: pd.DataFrame) -> Iterator[Part]:
-    """What is decided with its numbers, and what cannot be told with what it would take."""
+def _claims(judged: pd.DataFrame) -> dict[str, Any]:
+    """What is decided with its numbers, what cannot be told with what it would take, what was not measured, and all."""
     counted = judged["verdict"].value_counts().reindex([HOLDS, FAILS, OPEN, UNMEASURED]).dropna()
-    counts = ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items())
-    yield f"Of {len(judged)} verdicts, one for each claim at each place: {counts}."
     rows = []
     for (text, verdict), own in judged[judged["verdict"].isin([HOLDS, FAILS])].groupby(["text", "verdict"], sort=False):
         first = own.head(_SHOWN)
@@ -169,49 +149,19 @@ def _claims(judged: pd.DataFrame) -> Iterator[Part]:
     notes = ["Of several comparisons that a claim needs, the weakest is shown; of several places, the first."]
     if (judged["short"] != judged["place"]).any():
         notes.append("Letters are machines, named under Memory and time over length.")
-    yield Section("What is decided", [table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes)])
     left = [
         (text, "; ".join(own["short"]), "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; "))))
         for text, own in judged[judged["verdict"] == OPEN].groupby("text", sort=False)
     ]
-    if left:
-        shown = table("", ("claim", "where", "it would take"), left)
-        yield Section("What cannot be told, and what it would take", [shown])
-
-
-def _padding(number: int, file: str, result: Mapping[str, Any]) -> Section:
-    source = result.get("source") or {}
-    texts = f"{result['texts']} texts ({source.get('texts', 'unknown')})"
-    told = f"{texts}, model `{source.get('model', 'unknown')}`, `{file}`"
-    described = "Cosine distance against padded positions for each masking, side of the padding and attention"
-    return Section(
-        "Padding" if number == 1 else f"Padding, {file}",
-        [
-            f"How far padding moves a text's vector from where it lies alone: {told}.",
-            drift_tables(result, trained=True)[0],
-            Figure(f"drift-{number}", drift_chart(result), described),
-            Section("The largest distance in every regime, and what cures it", list(drift_tables(result)), folded=True),
-        ],
-    )
-
-
-def _rest(found: Found, judged: pd.DataFrame) -> Iterator[Part]:
-    """What was not measured, every verdict, and the paper's tables that nothing is set beside."""
     every = table("", _EVERY, map(_whole, judged.itertuples()))
-    missing = every.loc[every["verdict"] == UNMEASURED, ["claim", "measured at", "numbers here", "it would take"]]
-    shown = {id(printed) for study in found.studies for budget in study.budgets if (printed := study.table(budget))}
-    measured = set() if found.efficiency is None else {row["measure"] for row in found.efficiency.rows} | {"parameters"}
-    absent = [each for name, each in paper.TABLES.items() if id(each) not in shown and name not in measured]
-    yield (
-        f"{len(missing)} verdicts are open for want of a measurement, and nothing is set beside {len(absent)} of the "
-        "paper's tables."
-    )
-    if not found.drifts:
-        yield "Nor is anything set beside the paper's curves of drift under padding, which give no numbers."
-    yield Section("What was not measured", [missing], folded=True)
-    yield Section("Every claim at every place", [every], folded=True)
-    for printed in absent:
-        yield Section(f"The paper's {printed.label}: {printed.title}", [papers_table(printed)], folded=True)
+    return {
+        "count": len(judged),
+        "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
+        "decided": table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes),
+        "open": table("", ("claim", "where", "it would take"), left),
+        "missing": every.loc[every["verdict"] == UNMEASURED, ["claim", "measured at", "numbers here", "it would take"]],
+        "every": every,
+    }
 
 
 def _whole(each: Any) -> tuple[str, ...]:
@@ -221,20 +171,6 @@ def _whole(each: Any) -> tuple[str, ...]:
     told = "; ".join(filter(None, (verdict, theirs.numbers, claim.note)))
     place = f'{claim.source}: "{claim.quote}"'
     return each.text, each.verdict, each.short, each.numbers, each.takes, told, place
-
-
-def _origins(found: Found) -> list[str]:
-    """Date, machine and code of every measurement, and what was left out."""
-    measured = [(f"{each.title}, `{each.scale}`", about) for each in found.studies for about in each.environments]
-    if found.efficiency is not None:
-        measured += [(f"Memory and time, `{each.name}`", each.environment) for each in found.efficiency.sources]
-    for title, kind in (("Padding", found.drifts), ("Throughput", found.throughputs)):
-        measured += [(f"{title}, `{name}`", content.get("environment") or {}) for name, content in kind]
-    lines = [
-        f"{title}: {str(about.get('date', 'unknown date'))[:10]}, {machine_of(about)}, {code_of(about)}"
-        for title, about in measured
-    ]
-    return [*lines, *(f"Left out: {reason}" for reason in found.left_out)]
 
 
 def _rate(row: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from mabert_lab.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.results import measured_on
 from mabert_lab.bench.turns import Row
-from mabert_lab.report.efficiency import load_results
+from mabert_lab.report.sources import find
 
 SPREAD = {"median_ms", "fastest_ms", "slowest_ms", "samples"}
 
@@ -205,7 +205,7 @@ def test_rows_of_models_are_those_of_the_other_benchmarks(on_a_processor, monkey
     assert all(set(Row.__dataclass_fields__) <= set(row) for row in found.values())
     assert all(row["peak_mib"] if row["measure"] == "memory" else row["median_ms"] for row in found.values())
     if step == "models":
-        results = load_results(tmp_path.glob("*.json"))
+        results = find(tmp_path.glob("*.json")).efficiency
         assert len(results.rows) == len(found) == 2 * (3 + 4)
         assert set(results.parameters) == {"bert", "mabert"}
     else:

@@ -8,8 +8,8 @@ import pytest
 from mabert_lab.bench import models
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import QUICK
-from mabert_lab.report.efficiency import load_results
-from mabert_lab.report.efficiency_section import efficiency_parts
+from mabert_lab.report.efficiency_section import efficiency_page
+from mabert_lab.report.sources import find
 
 PROFILES = ("paper", "stock", "best")
 
@@ -54,8 +54,8 @@ def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monke
     assert result["recipe"] == "demo"
     assert result["parameters"]["bert"] < 10_000_000
     (path,) = tmp_path.glob("*-models.json")
-    with pytest.raises(ValueError, match="kind"):
-        load_results([path])
+    with pytest.raises(ValueError, match="nothing to report"):
+        find([path])
     with pytest.raises(FileNotFoundError, match="no recipe 'nano'"):
         Plan(recipe="nano")
     monkeypatch.setattr("mabert.train.recipe.load_recipe", lambda _: SimpleNamespace(start_from="runs/mini"))
@@ -73,8 +73,8 @@ def test_a_run_writes_what_the_report_reads(tmp_path, in_this_process):
     assert {row["status"] for row in result["rows"]} == {"measured"}
     assert len(result["rows"]) == 2 * 2 * 3 * len(PROFILES)
     with pytest.raises(ValueError, match="a quick trial run, whose numbers say nothing"):
-        load_results([path])
+        find([path])
     path.write_text(json.dumps({**result, "quick": False}))
-    results = load_results([path])
+    results = find([path]).efficiency
     assert len(results.rows) == len(result["rows"])
-    assert len(efficiency_parts(results)) > 2
+    assert efficiency_page(results).figures

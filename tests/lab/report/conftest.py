@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mabert_lab.report.efficiency import load_results
+from mabert_lab.report.sources import find
 from tests.lab.report.rows import CPU, whole
 from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, study
 
@@ -21,7 +21,7 @@ def load(tmp_path):
             paths.append(tmp_path / f"{month}.json")
             paths[-1].write_text(json.dumps({**content, **changes}), encoding="utf-8")
         # The order in which files are given must not matter.
-        return load_results(reversed(paths))
+        return find(reversed(paths)).efficiency
 
     return write
 

@@ -74,7 +74,7 @@ def test_answers_and_the_command_are_of_what_the_model_is_for(use):
 
 def test_layers_are_boxes_and_rows():
     page = render(result())
-    (drawing,) = re.findall(r'aria-label="The schedule MTM.*?</figure>', page, re.DOTALL)
+    (drawing,) = re.findall(r'aria-label="The schedule MTM.*?</svg>', page, re.DOTALL)
     letters = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", drawing) if text in ("M", "T")]
     assert letters == ["M", "T", "M"]
     told = "; ".join(cells(page))

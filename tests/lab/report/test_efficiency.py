@@ -6,49 +6,53 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mabert_lab.report.document import to_markdown
-from mabert_lab.report.efficiency import NAMES, curve, load_results, ratio
-from mabert_lab.report.efficiency_section import efficiency_parts, headline, measured_table, number, ratio_table
+from mabert_lab.report.efficiency import NAMES, ratio
+from mabert_lab.report.efficiency_section import efficiency_page, headline, measured_table, number, ratio_table
+from mabert_lab.report.sources import find
 from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
 
 TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
 
 
+def numbers(table):
+    """The measured numbers of a table by model and length."""
+    return table["value"].dropna().to_dict()
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {"bert": {128: 3.0}}),
+        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {("bert", 128): 3.0}),
         (
             [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)]],
-            {"bert": {128: 1.0, 512: 4.0}, "mabert": {128: 2.0}},
+            {("bert", 128): 1.0, ("bert", 512): 4.0, ("mabert", 128): 2.0},
         ),
         (
             [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0)]],
-            {"bert": {128: 9.0}, "albert": {128: 3.0}, "mabert": {128: 2.0}},
+            {("bert", 128): 9.0, ("albert", 128): 3.0, ("mabert", 128): 2.0},
         ),
     ],
     ids=["later", "more took turns", "as many took turns, so the later"],
 )
 def test_of_two_rows_for_the_same_thing_one_stays(load, files, expected):
-    table = load(*files).table(CPU, "latency")
-    assert {model: curve(rows) for model, rows in table.items()} == expected
+    assert numbers(load(*files).tables[CPU]["latency"]) == expected
 
 
 def test_what_differs_in_measure_precision_or_device_stays_apart(load):
     other = CPU._replace(dtype="bfloat16")
     alike = [raw("latency", "bert", 128, value, at) for value, at in ((1.0, CPU), (2.0, GPU), (3.0, other))]
     results = load(alike, [raw("training", "bert", 128, 4.0)])
-    assert results.conditions() == [other, CPU, GPU]
-    found = [curve(results.table(at, "latency")["bert"]) for at in (CPU, GPU, other)]
-    assert found == [{128: 1.0}, {128: 2.0}, {128: 3.0}]
-    assert curve(results.table(CPU, "training")["bert"]) == {128: 4.0}
+    assert list(results.tables) == [other, CPU, GPU]
+    found = [list(results.tables[at]["latency"]["value"]) for at in (CPU, GPU, other)]
+    assert found == [[1.0], [2.0], [3.0]]
+    assert list(results.tables[CPU]["training"]["value"]) == [4.0]
 
 
 @pytest.mark.slow
 def test_each_condition_names_the_files_that_it_is_of(load):
     results = load([raw("latency", "bert", 128, 1.0, GPU)], [raw("latency", "bert", 128, 3.0)])
     for name, there in (("1.json", [False, True]), ("2.json", [True, False])):
-        sections = to_markdown("", efficiency_parts(results, folded=False)).split("\n## ")[1:3]
+        sections = efficiency_page(results).text.split("\n## ")[1:3]
         assert [f"`{name}`: " in part for part in sections] == there
 
 
@@ -57,9 +61,9 @@ def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(l
         return [raw("training", rival, 128, time, anchor_ms=ours), raw("training", "mabert", 128, ours)]
 
     results = load([*pair("bert", 9.0, 3.0), *pair("albert", 6.0, 3.0)[:1]], pair("bert", 4.0, 2.0))
-    table = {model: curve(rows) for model, rows in results.table(CPU, "training").items()}
-    assert table == {"bert": {128: 4.0}, "albert": {128: 6.0}, "mabert": {128: 3.0}}
-    assert ratio(results.table(CPU, "training"), 128, ("bert",)).value == 2.0
+    expected = {("bert", 128): 4.0, ("albert", 128): 6.0, ("mabert", 128): 3.0}
+    assert numbers(results.tables[CPU]["training"]) == expected
+    assert ratio(results.tables[CPU]["training"], 128, ("bert",)).value == 2.0
 
 
 @pytest.mark.parametrize(
@@ -77,9 +81,8 @@ def test_a_rival_that_trained_again_in_turns_with_mabert_replaces_what_it_took(l
 def test_a_reason_tells_the_seconds_that_were_too_few(load, reason, limit):
     slow = raw("latency", "bert", 128, status="too slow", reason=reason)
     failed = raw("latency", "albert", 128, status="failed", reason=reason)
-    table = load([slow, failed]).table(CPU, "latency")
-    assert table["bert"][128]["at_least"] == limit
-    assert table["albert"][128]["at_least"] is None
+    bounds = load([slow, failed]).tables[CPU]["latency"]["at_least"].dropna().to_dict()
+    assert bounds == ({} if limit is None else {("bert", 128): limit})
 
 
 def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
@@ -88,9 +91,8 @@ def test_a_step_that_was_too_slow_is_bounded_by_all_its_calls(load):
         raw("training", "albert", 128, **SLOW, micro_batch=1, at_least_ms=3_840_000.0),
         raw("training", "bert", 512, **{**SLOW, "batch": 1}, micro_batch=1, at_least_ms=480_000.0),
     ]
-    table = load(rows).table(CPU, "training")
-    assert [table[model][128]["at_least"] for model in ("bert", "albert")] == [4 * 120, 32 * 120]
-    assert table["bert"][512]["at_least"] == 480
+    bounds = load(rows).tables[CPU]["training"]["at_least"].to_dict()
+    assert bounds == {("bert", 128): 4 * 120, ("bert", 512): 480, ("albert", 128): 32 * 120}
 
 
 def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
@@ -99,13 +101,12 @@ def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
     for file, date, own in zip(files, ("2026-01-01T12:00:00+05:00", "2026-01-01T08:00:00"), rows, strict=True):
         about = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
         file.write_text(json.dumps({**about, "rows": own}), encoding="utf-8")
-    assert curve(load_results(files[::-1]).table(CPU, "latency")["bert"]) == {128: 2.0}
+    assert numbers(find(files[::-1]).efficiency.tables[CPU]["latency"]) == {("bert", 128): 2.0}
 
 
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [
-        ({"kind": "drift"}, "kind is 'drift'; needed is 'efficiency'"),
         ({"environment": {}}, "lacks the date"),
         ({"remarks": "busy"}, "remarks is 'busy'; needed is a list of sentences"),
         ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
@@ -121,15 +122,13 @@ def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
 )
 def test_other_files_are_refused_by_name(load, changes, needed):
     with pytest.raises(ValueError, match=rf"1\.json: .*{needed}"):
-        load([], **changes)
+        load([raw("latency", "bert", 128, 1.0)], **changes)
 
 
 def test_nothing_at_all_is_refused(tmp_path):
     (tmp_path / "b.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"b\.json: holds list, where an object is needed"):
-        load_results([tmp_path / "b.json"])
-    with pytest.raises(ValueError, match="no results"):
-        load_results([])
+    with pytest.raises(ValueError, match=r"b\.json: nothing to report"):
+        find([tmp_path / "b.json"])
 
 
 def measured(file, **told):
@@ -142,7 +141,7 @@ def measured(file, **told):
 
 
 def machines(*files):
-    return [condition.machine for condition in load_results(files).conditions()]
+    return [condition.machine for condition in find(files).efficiency.tables]
 
 
 @pytest.mark.parametrize(
@@ -155,10 +154,10 @@ def machines(*files):
 )
 def test_machines_are_not_mixed(tmp_path, changed, there):
     a, b = measured(tmp_path / "a"), measured(tmp_path / "b", date="2026-01-02T00:00:00+00:00", **changed)
-    results = load_results([a, b])
-    tables = {condition.machine: list(results.table(condition, "latency")) for condition in results.conditions()}
+    results = find([a, b]).efficiency
+    tables = {condition.machine: list(results.tables[condition]["latency"]["model"]) for condition in results.tables}
     assert tables == {"one, 2 threads, torch None": ["bert"], there: ["mabert"]}
-    assert load_results([a]).conditions() == [CPU]
+    assert machines(a) == [""]
 
 
 def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
@@ -177,7 +176,7 @@ RIVALS = [name for name in NAMES if name != "mabert"]
 @given(st.dictionaries(st.sampled_from(RIVALS), st.floats(1e-3, 1e6), min_size=1), st.floats(1e-3, 1e6))
 def test_a_mean_over_all_is_exact_and_within_the_spread(load, numbers, ours):
     rows = [raw("latency", name, 128, value) for name, value in {**numbers, "mabert": ours}.items()]
-    found = ratio(load(rows).table(CPU, "latency"), 128, list(numbers))
+    found = ratio(load(rows).tables[CPU]["latency"], 128, list(numbers))
     mean = sum(numbers.values()) / len(numbers) / ours
     assert found.value == pytest.approx(mean)
     assert (found.counted, found.at_least, found.rounds) == (len(numbers), None, (15, 15))
@@ -187,7 +186,7 @@ def test_a_mean_over_all_is_exact_and_within_the_spread(load, numbers, ours):
 def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below(load):
     rows = [raw("latency", "mabert", 128, 2000.0), raw("latency", "bert", 128, 4000.0)]
     rows += [raw("latency", "albert", 128, 8000.0), raw("latency", "deberta", 128, **SLOW)]
-    table = load([*rows, raw("latency", "bigbird", 128)]).table(CPU, "latency")
+    table = load([*rows, raw("latency", "bigbird", 128)]).tables[CPU]["latency"]
     three = ratio(table, 128, ["bert", "albert", "deberta"])
     assert three[:3] == (3.0, 2, 22.0)
     assert three.span == (pytest.approx((3600 + 7200 + 120_000) / 3 / 3000), float("inf"))
@@ -204,16 +203,16 @@ def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
         for name, pair in numbers.items()
         for at, value in zip((512, 4096), pair, strict=True)
     ]
-    found = ratio(load(rows).table(CPU, "latency"), 4096, ["bert"], start=512)
+    found = ratio(load(rows).tables[CPU]["latency"], 4096, ["bert"], start=512)
     assert found.value == 3.0
     assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
-    assert ratio(load(rows[1:]).table(CPU, "latency"), 4096, ["bert"], start=512) is None
+    assert ratio(load(rows[1:]).tables[CPU]["latency"], 4096, ["bert"], start=512) is None
 
 
 def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(load):
     rows = [raw("training", "mabert", 512, 10.0, samples=18)]
     rows.append(raw("training", "bert", 512, 30.0, anchor_ms=20.0, samples=3, anchor_samples=4))
-    table = load(rows).table(CPU, "training")
+    table = load(rows).tables[CPU]["training"]
     assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
     assert ratio(table, 512, ["bert"]).rounds == (3, 4)
     assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 3)
@@ -225,7 +224,7 @@ def cells(frame, name):
 
 def test_the_paper_measured_again_gives_the_papers_headlines_and_its_lowest_numbers_in_bold(load):
     results = load(whole())
-    table = {measure: results.table(CPU, measure) for measure in ("memory", "latency", "training")}
+    table = {measure: results.tables[CPU][measure] for measure in ("memory", "latency", "training")}
     assert [headline(rows) for rows in table.values()] == ["0.82", "2.43", "2.36"]
     shown = measured_table(results, table["latency"], "latency")
     assert list(shown["model"]) == list(NAMES.values())
@@ -241,11 +240,11 @@ def test_what_lacks_a_number_says_why(load):
     rows = [raw("latency", "bert", 128, **SLOW), raw("latency", "albert", 128, status="out of memory", reason="x")]
     rows += [raw("latency", "bigbird", 128, reason="no kernel"), raw("latency", "mabert", 128, 60_000.0)]
     results = load(rows)
-    shown = measured_table(results, results.table(CPU, "latency"), "latency")
+    shown = measured_table(results, results.tables[CPU]["latency"], "latency")
     found = {row[0]: row[1] for row in shown.itertuples(index=False, name=None)}
     assert found["BERT"] == "too slow (> 120 s)"
     assert (found["ALBERT"], found["BigBird"]) == ("out of memory", "failed: no kernel")
-    assert cells(ratio_table(results.table(CPU, "latency"), "latency"), "BERT alone") == ("≥ 2.00",)
+    assert cells(ratio_table(results.tables[CPU]["latency"], "latency"), "BERT alone") == ("≥ 2.00",)
 
 
 def test_numbers_have_four_digits():

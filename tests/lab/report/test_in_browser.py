@@ -1,4 +1,4 @@
-"""The page in a real browser: its tables sort, and it fits a phone. Skipped where there is no Chromium or Chrome."""
+"""The pages in a real browser: they log no error and fit. Skipped where there is no Chromium or Chrome."""
 
 import os
 import re
@@ -8,15 +8,16 @@ from html import escape
 
 import pytest
 
-from mabert_lab.report import demo
-from mabert_lab.report.document import table, to_html
+from mabert_lab.report import conversion, demo
+from mabert_lab.report.document import Page, markdown, table
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import write_report
+from tests.lab.report.test_conversion_page import result as conversion_result
 from tests.lab.report.test_demo_page import converted, result
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH")]
-PHONE, SHEET, SCREEN = 390, 718, 1280  # CSS pixels: of a phone, of A4 less a centimetre on each side, of a screen
+PHONE, SCREEN = 390, 1280  # CSS pixels
 ROWS = [("b", "0.9"), ("a", "-1"), ("c", "\N{EN DASH} why"), ("d", "10")]
 SORT = """
 const found = [], buttons = document.querySelectorAll("th button");
@@ -43,7 +44,7 @@ def browsed(file, text, width, script):
     file.write_text(f"<!doctype html><title>none</title>{frame}", encoding="utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"]
     done = subprocess.run(
-        [*command, "--enable-logging=stderr", "--window-size=1000,800", "--dump-dom", file.as_uri()],
+        [*command, "--enable-logging=stderr", "--window-size=1400,800", "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
@@ -54,18 +55,24 @@ def browsed(file, text, width, script):
 
 
 def test_a_click_sorts_by_value_and_what_is_missing_stays_last(tmp_path):
-    page = to_html("t", [table("", ("name", "score"), ROWS)])
+    page = Page("t", markdown(table("", ("name", "score"), ROWS)), {}).html()
     assert browsed(tmp_path / "p.html", page, SCREEN, SORT) == (["bacd", "abcd", "dcba", "abdc", "dbac"], [])
 
 
-def test_the_whole_report_fits_a_phone_without_a_cut_table(results, tmp_path):
-    page = write_report(find([results]), tmp_path / "report.html")[0].read_text(encoding="utf-8")
-    told, logged = browsed(tmp_path / "p.html", page, PHONE, FITS)
-    assert (told, logged) == (["width 390", "page true", "cut 0"], [])
+@pytest.fixture(scope="module")
+def pages(results, tmp_path_factory):
+    """Every page that people look at."""
+    report = write_report(find([results]), tmp_path_factory.mktemp("page") / "report.html")[0]
+    return {
+        "report": report.read_text(encoding="utf-8"),
+        "tour with a conversion": demo.render(converted()),
+        "tour without": demo.render(result()),
+        "conversion": conversion.render(conversion_result("classifier")),
+    }
 
 
 @pytest.mark.parametrize("width", [PHONE, SCREEN])
-@pytest.mark.parametrize("tour", [converted, result])
-def test_the_page_of_the_tour_fits_a_phone_and_a_screen(tour, width, tmp_path):
-    told, logged = browsed(tmp_path / "p.html", demo.render(tour()), width, FITS)
-    assert (told[:2], logged) == ([f"width {width}", "page true"], [])
+@pytest.mark.parametrize("name", ["report", "tour with a conversion", "tour without", "conversion"])
+def test_a_page_logs_nothing_and_fits_without_a_cut_table(pages, name, width, tmp_path):
+    told, logged = browsed(tmp_path / "p.html", pages[name], width, FITS)
+    assert (told, logged) == ([f"width {width}", "page true", "cut 0"], [])

@@ -143,7 +143,7 @@ def test_what_two_machines_measured_stands_apart(put, tmp_path):
     put("study.json", study(ROWS))
     put("here.json", EFFICIENCY)
     put("there.json", {**EFFICIENCY, "environment": {**ENVIRONMENT, "processor": "another"}})
-    conditions = find([tmp_path]).efficiency.conditions()
+    conditions = find([tmp_path]).efficiency.tables
     assert len({condition.machine for condition in conditions}) == 2
 
 

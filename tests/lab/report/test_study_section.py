@@ -4,21 +4,20 @@ import pytest
 
 from mabert_lab.report import paper
 from mabert_lab.report.charts import arm_chart, pretraining_chart
-from mabert_lab.report.document import MISSING, to_markdown
+from mabert_lab.report.document import FLAG, MISSING
+from mabert_lab.report.sources import Found
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.study_section import (
-    FLAG,
     difference_table,
     failures,
     further_table,
     papers_table,
     pretraining_table,
     score_table,
-    section,
     seeds,
     side_by_side,
-    told,
 )
+from mabert_lab.report.whole import report
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
@@ -145,6 +144,9 @@ def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
 
 
 def test_what_was_run_and_chosen_is_said(odd):
+    def told(study):
+        return report(Found((study,), None, (), (), ())).text
+
     assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
     grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}
     chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}, "from_mnli": True}))
@@ -152,10 +154,6 @@ def test_what_was_run_and_chosen_is_said(odd):
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
     assert "small tasks start from the model tuned on MNLI" in chosen
-
-
-def test_a_study_without_any_result_still_has_its_section():
-    assert "every score and difference" in to_markdown("", [section(read([row(MMT, {}, MMT, pretraining={})]))])
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from mabert_lab import cli, report
-from mabert_lab.report.document import Figure, Section, inline, number, table, to_html, to_markdown, with_best
+from mabert_lab.report.document import Page, markdown, number, table, with_best
 from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
 from mabert_lab.report.sources import find
-from mabert_lab.report.whole import TITLE, parts, throughput_table, write_report
+from mabert_lab.report.whole import report as page_of
+from mabert_lab.report.whole import throughput_table, write_report
 from tests.lab.report.studies import read, row
 
 FETCHED = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""")
@@ -77,7 +78,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
 @pytest.mark.slow
 def test_the_page_of_the_committed_results_is_at_most_3000_words(request):
     folder = request.config.rootpath / "benchmarks/results"
-    assert len(visible(to_html(TITLE, parts(find([folder]))))) <= 3000
+    assert len(visible(page_of(find([folder])).html())) <= 3000
 
 
 def test_the_markdown_links_to_the_figures_beside_it(written):
@@ -101,14 +102,16 @@ def test_numbers_are_in_files(written):
 @pytest.mark.slow
 def test_too_few_seeds_are_said_before_the_verdicts(found):
     few = read([row("map", {"cola": [0.5] * 4}, "map")], "pooling", title="Pooling")
-    (lines,) = [part for part in parts(replace(found, studies=(few,)))[:3] if isinstance(part, list)]
-    assert "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)" in lines
+    said, _, _ = page_of(replace(found, studies=(few,))).text.partition("## What is decided")
+    assert "- **Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)\n" in said
+    unscored = read([row("map", {}, "map", pretraining={})], "pooling")
+    assert "every score and difference" in page_of(replace(found, studies=(unscored,))).text
 
 
 @pytest.mark.slow
 def test_the_papers_tables_that_nothing_is_set_beside_are_shown(found):
     def absent(found):
-        text = to_markdown("", parts(found))
+        text = page_of(found).text
         return set(re.findall(r"<summary>The paper's tab:(\w+)", text)), "curves of drift under padding, which" in text
 
     assert absent(found) == (set(), False)
@@ -163,18 +166,20 @@ def test_the_command_writes_and_names_what_it_wrote_and_refuses_in_one_line(one_
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_sentences_are_escaped_and_marked_up():
-    assert inline("a < b, `x<y`, **so**") == "a &lt; b, <code>x&lt;y</code>, <strong>so</strong>"
-    folded = to_markdown("T", [Section("more", ["in < side"], folded=True), Figure("f", "<svg/>", "seen")], "beside")
-    assert folded == "# T\n\n<details><summary>more</summary>\n\nin &lt; side\n\n</details>\n\n![seen](beside/f.svg)\n"
+def test_a_page_draws_its_own_figures_and_no_others():
+    text = "a &lt; b, **so** ![seen](beside/f.svg) ![words](https://elsewhere/g.svg) [c](https://elsewhere)"
+    html = Page("T < U", text, {"f": "<svg/>"}).html()
+    assert '<span class="figure" role="img" aria-label="seen"><svg/></span> words [c](https' in html
+    assert "<h1>T &lt; U</h1>" in html
+    assert "a &lt; b, <strong>so</strong>" in html
 
 
 def test_a_table_marks_its_best_and_aligns_its_numbers():
     shown = with_best(
         table("t", ("a|b", "n"), [("x", "1,000 (2)"), ("y", "5"), ("z", "\N{EN DASH} why")], ["n < m"]), [1]
     )
-    assert to_markdown("", [shown]) == (
-        "*t*\n\n| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |\n\nn &lt; m\n"
+    assert markdown(shown) == (
+        "*t*\n\n| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |\n\n> n &lt; m"
     )
     assert [number(cell) for cell in ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", "")] == [-0.5, 2.0, 1234.5, None, None]
     assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
@@ -188,7 +193,7 @@ def test_throughput_has_its_spread_and_says_what_was_too_slow():
     )
     shown = throughput_table("t.json", {"rows": rows, "quick": True})
     assert list(shown["short"]) == ["3,000 (2,000-4,000, 8)", "\N{EN DASH} too slow"]
-    assert "Flagged: a quick trial run, not to be quoted." in shown.attrs["notes"]
+    assert "**Flagged:** a quick trial run, not to be quoted." in shown.attrs["notes"]
 
 
 def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do():
