@@ -30,6 +30,9 @@ PROFILES = ("paper", "stock", "best")
 OF_RECIPE = "efficiency at a recipe's sizes"
 """The kind of results that are not of base size."""
 
+OF_ENGINES = "engines"
+"""The kind of results that have others than the families as torch runs them."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -60,6 +63,13 @@ class Plan:
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
     recipe: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What its results are."""
+        if self.recipe:
+            return OF_RECIPE
+        return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
 
     def __post_init__(self) -> None:
         for name in self.models:
@@ -103,12 +113,12 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
     Returns:
         ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
         ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. What is of a recipe's
-        sizes is of another kind than what is set beside the paper's tables.
+        sizes, or has engines, presets and folders in it, is of another kind than what is set beside the paper's tables.
     """
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}) as workers:
         result: dict[str, Any] = {
-            "kind": OF_RECIPE if plan.recipe else "efficiency",
+            "kind": plan.kind,
             "recipe": plan.recipe,
             "environment": measured_on(),
             "quick": quick,

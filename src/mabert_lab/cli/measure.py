@@ -208,19 +208,24 @@ def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
 def report_on(files: list[str], output: Path) -> Path:
     """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
     from mabert_lab.report.efficiency_section import efficiency_page
+    from mabert_lab.report.engines import engines_page
     from mabert_lab.report.figures import on_paper
     from mabert_lab.report.sources import find
 
-    results = find(files).efficiency
-    if results is None:
+    found = find(files)
+    pages = {}
+    if found.efficiency is not None:
+        pages["efficiency"] = efficiency_page(found.efficiency)
+    if found.engines:
+        pages["engines"] = engines_page(found.engines)
+    if not pages:
         raise ValueError(f"{', '.join(files)}: no memory and times; needed are files that `mabert bench models` wrote")
-    page = efficiency_page(results)
     output.mkdir(parents=True, exist_ok=True)
-    for name, svg in page.figures.items():
-        write_text(output / f"{name}.svg", on_paper(svg))
-    tables = output / "efficiency.md"
-    write_text(tables, page.markdown())
-    return tables
+    for name, page in pages.items():
+        for figure, svg in page.figures.items():
+            write_text(output / f"{figure}.svg", on_paper(svg))
+        write_text(output / f"{name}.md", page.markdown())
+    return output / f"{next(iter(pages))}.md"
 
 
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:

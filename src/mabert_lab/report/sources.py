@@ -22,6 +22,7 @@ class Found:
         efficiency: Merged; None where there is none.
         drifts: File name and content.
         throughputs: File name and content.
+        engines: File name and content.
         left_out: What was found and is not shown, with the reason, a line each.
     """
 
@@ -29,6 +30,7 @@ class Found:
     efficiency: Results | None
     drifts: tuple[tuple[str, dict[str, Any]], ...]
     throughputs: tuple[tuple[str, dict[str, Any]], ...]
+    engines: tuple[tuple[str, dict[str, Any]], ...]
     left_out: tuple[str, ...]
 
 
@@ -67,7 +69,7 @@ def find(paths: Iterable[Path | str]) -> Found:
     studies, older = _latest(whole["study"])
     named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
     efficiency = merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
-    return Found(studies, efficiency, named["drift"], named["throughput"], (*older, *left_out))
+    return Found(studies, efficiency, named["drift"], named["throughput"], named["engines"], (*older, *left_out))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -127,6 +129,14 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "throughput": (
         "mabert bench throughput",
         partial(_whole, own=("rows",), of_row=("model", "lengths", "status", "batch", "tokens_per_second")),
+    ),
+    "engines": (
+        "mabert bench models",
+        partial(
+            _whole,
+            own=("environment", "rows"),
+            of_row=("measure", "model", "dtype", "length", "median_ms", "samples", "reason", "setting"),
+        ),
     ),
 }
 """What is read: the command that writes it, and what checks it."""

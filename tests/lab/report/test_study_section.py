@@ -145,7 +145,7 @@ def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
 
 def test_what_was_run_and_chosen_is_said(odd):
     def told(study):
-        return report(Found((study,), None, (), (), ())).text
+        return report(Found((study,), None, (), (), (), ())).text
 
     assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
     grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}

@@ -1,0 +1,61 @@
+"""Contenders in engines of their own have a table and a figure, beside those of the paper's families."""
+
+import pytest
+
+from mabert_lab.report.document import markdown
+from mabert_lab.report.engines import engines_page, latencies, latency_table, title_of
+
+TIMES = {
+    "mabert": {128: 40.0, 512: 100.0},
+    "mabert-fast:int8": {128: 20.0, 512: 50.0},
+    "bert:openvino": {128: 30.0, 512: 120.0},
+    "bert": {128: 36.0, 512: None},
+    "bert:int8": {128: 10.0, 512: 80.0},
+}
+
+
+def content():
+    rows = [
+        {
+            "measure": "latency",
+            "model": model,
+            "dtype": "bfloat16",
+            "length": length,
+            "median_ms": time,
+            "samples": 5 if time else None,
+            "setting": "sdpa",
+            "reason": None if time else "out of memory",
+        }
+        for model, times in TIMES.items()
+        for length, time in times.items()
+    ]
+    rows.append({**rows[0], "measure": "memory", "median_ms": None})
+    environment = {"processor": "a CPU", "threads": 2, "date": "2026-11-26T03:02:00+00:00"}
+    return {"kind": "engines", "environment": environment, "rows": rows}
+
+
+def test_ours_are_set_beside_the_fastest_of_the_others_at_each_length():
+    found = latency_table("a.json", latencies(content())).set_index("")
+    assert found.loc["MaBERT"].tolist() == ["40", "100"]
+    assert found.loc["BERT"].tolist() == ["36", "\N{EN DASH}"]
+    assert found.loc["**MaBERT: its speed, in the fastest rival's**"].tolist() == ["**0.75**", "**1.20**"]
+    assert found.loc["**MaBERT, fast, int8: its speed, in the fastest rival's**"].tolist() == ["**0.50**", "**1.60**"]
+
+
+def test_what_was_not_measured_is_told_with_its_reason():
+    assert "BERT at 512 tokens: out of memory." in markdown(latency_table("a.json", latencies(content())))
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("mabert-fast:int8", "MaBERT, fast, int8"), ("bert:openvino", "BERT, openvino"), ("runs/own", "own")],
+)
+def test_names_are_said_as_tables_say_them(name, title):
+    assert title_of(name) == title
+
+
+def test_each_file_has_a_figure_and_a_table():
+    page = engines_page([("a.json", content()), ("b.json", content())])
+    assert set(page.figures) == {"a", "b"}
+    assert page.text.count("Latency of a forward, ms") == 2
+    assert all(title in page.figures["a"] for title in ("MaBERT, fast, int8", "BERT, openvino"))
