@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         MaBertForTokenClassification,
         MaBertModel,
         MaBertPreTrainedModel,
+        register_mixer,
     )
     from mabert.model.prepack import prepack
     from mabert.ops import depthwise_conv1d, selective_scan
@@ -40,6 +41,7 @@ __all__ = [
     "export",
     "load",
     "prepack",
+    "register_mixer",
     "selective_scan",
 ]
 

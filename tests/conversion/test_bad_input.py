@@ -51,7 +51,7 @@ def copied(embedder, tmp_path):
         (["--length", "8"], "must be at least 16"),
         (["--pattern", "MMTM"], "pattern is 'MMTM', 4 layers; the teacher has 3: give as many letters"),
         (["--pattern", "MT"], "pattern is 'MT', 2 layers; the teacher has 3: give as many letters, or a pattern that"),
-        (["--pattern", "TTT"], "pattern is 'TTT', which converts nothing; it must have an M"),
+        (["--pattern", "TTT"], "pattern is 'TTT'; a conversion's has Ts and at least one M"),
         (["--pattern", "MXM"], "pattern is 'MXM'; it must be letters M and T"),
         (["--end-to-end", "1.5"], "must be at least 0 and at most 1"),
         (["--expand", "0"], "must be above 0"),

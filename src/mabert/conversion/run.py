@@ -227,8 +227,8 @@ def checked_pattern(asked: str, lost: list[float]) -> str:
             "that repeats to them"
         )
     pattern = letters * (depth // len(letters))
-    if "M" not in pattern:
-        raise ValueError(f"pattern is {asked!r}, which converts nothing; it must have an M")
+    if "M" not in pattern or set(pattern) - {"M", "T"}:
+        raise ValueError(f"pattern is {asked!r}; a conversion's has Ts and at least one M")
     for line in choose.warnings_of(pattern, lost):
         logger.warning(line)
     return pattern

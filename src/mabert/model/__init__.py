@@ -26,6 +26,7 @@ from mabert.model.heads import (
     MaBertForTokenClassification,
 )
 from mabert.model.mamba import SAVED_NAMES
+from mabert.model.mixers import register_mixer, register_named
 
 __all__ = [
     "SCHEDULES",
@@ -39,6 +40,7 @@ __all__ = [
     "MaBertPreTrainedModel",
     "expand_schedule",
     "register",
+    "register_mixer",
 ]
 
 
@@ -83,3 +85,4 @@ def register() -> None:
 
 register()
 register_with_peft(MaBertConfig.model_type)
+register_named()

@@ -1,6 +1,6 @@
 """The two residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -85,13 +85,15 @@ class TransformerBlock(ResidualBlock):
         return self.feed(hidden)
 
 
-class MambaBlock(ResidualBlock):
-    """H + SSM(m ⊙ LN(H)) (Eq. 2), then m ⊙ (· + FFN(LN(·))) (Eq. 3); with the norms behind, LN(H + SSM(m ⊙ H)), then
-    m ⊙ LN(· + FFN(·))."""
+class MixerBlock(ResidualBlock):
+    """H + f(m ⊙ LN(H)), then m ⊙ (· + FFN(LN(·))); with the norms behind, LN(H + f(m ⊙ H)), then m ⊙ LN(· + FFN(·))."""
+
+    MIXER: ClassVar[type[nn.Module]]
+    """What makes f, see `mabert.model.mixers`."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__(config, layer)
-        self.mixer = MambaMixer(config)
+        self.mixer = type(self).MIXER(config)
 
     def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
         """Runs the block.
@@ -112,5 +114,11 @@ class MambaBlock(ResidualBlock):
         return mask.after_block(self.feed(hidden))
 
 
+class MambaBlock(MixerBlock):
+    """The Mamba block: f is SSM (Eqs. 2 and 3)."""
+
+    MIXER = MambaMixer
+
+
 BLOCKS: dict[str, type[ResidualBlock]] = {"M": MambaBlock, "T": TransformerBlock}
-"""A letter of the schedule to its block: another mixer is one class and one line here."""
+"""A letter of the schedule to its block; `mabert.register_mixer` adds one."""

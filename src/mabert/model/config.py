@@ -25,7 +25,10 @@ SCHEDULES: dict[str, str] = {
 }
 """The eight 12-layer schedules of the pattern table (label tab:pattern_glue), by name."""
 
-LAYER_TYPES = {"M": "linear_attention", "T": "full_attention"}
+LAYER_TYPES: dict[str, str] = {
+    "M": "linear_attention",
+    "T": "full_attention",
+}
 """A letter of the schedule to transformers' name of that kind of layer."""
 
 
@@ -47,9 +50,12 @@ def expand_schedule(pattern: str) -> str:
     letters = rf"([{''.join(LAYER_TYPES)}]+)(?:\*([1-9]\d*))?"
     match = re.fullmatch(letters, pattern) if isinstance(pattern, str) else None
     if match is None:
+        known = " and ".join(", ".join(LAYER_TYPES).rsplit(", ", 1))
+        own = "; a letter of one's own is registered first (docs/mixers.md)"
+        unknown = isinstance(pattern, str) and re.fullmatch(r"[A-Z]+(\*\d+)?", pattern)
         raise ValueError(
-            f"layer_pattern is {shown(pattern)}; it must be letters M and T ('MMTMMT', 'MMT*4') "
-            f"or one of {sorted(SCHEDULES)}"
+            f"layer_pattern is {shown(pattern)}; it must be letters {known} ('MMTMMT', 'MMT*4') "
+            f"or one of {sorted(SCHEDULES)}{own if unknown else ''}"
         )
     times = match[2] or "1"
     if len(times) > len(str(DEEPEST)) or len(match[1]) * int(times) > DEEPEST:

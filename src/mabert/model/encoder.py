@@ -48,13 +48,14 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # In code that is not its own, transformers passes over modules that have no parameters themselves. A core has
         # none, and draws those of its modules, in the first version's order.
-        super()._initialize_weights(module)
+        super()._initialize_weights(module, is_custom_code and not isinstance(module, SelectiveCore))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, SelectiveCore):
-            module.init_weights()
+        own = getattr(module, "init_weights", None)
+        if callable(own) and not isinstance(module, PreTrainedModel):
+            own()
 
     def get_position_embeddings(self) -> nn.Embedding:
         """The learned table of positions.

@@ -6,6 +6,7 @@ the step in between: a zero input still leaves SiLU(convolution bias) at a padde
 unpadded run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -117,6 +118,23 @@ class PaddingMask:
             return hidden
         padding = ~self.valid.to(hidden.device)
         return hidden.masked_fill(padding[(..., *[None] * (hidden.dim() - 2))], 0)
+
+    def per_text(self, hidden: Tensor, function: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """Calls a function on batches in which each row is one text, whether the batch is padded or packed.
+
+        Args:
+            hidden: (batch, time, D); of a packed row (1, total, D).
+            function: Takes (texts, longest, D) and bool (texts, longest), True at tokens, or None where all are;
+                returns (texts, longest, E).
+
+        Returns:
+            What it returned, in the layout of `hidden`.
+        """
+        if self.packing is None:
+            return function(hidden, self.valid)
+        batches = self.packing.batches()
+        parts = zip(batches.cut(hidden), batches.masks, strict=True)
+        return batches.join([function(part, valid) for part, valid in parts])
 
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.

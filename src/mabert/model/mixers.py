@@ -1,0 +1,81 @@
+"""Mixers of one's own: a further letter of the schedule, without a change to this package.
+
+A mixer is an `nn.Module`, made from the model's configuration alone, with::
+
+    forward(hidden, mask, output_attentions=False) -> (mixed, attention or None)
+
+`hidden` is (batch, time, D), normalised, and zero at padding; `mixed` is of the same shape; `mask` is a `PaddingMask`,
+whose `per_text` gives batches of one text a row, padded or packed. What it says of a text must not depend on padding,
+nor on other texts in the batch or the row: `mabert.testing.check_mixer` tests that. A module in it
+that has parameters of its own, not only layers, draws them in a method `init_weights`.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from mabert.model.blocks import BLOCKS, MixerBlock
+from mabert.model.config import LAYER_TYPES
+from mabert.model.encoder import MaBertPreTrainedModel
+
+VARIABLE = "MABERT_MIXERS"
+"""Environment variable with the files or modules that register mixers, between colons (semicolons on Windows)."""
+
+
+def register_mixer(
+    letter: str, mixer: type[nn.Module], *, kind: Literal["linear_attention", "full_attention"] = "linear_attention"
+) -> None:
+    """Gives a mixer a letter of the schedule, for this process: ``layer_pattern="GGT"``.
+
+    A model that has it is saved as any other, and opened wherever the letter is registered; the environment variable
+    MABERT_MIXERS names what registers it for the command line.
+
+    Args:
+        letter: A capital other than M and T.
+        mixer: Its class, see the head of this module.
+        kind: What transformers is told of such a layer.
+
+    Raises:
+        ValueError: If the letter is none, or another mixer's.
+    """
+    if not (isinstance(letter, str) and len(letter) == 1 and "A" <= letter <= "Z"):
+        raise ValueError(f"letter is {letter!r}; it must be one capital of A to Z")
+    held = BLOCKS.get(letter)
+    if held is not None:
+        known = getattr(held, "MIXER", None)
+        same = known is not None and (known.__module__, known.__qualname__) == (mixer.__module__, mixer.__qualname__)
+        if same and letter not in "MT":
+            return
+        raise ValueError(f"letter is {letter!r}, which is taken by {held.__name__}")
+    block = type(f"{mixer.__name__}Block", (MixerBlock,), {"MIXER": mixer, "__doc__": f"A block of {mixer.__name__}."})
+    BLOCKS[letter], LAYER_TYPES[letter] = block, kind
+    MaBertPreTrainedModel._no_split_modules.append(block.__name__)
+
+
+def register_named() -> None:
+    """Imports what `VARIABLE` names.
+
+    Raises:
+        ValueError: If there is no such file or module.
+    """
+    for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        path = Path(name)
+        if path.suffix != ".py":
+            if importlib.util.find_spec(name) is None:
+                raise ValueError(f"{VARIABLE} names {name!r}; there is no such module (a file ends in .py)")
+            importlib.import_module(name)
+            continue
+        if not path.is_file():
+            raise ValueError(f"{VARIABLE} names {name!r}; there is no such file")
+        if path.stem not in sys.modules:
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[path.stem] = module
+            spec.loader.exec_module(module)

@@ -1,0 +1,116 @@
+"""Tests for what others add to a model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mabert.model.config import MaBertConfig
+from mabert.model.mamba import SAVED_NAMES
+from mabert.model.masking import PaddingMask
+from mabert.model.packing import Packing
+from mabert.ops import use_backend
+
+NEAR = 1e-9
+"""Of float64 results that must be equal, in shares of the largest."""
+
+SIZES = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50, "layer_pattern": "T"}
+
+
+def check_mixer(mixer: type[nn.Module], **fields: Any) -> None:
+    """Tests that a mixer can stand in a model: see `mabert.model.mixers` for what it is called with.
+
+    It is made in float64 and called on random texts of 1 to 9 tokens. Each text must be mixed as if it were alone:
+    padded on the right and on the left, in one packed row with others, and whatever the others are. The result must
+    have the shape and dtype of the input, and every parameter a gradient, which is finite.
+
+    Args:
+        mixer: Its class.
+        fields: Of the configuration it is made with, in place of small defaults.
+
+    Raises:
+        AssertionError: Naming what does not hold, and by how much.
+    """
+    with use_backend("reference"):  # whose arithmetic is float64's
+        _check(mixer, MaBertConfig(**{**SIZES, **fields}))
+
+
+def _check(mixer: type[nn.Module], config: MaBertConfig) -> None:
+    torch.manual_seed(0)
+    made = mixer(config)
+    for module in made.modules():
+        own = getattr(module, "init_weights", None)
+        if callable(own):
+            own()
+    made = made.double().eval()
+    texts = [torch.randn(1, length, config.hidden_size, dtype=torch.float64) for length in (9, 4, 1, 6)]
+    alone = [mixed(made, text, PaddingMask(None)) for text in texts]
+    for text, result in zip(texts, alone, strict=True):
+        assert result.shape == text.shape, f"{tuple(text.shape)} is mixed to {tuple(result.shape)}; they must be alike"
+        assert result.dtype == text.dtype, f"{text.dtype} is mixed to {result.dtype}; they must be alike"
+    for name, _ in made.named_parameters():
+        place, _, last = name.rpartition(".")
+        renamed = last in SAVED_NAMES and not place.endswith("recurrence")
+        assert not renamed, f"{name} is renamed when a folder is read; call it otherwise"
+    check_padding(made, texts, alone)
+    check_packing(made, texts, alone)
+    check_gradients(made, texts)
+
+
+def mixed(made: nn.Module, hidden: Tensor, mask: PaddingMask) -> Tensor:
+    """The first of what a mixer returns."""
+    result = made(hidden, mask, output_attentions=False)
+    assert isinstance(result, tuple), f"a mixer returns (mixed, attention or None); this one a {type(result).__name__}"
+    assert len(result) == 2, f"a mixer returns (mixed, attention or None); this one {len(result)} values"
+    return result[0]
+
+
+def check_padding(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> None:
+    """Each text in a batch that is padded on the right or the left is as alone."""
+    longest = max(text.shape[1] for text in texts) + 2
+    right = torch.arange(longest) < torch.tensor([[text.shape[1]] for text in texts])
+    for side, valid in (("right", right), ("left", right.flip(1))):
+        hidden = torch.zeros(len(texts), longest, texts[0].shape[2], dtype=torch.float64)
+        hidden[valid] = torch.cat([text[0] for text in texts])
+        found = mixed(made, hidden, PaddingMask(valid))
+        for row, expected in enumerate(alone):
+            near(found[row][valid[row]], expected[0], f"a text padded on the {side}")
+
+
+def check_packing(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> None:
+    """Each text in a packed row is as alone, whatever the others are."""
+    lengths = torch.tensor([text.shape[1] for text in texts])
+    mask = PaddingMask(None, packing=Packing.of_lengths(lengths))
+    row = torch.cat(texts, dim=1)
+    for number, (found, expected) in enumerate(zip(parts(made, row, mask, lengths), alone, strict=True)):
+        near(found, expected[0], f"text {number + 1} of a packed row")
+        others = torch.cat([text if i == number else 9 * torch.randn_like(text) for i, text in enumerate(texts)], dim=1)
+        near(
+            parts(made, others, mask, lengths)[number], expected[0], f"text {number + 1} beside other texts in its row"
+        )
+
+
+def parts(made: nn.Module, row: Tensor, mask: PaddingMask, lengths: Tensor) -> list[Tensor]:
+    """What a packed row is mixed to, a text each."""
+    return list(mixed(made, row, mask)[0].split(lengths.tolist()))
+
+
+def check_gradients(made: nn.Module, texts: list[Tensor]) -> None:
+    """Every parameter and every token has a gradient."""
+    given = [text.clone().requires_grad_() for text in texts if text.shape[1] > 1]
+    total = sum((mixed(made, text, PaddingMask(None)) * torch.randn_like(text)).sum() for text in given)
+    assert isinstance(total, Tensor)
+    total.backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, f"{name} has no gradient"
+        assert parameter.grad.isfinite().all(), f"{name} has a gradient that is not finite"
+        assert parameter.grad.any(), f"{name} has a gradient of zero"
+    for text in given:
+        assert text.grad is not None, "the input has no gradient"
+        assert text.grad.any(dim=-1).all(), "a token has no gradient"
+
+
+def near(found: Tensor, expected: Tensor, what: str) -> None:
+    """Raises AssertionError where two results differ by more than rounding."""
+    apart = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
+    assert apart <= NEAR, f"{what} differs from the text alone by {apart:.1e} of its largest number"

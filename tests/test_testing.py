@@ -1,0 +1,187 @@
+"""`check_mixer` passes what keeps the promises of a model, and names what breaks them; a letter of one's own works in
+saved folders, on the command line and in a study, as docs/mixers.md shows it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mabert import MaBertConfig, MaBertModel, register_mixer
+from mabert.model.blocks import BLOCKS
+from mabert.model.config import LAYER_TYPES
+from mabert.model.mamba import MambaMixer
+from mabert.model.mixers import register_named
+from mabert.testing import check_mixer
+
+PAGE = (Path(__file__).parents[1] / "docs/mixers.md").read_text(encoding="utf-8")
+CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
+@pytest.mark.parametrize("conv", ["causal", "centered"])
+def test_the_papers_mixer_passes(direction, conv):
+    check_mixer(MambaMixer, ssm_direction=direction, ssm_conv_mode=conv)
+
+
+class Mean(nn.Module):
+    """The mean over a text beside each token: right."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden, mask, output_attentions=False):
+        return self.out(hidden + mask.per_text(hidden, self.mean)), None
+
+    def mean(self, hidden, valid):
+        count = hidden.shape[1] if valid is None else valid.sum(dim=1)[:, None, None]
+        return (hidden.sum(dim=1, keepdim=True) / count).expand_as(hidden)
+
+
+class OverPadding(Mean):
+    def mean(self, hidden, valid):
+        return hidden.mean(dim=1, keepdim=True).expand_as(hidden)
+
+
+class OverTheRow(Mean):
+    def forward(self, hidden, mask, output_attentions=False):
+        return self.out(hidden + self.mean(hidden, mask.valid)), None
+
+
+class Idle(Mean):
+    def __init__(self, config):
+        super().__init__(config)
+        self.idle = nn.Linear(3, 3)
+
+
+class Narrow(Mean):
+    def forward(self, hidden, mask, output_attentions=False):
+        return super().forward(hidden, mask)[0][..., :-1], None
+
+
+class Short(Mean):
+    def forward(self, hidden, mask, output_attentions=False):
+        return super().forward(hidden, mask)[0].float(), None
+
+
+class Bare(Mean):
+    def forward(self, hidden, mask, output_attentions=False):
+        return super().forward(hidden, mask)[0]
+
+
+class Renamed(Mean):
+    def __init__(self, config):
+        super().__init__(config)
+        self.D = nn.Parameter(torch.ones(config.hidden_size))
+
+    def forward(self, hidden, mask, output_attentions=False):
+        return super().forward(hidden * self.D, mask)
+
+
+class Deaf(Mean):
+    def forward(self, hidden, mask, output_attentions=False):
+        return super().forward(hidden.detach(), mask)
+
+
+def test_a_mixer_that_keeps_its_promises_passes():
+    check_mixer(Mean)
+    check_mixer(Mean, hidden_size=8)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "told"),
+    [
+        (OverPadding, r"a text padded on the right differs from the text alone by \d"),
+        (OverTheRow, r"text 1 of a packed row differs from the text alone by \d"),
+        (Idle, r"idle\.weight has no gradient"),
+        (Narrow, r"\(1, 9, 24\) is mixed to \(1, 9, 23\)"),
+        (Short, r"torch\.float64 is mixed to torch\.float32"),
+        (Bare, r"a mixer returns \(mixed, attention or None\); this one a Tensor"),
+        (Renamed, r"D is renamed when a folder is read"),
+        (Deaf, "the input has no gradient"),
+    ],
+)
+def test_what_breaks_a_promise_is_named(mixer, told):
+    with pytest.raises(AssertionError, match=told):
+        check_mixer(mixer)
+
+
+@pytest.fixture
+def letter():
+    register_mixer("X", Mean)
+    yield "X"
+    del BLOCKS["X"], LAYER_TYPES["X"]
+
+
+@pytest.mark.parametrize("unpad", ["auto", "never"])
+def test_a_letter_of_ones_own_stands_in_schedules_and_folders(tmp_path, letter, unpad):
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}
+    model = MaBertModel(MaBertConfig(layer_pattern=f"{letter}M{letter}T", unpad=unpad, **sizes)).eval()
+    kinds = ["MeanBlock", "MambaBlock", "MeanBlock", "TransformerBlock"]
+    assert [type(layer).__name__ for layer in model.layers] == kinds
+    model.save_pretrained(tmp_path)
+    again = MaBertModel.from_pretrained(tmp_path).eval()
+    tokens = torch.arange(1, 11).view(2, 5)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    with torch.no_grad():
+        whole, alone = model(tokens, mask)[0], model(tokens[1:, :3])[0]
+        assert torch.equal(again(tokens, mask)[0], whole)
+    torch.testing.assert_close(whole[1:, :3], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_letter_that_is_not_registered_is_named(tmp_path, letter):
+    with pytest.raises(ValueError, match=r"letters M, T and X .* a letter of one's own is registered first"):
+        MaBertConfig(layer_pattern="QT")
+    with pytest.raises(ValueError, match="letter is 'X', which is taken by MeanBlock"):
+        register_mixer("X", OverPadding)
+    register_mixer("X", Mean)
+    for wrong in ("M", "x", "AB", "", 3):
+        with pytest.raises(ValueError, match="letter is "):
+            register_mixer(wrong, Mean)
+
+
+def run(folder, *words):
+    environment = {**os.environ, "MABERT_MIXERS": "gla.py", "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_guide_runs_as_it_stands(tmp_path):
+    mixer, check, use = CODE
+    (tmp_path / "gla.py").write_text(mixer)
+    for program in (check, use):
+        status, told = run(tmp_path, "-c", program)
+        assert status == 0, told
+    line = next(line for line in mixer.splitlines() if "masked_fill" in line)
+    (tmp_path / "gla.py").write_text(mixer.replace(line, line[: len(line) - len(line.lstrip())] + "pass"))
+    status, told = run(tmp_path, "-c", check)
+    assert status != 0
+    told_by_page = re.search(r"it says `(.*?)`", PAGE)
+    assert told.strip().endswith(told_by_page[1])
+    (tmp_path / "gla.py").write_text(mixer)
+    status, told = run(tmp_path, "-m", "mabert", "info", "gg-model")
+    assert status == 0, told
+    status, told = run(
+        tmp_path,
+        "-c",
+        "import os; os.environ.pop('MABERT_MIXERS'); import mabert; mabert.MaBertModel.from_pretrained('gg-model')",
+    )
+    assert status != 0
+    assert "is registered first (docs/mixers.md)" in told
+    (tmp_path / "gla.py").unlink()
+    command = [Path(sys.executable).with_name("mabert"), "info", "gg-model"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "MABERT_MIXERS": "gla.py"}, capture_output=True)
+    assert done.stderr.decode().strip() == "mabert: MABERT_MIXERS names 'gla.py'; there is no such file"
+
+
+@pytest.mark.parametrize(("name", "told"), [("nowhere.py", "there is no such file"), ("nowhere", "no such module")])
+def test_what_names_no_mixers_is_named(monkeypatch, name, told):
+    monkeypatch.setenv("MABERT_MIXERS", name)
+    with pytest.raises(ValueError, match=f"MABERT_MIXERS names '{name}'; .*{told}"):
+        register_named()
