@@ -135,7 +135,7 @@ def test_the_portable_operators_keep_the_contract_with_holes_too(mode, reverse):
 
 @pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime", "openvino"])
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.setattr(exporting, "find_spec", lambda package: None if package == name else object())
+    monkeypatch.setattr("mabert.extras.find_spec", lambda package: None if package == name else object())
     to = "openvino" if name == "openvino" else "onnx"
     assert main(["export", "minilm", "--to", to, "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
@@ -145,7 +145,7 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "find_spec", lambda package: object())
+    monkeypatch.setattr("mabert.extras.find_spec", lambda package: object())
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"holds other files; give a folder that is new, or one of an earlier export"):
         mabert.export("minilm", tmp_path)

@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
+from mabert.extras import check_installed
 from mabert.ops import use_backend
 from mabert.places import place_of
 from mabert.sentences import SentenceFolder
@@ -64,7 +64,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
-    check_installed("onnxruntime" if to == "onnx" else "openvino")
+    check_installed("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino")
     runtime: type[OnnxRuntime | OpenVino] = OnnxRuntime if to == "onnx" else OpenVino
     output, place = Path(output), place_of(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
@@ -82,18 +82,11 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
             raise ValueError(f"{running.title} gives outputs {difference:.1e} from PyTorch's; nothing is written")
         loaded.config.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-        if sentences is not None:
+        if sentences is not None and sentences.pooling != "map":  # which is part of no graph
             sentences.copy_to(staging)
         if encoding is not None:
             encoding.save(staging)
     return Exported(output / runtime.FILE, difference, running.title)
-
-
-def check_installed(runtime: str) -> None:
-    """Raises ValueError where what it takes to write a graph, or the runtime's package, is not there."""
-    for package in ("onnx", "onnxscript", runtime):
-        if find_spec(package) is None:
-            raise ValueError(f"{package} is not installed; the extra export brings it: pip install 'mabert[export]'")
 
 
 class Plain(nn.Module):

@@ -13,6 +13,9 @@ LENGTH = "sentence_bert_config.json"
 """The settings that say to what length texts are cut."""
 
 SETTINGS = (LENGTH, "config_sentence_transformers.json")
+MAP, MAP_TYPE = "1_MapPooling", "mabert.model.map_pooling.MapPooling"
+"""Folder and class of the module that pools as a classifier has learned to (`map`)."""
+
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 MODES = {"mean": "mean", "cls": "cls"}
 
@@ -23,7 +26,7 @@ class SentenceFolder:
 
     Attributes:
         path: The folder.
-        pooling: `mean` or `cls`.
+        pooling: `mean`, `cls`, or `map`, see `mabert.model.map_pooling`.
         normalize: Whether vectors are scaled to length one.
     """
 
@@ -36,13 +39,15 @@ class SentenceFolder:
         """Reads a folder; None where it is none of sentence-transformers.
 
         Raises:
-            ValueError: If it makes vectors in another way than by the mean or the first token, or has further layers.
+            ValueError: If it makes vectors in another way, or has further layers.
         """
         folder = Path(path)
         if not (folder / MODULES).is_file():
             return None
         modules = modules_in(folder)
         kinds = {each["type"].rpartition(".")[2]: each for each in modules}
+        if set(kinds) - {"Normalize"} == {"Transformer", "MapPooling"}:
+            return cls(folder, "map", "Normalize" in kinds)
         further = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
         if further or "Pooling" not in kinds:
             raise ValueError(
@@ -92,3 +97,23 @@ def modules_in(folder: Path) -> list[dict[str, str]]:
         if Path(each["path"]).is_absolute() or ".." in Path(each["path"]).parts:
             raise ValueError(f"{file}: the path {each['path']!r} leads out of the folder")
     return modules
+
+
+def is_for_similarity(path: str | Path) -> bool:
+    """Whether a folder says that its vectors were trained to be compared: it lists modules of sentence-transformers,
+    and not only those by which a classifier's are read."""
+    folder = Path(path)
+    if not (folder / MODULES).is_file():
+        return False
+    own = any(each["type"] == MAP_TYPE for each in modules_in(folder))
+    return not own or (folder / SETTINGS[1]).is_file()
+
+
+def write_map_modules(folder: Path, normalize: bool) -> None:
+    """Lists the modules by which sentence-transformers pools as a classifier does; leaves a list that is there."""
+    if not (folder / MODULES).exists():
+        names = {"Transformer": "base.modules.transformer", "Normalize": "base.modules.normalize"}
+        types = {name: f"sentence_transformers.{module}.{name}" for name, module in names.items()}
+        chosen = [("", types["Transformer"]), (MAP, MAP_TYPE), ("2_Normalize", types["Normalize"])][: 2 + normalize]
+        modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
+        write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")

@@ -16,6 +16,7 @@ from mabert.cli.convert import add_convert
 from mabert.cli.export import add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
+from mabert.extras import lacking
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
         draw: Draws what some subcommands leave beside their result.
 
     Returns:
-        0; 2 after bad input or because memory ran out, told in one line; 130 after Ctrl-C.
+        0; 2 after bad input, or because memory ran out or an extra's package is missing, told in one line; 130 after
+        Ctrl-C.
     """
     take_any_character()
     try:
@@ -52,6 +54,11 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
     except BrokenPipeError:
         # Whoever reads has enough, as `head` has; Python would complain again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        if options.debug:
+            raise
+        complain(lacking(error))
+        return BAD_INPUT
     except (ValueError, OSError, SafetensorError) as error:
         if options.debug:
             raise

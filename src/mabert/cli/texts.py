@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mabert.bounds import TOKENS, Range
-from mabert.cli.command import command, load_libraries, say_written, within
+from mabert.cli.command import command, complain, load_libraries, say_written, within
 from mabert.data import TOKENS_A_BATCH
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "ans
 
 READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
 """How the classes are called that answer questions, and that tag words."""
+
+
+UNTRAINED = (
+    "{model} was never trained to put similar texts near each other; a model that was: minilm, or what mabert convert "
+    "sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
+)
+"""Said of an encoder without the files of sentence-transformers."""
 
 
 def add_embed(commands: Any) -> None:
@@ -149,12 +156,15 @@ def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
     model, rows = opened(options, (".jsonl", ".npy"))
     from mabert.infer.write import write_vectors
+    from mabert.sentences import is_for_similarity
 
     width = model.config.hidden_size
     with naming_options():
         answered = model.vectors(rows, how_of(options), pooling=options.pooling, normalize=options.normalize)
         count = write_vectors((vectors for _, vectors in answered), width, options.output)
     say_written(options.output, f"{count:,} vectors of {width} numbers")
+    if not is_for_similarity(model.path):
+        complain(UNTRAINED.format(model=options.model))
 
 
 def add_predict(commands: Any) -> None:

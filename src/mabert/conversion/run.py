@@ -31,6 +31,7 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint
+from mabert.extras import EXTRAS, check_installed
 from mabert.model.config import expand_schedule
 from mabert.places import default_cache, place_of
 from mabert.precision import resolve_precision, warn_of_emulation
@@ -119,10 +120,11 @@ def convert(
 
     Raises:
         FileNotFoundError: If there is no teacher or text.
-        ValueError: If the teacher cannot be converted, the text is too short, a number is out of range, or the folder
-            holds another run.
+        ValueError: If the teacher cannot be converted, the text is too short, a number is out of range, the folder
+            holds another run, or a package of the extra `train` is missing.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
+    check_installed(*EXTRAS["train"])
     asked = build(ConversionRecipe, recipe, "")
     texts = [texts] if isinstance(texts, str | Path) else texts
     place = place_of(teacher)

@@ -21,9 +21,9 @@ from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
-from mabert.model.pooling import first_token, mean_of_tokens
+from mabert.model.pooling import Pooler, pooler_in
 from mabert.places import place_of
-from mabert.sentences import SentenceFolder
+from mabert.sentences import MAP, SentenceFolder
 
 POOLINGS = ("mean", "cls", "map")
 
@@ -84,7 +84,8 @@ class TextModel:
             texts: Any number of texts.
             pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
                 classifier whose pooling it is has learned. Default, as the folder says: its files of
-                sentence-transformers, or the `pooling` of its configuration where that is `mean` or `cls`; else `mean`.
+                sentence-transformers, which a classifier that pools by `map` has as well, or the `pooling` of its
+                configuration where that is `mean` or `cls`; else `mean`.
             normalize: Whether to scale each vector to length one. Default, as the folder says, else not.
             max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
             truncate: Whether to cut texts that are longer; otherwise they are an error.
@@ -193,11 +194,9 @@ class TextModel:
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
         if pooling == "map":
-            self._check_map()
-            classifier = self._read("classifier")
-            loaded, pool = replace(classifier, model=classifier.model.base_model), classifier.model.pooler
+            loaded, pool = self._mapped()
         else:
-            loaded, pool = self._encoder(), mean_of_tokens if pooling == "mean" else first_token
+            loaded, pool = self._encoder(), Pooler.FIXED[pooling]
         return answer_windows(Question("embedding", loaded, heads.vectors(loaded, pool, normalize)), rows, how)
 
     def labels(
@@ -255,16 +254,27 @@ class TextModel:
         loaded = self._read(saved_use(self.config))
         return replace(loaded, model=loaded.model.base_model)
 
+    def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
+        """The encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
+        if (pooler := pooler_in(Path(self.path) / MAP)) is not None:
+            loaded = self._encoder()
+            return loaded, pooler.to(loaded.model.device)
+        self._check_map()
+        classifier = self._read("classifier")
+        return replace(classifier, model=classifier.model.base_model), classifier.model.pooler
+
     def _own_vectors(self) -> tuple[str, bool]:
         """How the folder says that vectors are made: the pooling, and whether they are scaled to length one."""
-        if isinstance(self.config, MaBertConfig):
-            pooling = self.config.pooling
-            return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
         try:
             folder = SentenceFolder.at(self.path)
         except ValueError as error:
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
-        return ("mean", False) if folder is None else (folder.pooling, folder.normalize)
+        if folder is not None:
+            return folder.pooling, folder.normalize
+        if isinstance(self.config, MaBertConfig):
+            pooling = self.config.pooling
+            return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
+        return "mean", False
 
     def _check_map(self) -> None:
         if not isinstance(self.config, MaBertConfig):

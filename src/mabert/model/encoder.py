@@ -1,5 +1,6 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
+import copy
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,23 @@ from mabert.ops.transforms import is_mapped
 logger = logging.get_logger(__name__)
 
 
+HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
+"""Modules that bitsandbytes, quanto and torchao leave as they are: an adapter trains them beside itself."""
+
+NARROW = ("x_proj", "dt_proj")
+"""What bitsandbytes and quanto leave out as well: step sizes, B and C come from it, and the scan carries errors on. Its
+widths are not those that 4-bit kernels take. torchao's int8 was measured with it (docs/ecosystem.md)."""
+
+
+def sparing(asked: Any) -> Any:
+    """A quantizer's configuration that leaves out `HEADS` and `NARROW`, unless it says itself what to leave out."""
+    asked = copy.copy(asked)
+    for name in ("llm_int8_skip_modules", "modules_to_not_convert"):
+        if getattr(asked, name, ()) is None:
+            setattr(asked, name, [*HEADS, *(NARROW if asked.quant_method != "torchao" else ())])
+    return asked
+
+
 class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     """What transformers needs to know of every MaBERT model."""
 
@@ -42,7 +60,12 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """As transformers has it; of a folder that `mabert convert --delta` wrote, the whole model is loaded."""
+        """As transformers has it; of a folder that `mabert convert --delta` wrote, the whole model is loaded.
+
+        A `quantization_config` that names no modules to leave out leaves out `HEADS`, and `NARROW` but for torchao.
+        """
+        if (asked := kwargs.get("quantization_config")) is not None:
+            kwargs["quantization_config"] = sparing(asked)
         return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +23,7 @@ from mabert.model.masking import tokens_of
 from mabert.model.norm import layer_norm
 from mabert.model.packing import BOUNDARIES, Packing
 from mabert.model.pooling import Pooler
+from mabert.sentences import write_map_modules
 
 IGNORED = -100
 """Label of positions that are not scored."""
@@ -122,6 +124,13 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """As transformers has it, and where the pooling is `map`, the list of modules by which sentence-transformers
+        keeps it."""
+        super().save_pretrained(save_directory, **kwargs)
+        if self.config.pooling == "map":
+            write_map_modules(Path(save_directory), self.config.normalize)
 
     @can_return_tuple
     def forward(

@@ -16,6 +16,7 @@ from mabert.bounds import check_fields
 from mabert.folders import CONFIG, config_fields
 from mabert.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
+from mabert.model.delta import is_delta
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -85,7 +86,7 @@ def load_model(
             f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
         ) from error
     except OSError as error:
-        if any((Path(path) / name).exists() for name in WEIGHTS):
+        if is_delta(path) or any((Path(path) / name).exists() for name in WEIGHTS):
             raise
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
     if about["mismatched_keys"]:

@@ -2,15 +2,24 @@
 table."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from mabert.model.config import MaBertConfig
 from mabert.model.norm import layer_norm
 from mabert.model.packing import Packing
+from mabert.reading import read_json
+
+FIELDS = ("hidden_size", "pooler_act", "pooler_norm", "layer_norm_eps", "norm_bias")
+"""What a `map` pooling needs of a configuration."""
+
+POOLER = "model.safetensors"
+"""Its weights in a folder of their own."""
 
 
 def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
@@ -95,3 +104,24 @@ class Pooler(nn.Module):
         if self.score is None:
             return self.FIXED[self.kind](hidden, valid)
         return weighted_sum(attention_weights(self.score(hidden).squeeze(-1), valid), hidden)
+
+
+def map_pooler(settings: dict[str, Any]) -> Pooler:
+    """A `map` pooling of `FIELDS`, its weights random."""
+    return Pooler(MaBertConfig(pooling="map", num_attention_heads=1, **settings))
+
+
+def pooler_in(folder: Path) -> Pooler | None:
+    """The `map` pooling that sentence-transformers wrote into a folder of a model; None where there is none.
+
+    Raises:
+        ValueError: If its settings are none.
+    """
+    if not (folder / POOLER).is_file():
+        return None
+    said = read_json(folder / "config.json")
+    if set(said) != set(FIELDS):
+        raise ValueError(f"{folder / 'config.json'} has {', '.join(said)}; needed are {', '.join(FIELDS)}")
+    pooler = map_pooler(said)
+    pooler.load_state_dict(load_file(folder / POOLER))
+    return pooler.eval().requires_grad_(False)

@@ -21,6 +21,7 @@ from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
 from mabert.data.tokenizer import load_tokenizer
+from mabert.extras import EXTRAS, check_installed
 from mabert.precision import resolve_precision, warn_of_emulation
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.classifier import Job, rate_for, train_classifier
@@ -79,10 +80,11 @@ def finetune(
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If model, data and recipe do not fit, or the folder holds another run, or seeds that were trained at
-            another learning rate.
+            another learning rate; or if a package of the extra `train` is missing.
         MemoryError: If a batch does not fit the memory; finished seeds are kept.
         KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
     """
+    check_installed(*EXTRAS["train"])
     check_seeds(seeds)
     processes = joined(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:

@@ -19,6 +19,7 @@ from mabert.data.cache import IDS
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import Windows
+from mabert.extras import EXTRAS, check_installed
 from mabert.memory import TRAINED, check_fits, naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
@@ -98,12 +99,14 @@ def pretrain(
         The content of `result.json`; in the other processes of several, nothing.
 
     Raises:
-        ValueError: If the recipe cannot be run, the folder holds another run, or the loss diverges.
+        ValueError: If the recipe cannot be run, the folder holds another run, the loss diverges, or a package of the
+            extra `train` is missing.
         MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
         OSError: If a checkpoint cannot be written; earlier ones are kept.
         DamagedCheckpointError: If the checkpoint to go on from lacks a file, or one is not as it was written.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
+    check_installed(*EXTRAS["train"])
     arguments = arguments_of(recipe, Path(output))
     folder, writes = RunFolder(output, FREE, trusted), arguments.should_save
     request, family = as_mapping(recipe), family_named(recipe.architecture)

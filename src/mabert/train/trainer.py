@@ -8,10 +8,9 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import PartialState
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
@@ -28,6 +27,9 @@ from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
 from mabert.train.recipe import Packing
 from mabert.writing import STAGING, naming_full_disk, saving, write_text
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 SAVE_SECONDS = 600.0
 """Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
@@ -272,7 +274,7 @@ def leave_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def joined(precision: str) -> PartialState:
+def joined(precision: str) -> "PartialState":
     """This process among those that torchrun began, connected with them; alone without it."""
     arguments = orderly(TrainingArguments(report_to=[], **device_arguments(precision)))
     assert arguments.distributed_state is not None

@@ -6,7 +6,6 @@ that engine wherever models are named, and so is a model folder's.
 """
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_named, family_of
-from mabert.exporting import check_installed
+from mabert.extras import check_installed
 from mabert.model.config import MaBertConfig
 from mabert.model.prepack import can_prepack, prepack
 from mabert.places import place_of
@@ -74,9 +73,9 @@ def contender(name: str) -> Contender:
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
     if engine in OUTSIDE:
-        check_installed(engine.removesuffix("-int8"))
-        if engine == "openvino-int8" and find_spec("nncf") is None:
-            raise ValueError("nncf is not installed; the extra bench brings it: pip install 'mabert[bench]'")
+        check_installed("onnx", "onnxscript", engine.removesuffix("-int8"))
+        if engine == "openvino-int8":
+            check_installed("nncf")
     if model in PRESETS or (model not in FAMILIES and is_model(model)):
         config = PRESETS[model][1]() if model in PRESETS else load_config(place_of(model))
         return Contender(family_of(config), engine, config)

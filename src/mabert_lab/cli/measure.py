@@ -8,7 +8,6 @@ from typing import Any
 from mabert.bounds import SECONDS, TOKENS, Range
 from mabert.cli.command import command, load_libraries, say, within
 from mabert.writing import write_text
-from mabert_lab.extra import of_the_lab
 
 
 def add_demo(commands: Any) -> None:
@@ -23,7 +22,6 @@ def add_demo(commands: Any) -> None:
     added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
 
 
-@of_the_lab
 def run_demo(options: argparse.Namespace) -> None:
     """`mabert demo`."""
     load_libraries()
@@ -128,7 +126,6 @@ def add_bench(commands: Any) -> None:
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
 
 
-@of_the_lab
 def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
     output = Path(options.output)

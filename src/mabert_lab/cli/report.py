@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, say
-from mabert_lab.extra import of_the_lab
 
 
 def add_report(commands: Any) -> None:
@@ -19,7 +18,6 @@ def add_report(commands: Any) -> None:
     )
 
 
-@of_the_lab
 def run_report(options: argparse.Namespace) -> None:
     """`mabert report`."""
     from mabert_lab.report.sources import find

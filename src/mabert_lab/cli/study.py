@@ -9,7 +9,6 @@ from mabert.bounds import COUNT, Range
 from mabert.cli.command import command, complain, load_libraries, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
 from mabert.writing import write_text
-from mabert_lab.extra import of_the_lab
 
 GRIDS = {
     "pattern": "schedules of Mamba and Transformer layers",
@@ -68,7 +67,6 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     )
 
 
-@of_the_lab
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
     from mabert.processes import import_ahead
@@ -167,7 +165,6 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
             raise ValueError(f"{', '.join(failed)} failed; see {root / 'cluster'}")
 
 
-@of_the_lab
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
     from mabert.folders import config_fields

@@ -93,7 +93,7 @@ def send(command: Sequence[str], folder: Path, engine: str, jobs: int, options: 
         submitit's jobs, each with its `job_id`.
 
     Raises:
-        ModuleNotFoundError: submitit is not installed, of mabert's extra lab.
+        ModuleNotFoundError: submitit is not installed, of mabert's extra cluster.
         ValueError: The engine is not there, a parameter is unknown or wrong, or a job is refused; the message names the
             jobs that were sent before.
     """

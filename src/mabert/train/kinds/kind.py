@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use
 from mabert.data.encode import Examples, encode_rows
-from mabert.data.metrics import compute
 from mabert.data.task import Rows, Task, column
 
 logger = logging.getLogger(__name__)
@@ -86,4 +85,6 @@ class Kind(ABC):
 
     def scores(self, answers: Any, labels: Any) -> Mapping[str, float | None]:
         """The task's metrics; None where the labels leave one undefined."""
+        from mabert.data.metrics import compute  # with scikit-learn and SciPy
+
         return compute(self.task, answers, labels)
