@@ -8,12 +8,10 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 from mabert import MaBertForSequenceClassification
 from mabert.model.load import check_finite
 from mabert.model.prepack import PackedLinear, prepack
-from tests.model.helpers import VOCAB, build, config
+from tests.model.helpers import MASK, TOKENS, VOCAB, build, config
 
 quantization = pytest.importorskip("torchao.quantization")
 
-TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 SIZES = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 KINDS = {
     "mabert": (MaBertForSequenceClassification, config(**SIZES)),
