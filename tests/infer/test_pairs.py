@@ -62,14 +62,6 @@ def test_scores_of_pairs(pretrained, tables, tmp_path):
         predict(model, first, second[1:])
 
 
-def test_scores_of_pairs_that_are_cut(pretrained, tables, tmp_path):
-    columns = Columns("one", "two", "score")
-    model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
-    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
-    cut = predict(model, first, second, max_length=9, truncate=True)
-    assert [f"{row['score']:.4f}" for row in cut] == said
-
-
 def test_classes_of_single_texts(pretrained, tables, tmp_path):
     model, said = tuned(pretrained, tables, tmp_path, Columns("one", None, "class"))
     texts = read_texts(tables / "validation.csv", "one")
