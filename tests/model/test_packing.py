@@ -21,7 +21,7 @@ from mabert.model import encoder
 from mabert.model.attention import attend_packed, eager_attention
 from mabert.model.packing import Packing
 from mabert.ops import use_backend
-from tests.model.helpers import build, config, ids, same
+from tests.model.helpers import MASK, TOKENS, build, config, ids, same
 
 
 def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
@@ -200,18 +200,15 @@ def test_attention_within_texts_is_the_same_by_one_call_and_by_a_call_each(
     assert len(calls) == (1 if at_once else sum(length > 0 for length in lengths))
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_dropout_reaches_attention_within_texts(implementation):
-    attention = build(MaBertModel, config(attn_implementation=implementation)).layers[1].attention
-    rates = []
-
-    def counted(module, query, key, value, mask, dropout, scaling):
-        rates.append(dropout)
-        return query.transpose(1, 2), None
-
-    heads = torch.randn(3, 1, 2, 9, 4)
-    attend_packed(attention, counted, *heads, Packing.of_lengths(torch.tensor(LENGTHS)), dropout=0.3, scaling=0.5)
-    assert set(rates) == {0.3}
+@pytest.mark.parametrize("unpad", ["auto", "never"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_attention_drops_weights_in_training_alone(attention, unpad):
+    fields = {"layer_pattern": "T", "attention_probs_dropout_prob": 0.5, "attn_implementation": attention}
+    model = build(MaBertModel, config(**fields, unpad=unpad))
+    for training in (False, True):
+        model.train(training)
+        once, again = (model(TOKENS, MASK).last_hidden_state for _ in range(2))
+        assert torch.equal(once, again) == (not training)
 
 
 def shapes(lengths, spare=None):
