@@ -2,6 +2,7 @@
 
 import csv
 import random
+import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -32,9 +33,7 @@ def tables(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pretrained(masked_lm, tmp_path_factory):
     """A model to which it matters which of a pair a token is in."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    for file in masked_lm.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(masked_lm, tmp_path_factory.mktemp("pretrained"), dirs_exist_ok=True)
     weights = load_file(folder / "model.safetensors")
     weights["mabert.embeddings.token_type_embeddings.weight"] *= 5
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

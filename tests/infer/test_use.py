@@ -1,6 +1,7 @@
 """Embedding, predicting, filling: in order, whatever the batches, and with one line for what is wrong."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -221,14 +222,8 @@ def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
         load_config(tmp_path)
 
 
-def copy_of(folder, tmp_path):
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
-
-
 def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, tmp_path):
-    broken = copy_of(masked_lm, tmp_path)
+    broken = shutil.copytree(masked_lm, tmp_path / "broken")
     (broken / "model.safetensors").unlink()
     for pickled in (False, True):
         if pickled:
@@ -238,7 +233,7 @@ def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, t
 
 
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):
-    broken = copy_of(masked_lm, tmp_path)
+    broken = shutil.copytree(masked_lm, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
     del weights["mabert.layers.0.mixer.cores.0.A_log"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})

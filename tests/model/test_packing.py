@@ -225,7 +225,11 @@ def test_one_batch_serves_texts_of_like_length():
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 300), max_size=12), st.none() | st.integers(0, 90_000))
+@given(
+    st.lists(st.integers(0, 300), max_size=12)
+    | st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda of: [of[0]] * of[1]),
+    st.none() | st.integers(0, 90_000),
+)
 def test_batches_of_like_length_give_back_what_was_cut(lengths, spare):
     packing = Packing.of_lengths(torch.tensor(lengths, dtype=torch.int64))
     batches = packing.batches(spare)
@@ -237,6 +241,9 @@ def test_batches_of_like_length_give_back_what_was_cut(lengths, spare):
         assert torch.equal(part[..., 0] != 0, torch.ones_like(part[..., 0], dtype=torch.bool) if mask is None else mask)
     assert sum(rows for rows, _ in batches.shapes) == len(lengths)
     assert torch.equal(batches.join(parts), row)
+    if len(set(lengths)) == 1:  # nothing is moved
+        assert (batches.masks, batches.places, batches.order) == ((None,), None, None)
+        assert parts[0].data_ptr() == row.data_ptr() == batches.join(parts).data_ptr()
     firsts = [torch.cat((part, part.new_zeros(len(part), 1, 2)), dim=1)[:, 0, 0] for part in parts]
     starts = [0, *itertools.accumulate(lengths)]
     expected = [2 * start + 1 if length else 0 for start, length in zip(starts, lengths, strict=False)]
@@ -244,14 +251,6 @@ def test_batches_of_like_length_give_back_what_was_cut(lengths, spare):
     if spare is None:
         assert sum(rows * longest for rows, longest in batches.shapes) <= 2 * total
         assert len(batches.shapes) <= 2 + np.log2(max(lengths, default=1) or 1)
-
-
-def test_texts_of_one_length_are_not_moved_for_attention():
-    batches = Packing.of_lengths(torch.tensor([4, 4, 4])).batches()
-    row = torch.randn(1, 12, 2)
-    (part,) = batches.cut(row)
-    assert (batches.masks, batches.places, batches.order) == ((None,), None, None)
-    assert part.data_ptr() == row.data_ptr() == batches.join([part]).data_ptr()
 
 
 def test_a_long_text_pads_no_short_one_in_pooling_and_attention():

@@ -293,6 +293,10 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
 def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretrained, tmp_path):
     rates = {"learning_rates": [1e-6, 2e-2]}
     first = go(pretrained, tmp_path, seeds=(3,), **rates)["outcome"]
+    other = tmp_path / "grid/1e-06.json"
+    other.write_text(json.dumps({**json.loads(other.read_text()), "seed": 7, "score": 2.0}))
+    assert go(pretrained, tmp_path, seeds=(3,), resume=True, **rates)["outcome"] == first
+    assert json.loads(other.read_text())["seed"] == 3, "what was tried under another seed is tried anew"
     tried = {file: file.stat().st_mtime_ns for file in (tmp_path / "grid").iterdir()}
     more = go(pretrained, tmp_path, seeds=(0, 1), resume=True, **rates)["outcome"]
     assert (more["learning_rate"], more["tried"]) == (first["learning_rate"], first["tried"])
