@@ -162,12 +162,18 @@ REGIMES = [
 )
 def test_gradients_agree_with_finite_differences_of_the_equations(fields):
     settings = config(**fields)
-    encode = lambda weights, *batch: Equations(settings_of(settings), weights).encode(*batch)  # noqa: E731
+
+    def encode(weights, *batch):
+        return Equations(settings_of(settings), weights).encode(*batch)
+
     check_gradients(MaBertModel, settings, encode)
 
 
 @pytest.mark.parametrize("fields", [*({"pooling": kind} for kind in POOLINGS), *MAKINGS.values()])
 def test_gradients_of_a_classifier_agree_with_finite_differences_of_the_equations(fields):
     settings = config(**fields, num_labels=3)
-    classify = lambda weights, *batch: Heads(settings_of(settings), weights).classify(*batch)  # noqa: E731
+
+    def classify(weights, *batch):
+        return Heads(settings_of(settings), weights).classify(*batch)
+
     check_gradients(MaBertForSequenceClassification, settings, classify)
