@@ -67,7 +67,7 @@ def test_a_damaged_checkpoint_is_refused(run, refused, name, damage):
 def test_going_on_from_the_newest_whole_checkpoint_gives_the_same_weights(made, run, refused):
     shutil.copytree(run / "checkpoint-4", run / "checkpoint-10")
     assert checkpoint.checkpoint_to_resume(run) == run / "checkpoint-10", "by number, not by name"
-    shutil.rmtree(run / "checkpoint-10")
+    (run / "checkpoint-10" / "optimizer.safetensors").unlink()
     (run / "checkpoint-4" / "optimizer.safetensors").unlink()
     (run / "checkpoint-3" / "model.safetensors").unlink()
     assert f"{run}/checkpoint-2: --resume-from" in refused("pretrain", "any", "-o", run, "--resume")

@@ -131,6 +131,11 @@ def test_packing_changes_nothing_but_rounding_and_only_tokens_are_counted(tmp_pa
     assert first["outcome"]["tokens"] == sum(len(stream[i]["input_ids"]) for i in range(12 * 8))
 
 
+@pytest.mark.parametrize(("packing", "unpad"), [("none", "never"), ("unpad", "auto"), ("pack", "auto")])
+def test_padding_is_run_or_taken_out_as_asked(tmp_path, packing, unpad):
+    assert model_config(recipe(tmp_path, packing=packing), tokenizer()).unpad == unpad
+
+
 def test_going_on_needs_no_field_a_second_time_and_refuses_other_text(tmp_path):
     plan = recipe(tmp_path)
     with pytest.raises(KeyboardInterrupt):
