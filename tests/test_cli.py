@@ -9,7 +9,6 @@ import math
 import os
 import re
 import shlex
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -161,18 +160,6 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
     assert err.endswith(f" by {helps}\n")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk_behind_standard_output_gets_one_line(masked_lm, tmp_path):  # noqa: F811
-    (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
-    with open("/dev/full", "wb") as full:
-        words_ = [sys.executable, "-m", "mabert", "embed", str(masked_lm), str(tmp_path / "in.txt")]
-        done = subprocess.run(words_, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2
-    # The kernels may have been compiled before.
-    assert done.stderr.splitlines()[-1] == "mabert: standard output: No space left on device"
-
-
 def commands_of_the_page():
     """Those of its section on them, each as the words behind `mabert`, with a folder where an ellipsis stands for the
     rest."""
@@ -233,17 +220,6 @@ def test_what_an_encoding_lacks_is_said_escaped(monkeypatch):
     say("f1 of 负面")
     sys.stdout.flush()
     assert shown.getvalue() == rb"f1 of \u8d1f\u9762" + os.linesep.encode()
-
-
-@pytest.mark.slow
-def test_an_encoding_that_lacks_a_label_fails_nothing(monkeypatch, masked_lm, tmp_path):  # noqa: F811
-    shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="cp1252"))
-    (tmp_path / "t.csv").write_text("text,label\n" + "the bird,负面\na house,正面\n" * 8, encoding="utf-8")
-    options = ["--train", f"{tmp_path}/t.csv", "--validation", f"{tmp_path}/t.csv", "--epochs", "1"]
-    assert main(["finetune", str(masked_lm), *options, "-o", f"{tmp_path}/run"]) == 0
-    sys.stdout.flush()
-    assert r"f1 of '\u8d1f\u9762': " in shown.getvalue().decode("cp1252")
 
 
 def test_a_recipe_may_be_a_pipe_and_what_is_read_twice_is_told_apart(capsys, tmp_path):

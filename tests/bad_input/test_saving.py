@@ -17,9 +17,6 @@ FULL = "No space left on device"
 SYSTEM = OSError(28, FULL)
 SAFETENSORS = SafetensorError(f"Error while serializing: I/O error: {FULL} (os error 28)")
 TOKENIZERS = Exception(f"{FULL} (os error 28)")
-BOTH = pytest.mark.parametrize(
-    ("kind", "error"), [(PreTrainedModel, SAFETENSORS), (PreTrainedTokenizerBase, TOKENIZERS)]
-)
 
 
 def fails(monkeypatch, kind, error, after=0):
@@ -37,44 +34,38 @@ def fails(monkeypatch, kind, error, after=0):
     monkeypatch.setattr(kind, "save_pretrained", save)
 
 
+MODEL, WORDS = (PreTrainedModel, SAFETENSORS), (PreTrainedTokenizerBase, TOKENIZERS)
+PRETRAIN = ["pretrain", "MADE/plan.yaml", "-o", "NEW"]
+TUNE = ["finetune", "MADE/run", "--train", "MADE/classes.csv", "--epochs", "1", "-o", "NEW"]
+EXTEND = ["extend", "MADE/run", "--length", "64", "-o", "NEW"]
+
+
 @pytest.mark.parametrize(
-    ("after", "what", "kind", "error"),
+    ("command", "what", "kind", "after"),
     [
-        (0, "/checkpoint-1", PreTrainedTokenizerBase, TOKENIZERS),
-        (1, "/checkpoint-2", PreTrainedModel, SAFETENSORS),
-        (4, "", PreTrainedModel, SYSTEM),
-        (4, "", PreTrainedTokenizerBase, TOKENIZERS),
+        (PRETRAIN, "/checkpoint-1", WORDS, 0),
+        (PRETRAIN, "/checkpoint-2", MODEL, 1),
+        *((PRETRAIN, "", kind, 4) for kind in ((PreTrainedModel, SYSTEM), WORDS)),
+        *((TUNE, "/seed-0", kind, 0) for kind in (MODEL, WORDS)),
+        *((EXTEND, "", kind, 0) for kind in (MODEL, WORDS)),
     ],
 )
-def test_a_pretraining_names_path_room_and_what_helps(made, tmp_path, monkeypatch, refused, error, kind, after, what):
-    fails(monkeypatch, kind, error, after)
-    told = refused("pretrain", made / "plan.yaml", "-o", tmp_path / "run")
-    assert f"cannot save {tmp_path / 'run'}{what}: " in told
+def test_a_full_disk_names_path_room_and_what_helps_and_nothing_half_stays(
+    made, tmp_path, monkeypatch, refused, command, what, kind, after
+):
+    fails(monkeypatch, *kind, after)
+    new = tmp_path / "new"
+    told = refused(*(word.replace("MADE", str(made)).replace("NEW", str(new)) for word in command))
+    assert f"cannot save {new}{what}: " in told
     assert FULL in told
+    assert not list(tmp_path.rglob("half"))
+    assert not (new / "model.safetensors").exists(), "the model is there whole or not at all"
+    if command is EXTEND:
+        assert not list(new.iterdir()), "the same command can be run again"
+        return
     assert "MiB are needed and" in told
     assert "MiB are free on that disk" in told
-    assert "make room and go on by --resume" in told
-    assert not list(tmp_path.rglob("half"))
-    if after == 4:
-        assert not (tmp_path / "run" / "model.safetensors").exists(), "the model is there whole or not at all"
-
-
-@BOTH
-def test_a_fine_tuning_does_too(made, tmp_path, monkeypatch, refused, error, kind):
-    fails(monkeypatch, kind, error)
-    told = refused("finetune", made / "run", "--train", made / "classes.csv", "--epochs", "1", "-o", tmp_path / "tuned")
-    assert f"cannot save {tmp_path / 'tuned/seed-0'}: " in told
-    assert "MiB are needed and" in told
-    assert "make room and train it again by --resume" in told
-    assert not list(tmp_path.rglob("half"))
-
-
-@BOTH
-def test_a_longer_model_does_too(made, tmp_path, monkeypatch, refused, error, kind):
-    fails(monkeypatch, kind, error)
-    told = refused("extend", made / "run", "--length", "64", "-o", tmp_path / "longer")
-    assert f"cannot save {tmp_path / 'longer'}: " in told
-    assert not list((tmp_path / "longer").iterdir()), "the same command can be run again"
+    assert f"make room and {'go on' if command is PRETRAIN else 'train it again'} by --resume" in told
 
 
 def test_a_file_names_itself_and_the_room(tmp_path, monkeypatch):

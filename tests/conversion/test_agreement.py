@@ -39,25 +39,30 @@ def row_of(given):
     return FlatteningCollator()([{"input_ids": each} for each in given])
 
 
-def test_vectors_that_are_the_same_agree_wholly():
-    assert agreement.agreement(FOUR, FOUR) == pytest.approx({"cosine": 1, "cosine_p10": 1, "neighbours": 1})
+def turned(degrees):
+    turn = np.deg2rad(degrees)
+    return np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]], np.float32)
 
 
-def test_a_turn_of_all_vectors_costs_cosine_and_no_neighbour():
-    turn = np.deg2rad(60)
-    turned = FOUR @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]], np.float32)
-    assert agreement.agreement(FOUR, turned) == pytest.approx({"cosine": 0.5, "cosine_p10": 0.5, "neighbours": 1})
+@given(st.floats(0, 90))
+def test_a_turn_of_all_vectors_costs_cosine_and_no_neighbour(degrees):
+    told, cosine = agreement.agreement(FOUR, FOUR @ turned(degrees)), math.cos(math.radians(degrees))
+    wanted = {"cosine": cosine, "cosine_p10": cosine, "neighbours": 1}
+    assert told == pytest.approx(wanted, abs=1e-6)
+    assert next(iter(lines({"bands": {"3-32": {"student": told, "floor": told}}}))) == (
+        f"texts of 3-32 tokens: cosine to the teacher {told['cosine']:.3f} (floor {told['cosine']:.3f}), "
+        "nearest neighbour found 100% (floor 100%)"
+    )
 
 
 def test_one_vector_elsewhere():
     moved = FOUR.copy()
-    moved[1] = [math.cos(math.radians(100)), math.sin(math.radians(100))]  # now nearest to the last, not to the first
+    moved[1] = moved[1] @ turned(90)  # now nearest to the last, not to the first
     told = agreement.agreement(FOUR, moved)
     assert told["cosine"] == pytest.approx(0.75)  # three of one, and the cosine of a right angle
     assert told["cosine_p10"] == pytest.approx(0.3)  # between 0 and 1, three tenths of the way
-    # By the teacher 0-1 and 2-3; now 0's is 2, 3's is as near to 1 as to 2, 1's is 3.
     assert nearest(FOUR).tolist() == [1, 0, 3, 2]
-    assert nearest(moved)[:3].tolist() == [2, 3, 3]
+    assert nearest(moved)[:3].tolist() == [2, 3, 3], "3's is as near to 1 as to 2"
     assert told["neighbours"] <= 0.5
 
 
@@ -167,22 +172,16 @@ def test_vectors_of_a_row_are_those_of_its_texts_alone():
             np.testing.assert_allclose(found, unit, atol=1e-5)
 
 
-def test_a_layer_whose_attention_says_nothing_matters_nothing():
-    encoder = check_copy(teacher("bert"), "encoder")
-    with torch.no_grad():
-        encoder.layers[1].attention.output.weight.zero_()
-    lost = Survey(encoder, texts((30, 30, 20))).importance()
-    assert lost[1] == pytest.approx(0, abs=1e-6)
-    assert min(lost[0], lost[2]) > 1e-3
-
-
 @pytest.mark.parametrize("layer", range(3))
-def test_the_attention_stays_without_which_most_is_lost(layer):
+def test_layers_whose_attention_says_nothing_matter_nothing_and_that_which_matters_stays(layer):
     encoder = check_copy(teacher("bert"), "encoder")
     with torch.no_grad():
         for other in {0, 1, 2} - {layer}:
             encoder.layers[other].attention.output.weight.zero_()
     survey = Survey(encoder, texts((30, 30, 20)))
+    lost = survey.importance()
+    assert [lost[other] for other in range(3) if other != layer] == pytest.approx([0, 0], abs=1e-6)
+    assert lost[layer] > 1e-3
     assert survey.pattern() == "".join("T" if each == layer else "M" for each in range(3))
     assert survey.lost([layer]) == pytest.approx(survey.lost([0, 1, 2]), rel=1e-4)
 
@@ -200,12 +199,3 @@ def test_a_layer_that_matters_much_and_goes_is_named_with_its_figure():
     assert line.startswith("layer 3 becomes Mamba, and its attention matters: without it 50% of")
     assert "where 4% is usual here" in line
     assert warnings_of("MMTMTM", lost) == []
-
-
-def test_a_terminal_gets_a_line_a_band():
-    told = {"cosine": 0.9, "neighbours": 0.7}, {"cosine": 0.5, "neighbours": 0.3}
-    bands = {"3-32": dict(zip(("student", "floor"), told, strict=True))}
-    assert list(lines({"bands": bands})) == [
-        "texts of 3-32 tokens: cosine to the teacher 0.900 (floor 0.500), nearest neighbour found 70% (floor 30%)"
-    ]
-    assert list(lines({"bands": {}})) == []

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig
 
 from mabert.cli import main
 from tests.conversion.helpers import sentence_files, teacher
@@ -36,12 +36,6 @@ def refused(capsys, tmp_path, words_to_learn):
     return refused
 
 
-@pytest.fixture
-def copied(embedder, tmp_path):
-    """A copy of the embedder to damage."""
-    return shutil.copytree(embedder, tmp_path / "teacher")
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -70,87 +64,99 @@ def test_a_folder_that_holds_another_run(refused, embedder, tmp_path):
     assert "other already holds files; name another folder, or go on with that run by --resume" in told
 
 
-@pytest.mark.parametrize("content", ["", "\n\n  \n"])
-def test_text_without_a_word(refused, embedder, tmp_path, content):
-    (tmp_path / "empty.txt").write_text(content)
-    assert "empty.txt" in refused(embedder, text=tmp_path / "empty.txt")
+@pytest.mark.parametrize(
+    ("content", "told"), [("", "text.txt"), ("\n\n  \n", "text.txt"), ("bird\n", "tokens"), (None, "text.txt")]
+)
+def test_text_without_enough_words(refused, embedder, tmp_path, content, told):
+    if content is not None:
+        (tmp_path / "text.txt").write_text(content)
+    assert told in refused(embedder, text=tmp_path / "text.txt")
 
 
-def test_text_of_one_word(refused, embedder, tmp_path):
-    (tmp_path / "short.txt").write_text("bird\n")
-    assert "tokens" in refused(embedder, text=tmp_path / "short.txt")
+def with_fields(file, **fields):
+    """A damage that writes fields of a JSON file anew."""
+
+    def damage(folder):
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | fields))
+
+    return damage
 
 
-def test_text_that_is_not_there(refused, embedder, tmp_path):
-    assert "gone.txt" in refused(embedder, text=tmp_path / "gone.txt")
+def with_modules(change):
+    """A damage of the list of modules of sentence-transformers."""
+
+    def damage(folder):
+        modules = json.loads((folder / "modules.json").read_text())
+        (folder / "modules.json").write_text(json.dumps(change(modules)))
+
+    return damage
 
 
-def test_a_teacher_of_another_family(refused, tmp_path):
-    AutoConfig.for_model("gpt2").save_pretrained(tmp_path / "gpt")
-    told = refused(tmp_path / "gpt")
-    assert "holds a model of type 'gpt2'; those of types bert, distilbert, roberta, xlm-roberta, camembert" in told
-
-
-def test_a_teacher_with_another_head(refused, copied):
-    config = json.loads((copied / "config.json").read_text())
-    (copied / "config.json").write_text(json.dumps({**config, "architectures": ["BertForQuestionAnswering"]}))
-    assert "saved as BertForQuestionAnswering; encoders, masked language models and" in refused(copied)
-
-
-def test_a_quantized_teacher(refused, copied):
-    config = json.loads((copied / "config.json").read_text())
-    (copied / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
-    assert "holds quantized weights" in refused(copied)
-
-
-def test_a_teacher_with_a_setting_that_mabert_lacks(refused, tmp_path, copied):
-    model = teacher(
-        "bert", more={"is_decoder": True, "vocab_size": AutoModel.from_pretrained(copied).config.vocab_size}
-    )
-    model.save_pretrained(copied)
-    assert "this bert has a setting that cannot be converted" in refused(copied)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
-def test_a_teacher_that_lacks_a_file(refused, copied, name):
-    (copied / name).unlink()
-    assert str(copied) in refused(copied)
-
-
-def test_a_teacher_without_a_tokenizer(refused, copied):
-    for file in copied.glob("*token*"):
+def without_tokenizer(folder):
+    for file in folder.glob("*token*"):
         file.unlink()
-    assert "tokenizer" in refused(copied)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors", "modules.json"])
-def test_a_teacher_with_a_damaged_file(refused, copied, name):
-    (copied / name).write_bytes((copied / name).read_bytes()[:50])
-    assert str(copied) in refused(copied)
+def as_decoder(folder):
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    teacher("bert", more={"is_decoder": True, "vocab_size": size}).save_pretrained(folder)
 
 
-def test_a_tokenizer_with_more_entries_than_the_teacher(refused, copied):
-    teacher("bert", vocabulary=50).save_pretrained(copied)
-    assert re.search(r"the tokenizer in .* has 120 entries, the model's vocabulary 50", refused(copied))
+def with_another_pooling(folder):
+    shutil.rmtree(folder / "1_Pooling")
+    sentence_files(folder, "max")
 
 
-def test_a_teacher_with_another_pooling(refused, copied):
-    shutil.rmtree(copied / "1_Pooling")
-    sentence_files(copied, "max")
-    assert "1_Pooling/config.json pools by pooling_mode_max_tokens; mean or cls is needed" in refused(copied)
+FILES = ("tokenizer.json", "config.json", "model.safetensors")
+DAMAGE = {
+    **{f"no {name}": (lambda folder, name=name: (folder / name).unlink(), "FOLDER") for name in FILES},
+    **{
+        f"half of {name}": (
+            lambda folder, name=name: (folder / name).write_bytes((folder / name).read_bytes()[:50]),
+            "FOLDER",
+        )
+        for name in (*FILES, "modules.json")
+    },
+    "no tokenizer": (without_tokenizer, "tokenizer"),
+    "another family": (
+        lambda folder: AutoConfig.for_model("gpt2").save_pretrained(folder),
+        "holds a model of type 'gpt2'; those of types bert, distilbert, roberta, xlm-roberta, camembert",
+    ),
+    "another head": (
+        with_fields("config.json", architectures=["BertForQuestionAnswering"]),
+        "saved as BertForQuestionAnswering; encoders, masked language models and",
+    ),
+    "quantized": (with_fields("config.json", quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
+    "a decoder": (as_decoder, "this bert has a setting that cannot be converted"),
+    "fewer rows than words": (
+        lambda folder: teacher("bert", vocabulary=50).save_pretrained(folder),
+        "has 120 entries, the model's vocabulary 50",
+    ),
+    "another pooling": (
+        with_another_pooling,
+        "1_Pooling/config.json pools by pooling_mode_max_tokens; mean or cls is needed",
+    ),
+    "further layers": (
+        with_modules(lambda modules: [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}]),
+        "modules.json has Dense; an encoder with Pooling and Normalize alone can be converted",
+    ),
+    **{
+        f"a module in {path}": (
+            with_modules(lambda _, path=path: [{"type": "x.Transformer", "path": path}]),
+            f"the path {path!r} leads out of the folder",
+        )
+        for path in ("../elsewhere", "/etc")
+    },
+}
+"""What may be wrong with a teacher: what makes it so of a whole one, and what the line says."""
 
 
-def test_a_teacher_with_further_layers(refused, copied):
-    modules = json.loads((copied / "modules.json").read_text())
-    modules.append({"type": "sentence_transformers.models.Dense", "path": "3_Dense"})
-    (copied / "modules.json").write_text(json.dumps(modules))
-    assert "modules.json has Dense; an encoder with Pooling and Normalize alone can be converted" in refused(copied)
-
-
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc"])
-def test_a_module_outside_the_folder(refused, copied, path):
-    (copied / "modules.json").write_text(json.dumps([{"type": "x.Transformer", "path": path}]))
-    assert f"the path {path!r} leads out of the folder" in refused(copied)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_teacher_that_cannot_be_converted(refused, embedder, tmp_path, damage):
+    make, told = DAMAGE[damage]
+    make(shutil.copytree(embedder, tmp_path / "teacher"))
+    assert told.replace("FOLDER", str(tmp_path / "teacher")) in refused(tmp_path / "teacher")
 
 
 @pytest.mark.parametrize("name", ["owner/gone", "nothing-here", "./nothing/here"])

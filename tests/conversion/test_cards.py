@@ -16,60 +16,34 @@ OUTCOME = {
 }
 
 
-def fronted(folder, front):
-    (folder / "README.md").write_text(f"---\n{front}\n---\n# Teacher\n", encoding="utf-8")
-    return folder
-
-
 @pytest.mark.parametrize(
-    ("front", "licence"),
+    ("content", "licence"),
     [
-        ("license: apache-2.0", "apache-2.0"),
-        ("license: [mit, x]", None),
-        ("tags: [a]", None),
-        ("license: {", None),
-        ("- a list", None),
+        (b"---\nlicense: apache-2.0\nlanguage: en\n---\n# Teacher\n", "apache-2.0"),
+        *((f"---\n{front}\n---\n".encode(), None) for front in ("license: [mit, x]", "tags: [a]", "license: {", "- a")),
+        (b"\xff\xfe license: mit", None),
+        (None, None),
     ],
 )
-def test_the_licence_stands_in_the_front_matter(tmp_path, front, licence):
-    assert licence_of(fronted(tmp_path, front)) == licence
-
-
-def test_without_a_card_or_front_matter_there_is_no_licence(tmp_path):
-    assert licence_of(tmp_path) is None
-    (tmp_path / "README.md").write_bytes(b"\xff\xfe license: mit")
-    assert licence_of(tmp_path) is None
-
-
-def test_a_licence_is_carried_over(tmp_path):
-    text = card(fronted(tmp_path, "license: apache-2.0\nlanguage: en"), REQUEST, OUTCOME)
-    front = yaml.safe_load(FRONT.match(text)[1])
-    assert front["license"] == "apache-2.0"
-    assert front["base_model"] == "owner/teacher"
-    assert "sentence-transformers" in front["tags"]
-    assert "Licence of the teacher: apache-2.0." in text
-
-
-def test_a_missing_licence_is_said_to_be_missing(tmp_path):
-    text = card(tmp_path, REQUEST, {**OUTCOME, "use": "classifier"})
-    assert "license" not in yaml.safe_load(FRONT.match(text)[1])
-    assert "Licence of the teacher: its folder does not say; find out before you pass this model on." in text
-
-
-def test_it_says_from_what_how_on_what_and_how_near(tmp_path):
-    text = card(tmp_path, REQUEST, OUTCOME)
-    assert "Of its 3 attention layers\n2 became Mamba cores (forward): the schedule is `MTM`" in text
-    assert "from 10,234 tokens" in text
-    assert "`a.txt`, `b.txt`" in text
-    assert "| 3-32 | 40 | 0.988 / 0.900 | 0.750 | 0.500 / 0.900 | 0.750 |" in text
-
-
 @pytest.mark.parametrize(
     ("use", "called"),
     [("encoder", "model.embed("), ("classifier", "model.predict("), ("masked_lm", "model.fill_mask(")],
 )
-def test_the_example_asks_what_the_model_is_for(tmp_path, use, called):
+def test_it_says_whence_how_on_what_how_near_and_by_which_licence(tmp_path, content, licence, use, called):
+    if content is not None:
+        (tmp_path / "README.md").write_bytes(content)
+    assert licence_of(tmp_path) == licence
     text = card(tmp_path, REQUEST, {**OUTCOME, "use": use})
+    front = yaml.safe_load(FRONT.match(text)[1])
+    assert front.get("license") == licence
+    assert front["base_model"] == "owner/teacher"
+    assert ("sentence-transformers" in front.get("tags", ())) == (use == "encoder")
+    unknown = "Licence of the teacher: its folder does not say; find out before you pass this model on."
+    assert (f"Licence of the teacher: {licence}." if licence else unknown) in text
+    assert "Of its 3 attention layers\n2 became Mamba cores (forward): the schedule is `MTM`" in text
+    assert "from 10,234 tokens" in text
+    assert "`a.txt`, `b.txt`" in text
+    assert "| 3-32 | 40 | 0.988 / 0.900 | 0.750 | 0.500 / 0.900 | 0.750 |" in text
     assert called in text
     assert text.count("model.") == 1
     compile(text.partition("```python\n")[2].partition("```")[0], "example", "exec")

@@ -1,7 +1,5 @@
 """Students with Mamba layers: exact under padding, their cores begin as attention of one token and learn."""
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from mabert.conversion.align import Alignment
 from mabert.conversion.distil import Distillation, divergence
-from mabert.conversion.initial import OPEN, begin_from
+from mabert.conversion.initial import OPEN
 from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.data.collate import FlatteningCollator
@@ -170,10 +168,3 @@ def test_divergence_is_zero_for_the_same_answers_and_squares_a_number():
     wanted = (chances * (chances.log() - mine.log())).sum(1).mean()
     assert divergence(others, logits).item() == pytest.approx(wanted.item(), rel=1e-5)
     assert divergence(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [0.0]])).item() == pytest.approx(4.25 / 2)
-
-
-def test_begin_from_wants_no_bias_of_attention():
-    student, copy = student_and_copy("modernbert", pattern="M", ssm_bias=True)
-    for block, kept in itertools.islice(zip(student.layers, copy.layers, strict=True), 1):
-        begin_from(block.mixer, kept.attention)
-        assert not block.mixer.out_proj.bias.any()

@@ -69,19 +69,15 @@ def test_it_holds_the_cores_alone_and_is_the_student_but_for_their_rounding(delt
     joined = load_file(compose(deltas / name) / "model.safetensors")
     assert set(joined) == set(student)
     assert all(".mixer." in each for each in cores)
+    wide = {each.rpartition(".")[2] for each, weight in cores.items() if weight.dtype == torch.float32}
+    assert wide == WIDE
+    assert {weight.dtype for weight in cores.values()} == {torch.float32, torch.bfloat16}
     for key, weight in student.items():
         if ".mixer." not in key or key.rpartition(".")[2] in WIDE:
             assert torch.equal(joined[key], weight), key
         else:
             torch.testing.assert_close(joined[key], weight, rtol=2**-8, atol=0)
     assert not (deltas / name / "model.safetensors").exists()
-
-
-def test_the_recurrence_keeps_float32(deltas):
-    cores = load_file(deltas / "embedder" / FILE)
-    wide = {name.rpartition(".")[2] for name, weight in cores.items() if weight.dtype == torch.float32}
-    assert wide == WIDE
-    assert {weight.dtype for weight in cores.values()} == {torch.float32, torch.bfloat16}
 
 
 def test_the_same_cores_are_the_same_file(deltas, tmp_path):
@@ -115,20 +111,13 @@ def test_it_is_used_as_a_whole_folder_is(deltas, embedder):
 
 
 def test_the_commands_take_it(deltas, tmp_path):
-    (tmp_path / "texts.txt").write_text("the bird sings\nold stone\n")
-    assert main(["info", str(deltas / "classifier")]) == 0
-    assert main(["predict", str(deltas / "classifier"), str(tmp_path / "texts.txt")]) == 0
-
-
-def test_it_is_fine_tuned(deltas, tmp_path):
     (tmp_path / "rows.csv").write_text("text,label\n" + "the bird sings,good\nold stone,bad\n" * 6)
+    assert main(["info", str(deltas / "classifier")]) == 0
+    assert main(["predict", str(deltas / "classifier"), str(tmp_path / "rows.csv")]) == 0
     tune = ["finetune", str(deltas / "embedder"), "--train", str(tmp_path / "rows.csv"), "--epochs", "1"]
     assert main([*tune, "-o", str(tmp_path / "tuned")]) == 0
-
-
-def test_its_weights_are_known_by_what_they_are(deltas):
     known = {weights_digest(deltas / name) for name in USES}
-    assert len(known) == len(USES)
+    assert len(known) == len(USES), "runs tell deltas apart by their weights"
     assert None not in known
 
 
@@ -158,6 +147,12 @@ def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
         compose(changed(delta, teacher="/gone"))
 
 
+def more_states(delta):
+    """Lets the configuration ask for other cores than there are."""
+    config = json.loads((delta / "config.json").read_text())
+    (delta / "config.json").write_text(json.dumps({**config, "ssm_state_size": config["ssm_state_size"] + 1}))
+
+
 def take(weights):
     weights.popitem()
 
@@ -180,6 +175,7 @@ def widen(weights):
         (lambda delta: changed(delta, take), "does not fit its configuration: .* is missing in it"),
         (lambda delta: changed(delta, widen), r"does not fit its configuration: .* is \(3, 3\) in it and"),
         (lambda delta: changed(delta, use="masked_lm"), "BertModel has no weight for"),
+        (more_states, "does not fit its configuration"),
     ],
 )
 def test_a_damaged_delta_is_refused_in_one_line(delta, tmp_path, capsys, damage, message):
@@ -190,10 +186,3 @@ def test_a_damaged_delta_is_refused_in_one_line(delta, tmp_path, capsys, damage,
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "Loading weights" not in line]
     with pytest.raises(ValueError, match=message):
         raise ValueError(line)
-
-
-def test_its_configuration_chooses_the_cores_and_the_teachers_the_rest(delta):
-    config = json.loads((delta / "config.json").read_text())
-    (delta / "config.json").write_text(json.dumps({**config, "ssm_state_size": config["ssm_state_size"] + 1}))
-    with pytest.raises(ValueError, match="does not fit its configuration"):
-        compose(delta)

@@ -50,7 +50,7 @@ def longer(tmp_path_factory, embedder, long_text):
         return folder, convert(embedder, long_text, folder, length=LENGTH)
 
 
-def test_the_folder_says_the_new_length_wherever_one_stands(longer, embedder):
+def test_a_longer_folder_says_its_length_wherever_one_stands_and_keeps_the_teachers_positions(longer, embedder):
     folder, result = longer
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == LENGTH
     settings = json.loads((folder / "sentence_bert_config.json").read_text())
@@ -59,21 +59,60 @@ def test_the_folder_says_the_new_length_wherever_one_stands(longer, embedder):
     assert (folder / "modules.json").read_bytes() == (embedder / "modules.json").read_bytes()
     assert load_tokenizer(folder).model_max_length == LENGTH
     assert result["outcome"]["teacher_reads"] == POSITIONS
-
-
-def test_it_reads_what_its_teacher_does_not(longer, embedder):
-    model = mabert.load(longer[0])
-    (vector,) = model.embed([LONG], progress=False)
-    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="40"):
-        mabert.load(embedder).embed([LONG], progress=False)
-
-
-def test_the_teachers_positions_stay(longer, embedder):
     name = "embeddings.position_embeddings.weight"
-    table = load_file(longer[0] / "model.safetensors")[name]
+    table = load_file(folder / "model.safetensors")[name]
     assert table.shape == (LENGTH, 16)
     assert torch.equal(table[:POSITIONS], load_file(embedder / "model.safetensors")[name])
+
+
+def test_card_and_page_say_what_long_texts_alone_are_compared_with(longer, converted):
+    told = "the mean over the teacher's windows of 40 tokens"
+    for (folder, result), long in ((longer, True), (converted, False)):
+        for page in ((folder / "README.md").read_text(), render(result)):
+            assert (told in " ".join(page.split())) == ("windows" in page) == long
+
+
+def vector(model):
+    (found,) = model.embed([LONG], progress=False)
+    assert np.linalg.norm(found) == pytest.approx(1, abs=1e-5)
+
+
+def label(model):
+    (answer,) = model.predict([LONG], truncate=False, progress=False)
+    assert set(answer["probability"]) == {"bad", "fine", "good"}
+
+
+def guess(model):
+    ((guesses,),) = model.fill_mask([LONG + " [MASK]"], top=3, progress=False)
+    assert len(guesses) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "asked"),
+    [
+        ("embedder", {}, vector),
+        ("embedder", {"delta": True}, vector),
+        ("classifier", {}, label),
+        ("masked_lm", {}, guess),
+        pytest.param("modernbert", {}, vector, marks=pytest.mark.slow),  # whose positions have no table
+    ],
+)
+def test_it_reads_what_its_teacher_does_not(request, tmp_path, long_text, name, options, asked):
+    if name == "modernbert":
+        teacher = saved_teacher(tmp_path / "teacher", name, sentences="mean")
+    else:
+        teacher = request.getfixturevalue(name)
+    result = convert(teacher, long_text, tmp_path / "out", length=LENGTH, **options)
+    model = mabert.load(tmp_path / "out")
+    asked(model)
+    assert model.config.max_position_embeddings == LENGTH
+    assert name != "modernbert" or model.config.attention_window == [None, 4, None]
+    if name == "classifier":
+        assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == LENGTH
+        assert all("answers" in told["student"] for told in result["outcome"]["agreement"]["bands"].values())
+    if name == "embedder":
+        with pytest.raises(ValueError, match="40"):
+            asked(mabert.load(teacher))
 
 
 def test_padding_moves_no_long_text(longer):
@@ -96,19 +135,6 @@ def test_agreement_goes_up_to_the_new_length_and_speed_names_who_was_timed(longe
     assert "teacher" not in timed
 
 
-def test_card_and_page_say_what_long_texts_are_compared_with(longer):
-    folder, result = longer
-    told = "the mean over the teacher's windows of 40 tokens"
-    assert told in " ".join((folder / "README.md").read_text().split())
-    assert told in " ".join(render(result).split())
-
-
-def test_a_conversion_within_the_teachers_length_says_nothing_of_windows(converted):
-    folder, result = converted
-    assert "windows" not in (folder / "README.md").read_text()
-    assert "windows" not in render(result)
-
-
 @pytest.mark.parametrize("step", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_text, step):
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
@@ -118,20 +144,6 @@ def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_tex
             convert(embedder, long_text, tmp_path / "out", length=LENGTH)
     convert(embedder, long_text, tmp_path / "out", length=LENGTH, resume=True)
     assert bits(tmp_path / "out") == bits(longer[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["masked_lm", "classifier"])
-def test_a_stop_changes_no_bit_of_a_model_with_a_head(request, tmp_path, monkeypatch, long_text, name):
-    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
-    teacher = request.getfixturevalue(name)
-    convert(teacher, long_text, tmp_path / "whole", length=LENGTH)
-    with monkeypatch.context() as patch:
-        stop_at(patch, 3, kill)
-        with pytest.raises(SystemError):
-            convert(teacher, long_text, tmp_path / "stopped", length=LENGTH)
-    convert(teacher, long_text, tmp_path / "stopped", length=LENGTH, resume=True)
-    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
 
 
 def test_within_the_teachers_length_windows_change_no_bit(
@@ -145,37 +157,6 @@ def test_within_the_teachers_length_windows_change_no_bit(
     result = convert(embedder, words_to_learn, tmp_path / "out")
     assert bits(tmp_path / "out") == bits(converted[0])
     assert result["outcome"]["agreement"] == converted[1]["outcome"]["agreement"]
-
-
-def test_a_classifier_predicts_longer_texts(tmp_path, classifier, long_text):
-    result = convert(classifier, long_text, tmp_path / "out", length=LENGTH)
-    assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == LENGTH
-    (answer,) = mabert.load(tmp_path / "out").predict([LONG], truncate=False, progress=False)
-    assert set(answer["probability"]) == {"bad", "fine", "good"}
-    assert all("answers" in told["student"] for told in result["outcome"]["agreement"]["bands"].values())
-
-
-def test_a_masked_language_model_fills_masks_in_longer_texts(tmp_path, masked_lm, long_text):
-    convert(masked_lm, long_text, tmp_path / "out", length=LENGTH)
-    ((guesses,),) = mabert.load(tmp_path / "out").fill_mask([LONG + " [MASK]"], top=3, progress=False)
-    assert len(guesses) == 3
-
-
-def test_a_delta_is_joined_with_the_longer_table(tmp_path, monkeypatch, embedder, long_text):
-    convert(embedder, long_text, tmp_path / "out", length=LENGTH, delta=True)
-    found = mabert.load(tmp_path / "out").embed([LONG], progress=False)
-    assert found.shape == (1, 16)
-    assert mabert.load(tmp_path / "out").config.max_position_embeddings == LENGTH
-
-
-@pytest.mark.slow
-def test_rotary_positions_need_no_table(tmp_path, long_text):
-    teacher = saved_teacher(tmp_path / "teacher", "modernbert")
-    convert(teacher, long_text, tmp_path / "out", length=LENGTH)
-    config = mabert.load(tmp_path / "out").config
-    assert config.max_position_embeddings == LENGTH
-    assert config.attention_window == [None, 4, None]
-    assert mabert.load(tmp_path / "out").embed([LONG], progress=False).shape == (1, 16)
 
 
 def test_it_is_said_that_windows_teach(tmp_path, monkeypatch, caplog, embedder, long_text):

@@ -10,7 +10,6 @@ import signal
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModel
 
 import mabert
@@ -82,15 +81,6 @@ def test_an_encoder_is_ready_to_embed(converted, embedder):
     assert np.abs(np.linalg.norm(mean, axis=1) - 1).max() > 0.01
 
 
-def test_what_is_no_core_is_the_teachers(converted, embedder):
-    weights, before = load_file(converted[0] / "model.safetensors"), load_file(embedder / "model.safetensors")
-    assert torch.equal(weights["embeddings.word_embeddings.weight"], before["embeddings.word_embeddings.weight"])
-    name, old = "layers.1.attention.query.weight", "encoder.layer.1.attention.self.query.weight"
-    assert torch.equal(weights[name], before[old])
-    assert any(".mixer." in each for each in weights)
-    assert not any("layers.0.attention" in each for each in weights)
-
-
 @pytest.mark.parametrize(
     ("stop", "step", "every"),
     [
@@ -115,43 +105,50 @@ def test_a_stop_at_any_step_changes_no_bit(
     assert not (tmp_path / "out/unfinished").exists()
 
 
-@pytest.mark.parametrize("name", ["compare", "save"])
-def test_a_stop_behind_the_training_changes_no_bit(
-    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn, name
+@pytest.mark.parametrize(
+    ("place", "name"), [(running, "compare"), (running, "save"), (running.RunFolder, "write_result")]
+)
+def test_a_stop_behind_the_training_changes_no_bit_wherever_teacher_and_text_lie_then(
+    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn, place, name
 ):
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(running, name, lambda *given: kill())
+        patch.setattr(place, name, lambda *given, **about: kill())
         with pytest.raises(SystemError):
             convert(embedder, words_to_learn, tmp_path / "out")
-    convert(embedder, words_to_learn, tmp_path / "out", resume=True)
-    assert bits(tmp_path / "out") == bits(converted[0])
-
-
-def test_a_stop_between_the_folder_and_its_result_is_gone_on_with(
-    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn
-):
-    with monkeypatch.context() as patch:
-        patch.setattr(running.RunFolder, "write_result", lambda *given, **about: kill())
-        with pytest.raises(SystemError):
-            convert(embedder, words_to_learn, tmp_path / "out")
-    result = convert(embedder, words_to_learn, tmp_path / "out", resume=True)
-    assert bits(tmp_path / "out") == bits(converted[0])
-    assert convert(embedder, words_to_learn, tmp_path / "out", resume=True) == result  # which is finished
-
-
-def test_it_goes_on_wherever_teacher_and_text_lie(
-    tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn
-):
     shutil.copytree(embedder, tmp_path / "teacher")
     shutil.copy(words_to_learn, tmp_path / "text.txt")
-    with monkeypatch.context() as patch:
-        stop_at(patch, 1, kill)
-        with pytest.raises(SystemError):
-            convert(embedder, words_to_learn, tmp_path / "out")
     monkeypatch.chdir(tmp_path)
-    convert("teacher", "text.txt", "out", resume=True)
+    result = convert("teacher", "text.txt", "out", resume=True)
     assert bits(tmp_path / "out") == bits(converted[0])
+    assert convert("teacher", "text.txt", "out", resume=True) == result  # which is finished
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "stages", "config"),
+    [
+        ("bert", {"end_to_end": 0.0, "seed": 1}, ["align"], {}),
+        ("bert", {"end_to_end": 1.0, "expand": 1}, ["end_to_end"], {"ssm_inner_size": 16}),
+        ("bert", {"pattern": "auto", "direction": "forward"}, ["align", "end_to_end"], {"ssm_direction": "forward"}),
+        ("electra", {}, ["align", "end_to_end"], {"embedding_size": 8}),
+        ("modernbert", {}, ["align", "end_to_end"], {"position_embedding": "rotary"}),
+    ],
+)
+def test_any_teacher_and_options_make_an_embedder(
+    tmp_path, small_batches, converted, words_to_learn, kind, options, stages, config
+):
+    teacher, other = saved_teacher(tmp_path / "teacher", kind), corpus(tmp_path / "other.txt", documents=80, seed=5)
+    result = mabert.convert(teacher, [words_to_learn, other], tmp_path / "out", **{**ASKED, **options})
+    assert np.isfinite(mabert.load(tmp_path / "out").embed(TEXTS, progress=False)).all()
+    made = mabert.load(tmp_path / "out").config
+    assert {name: getattr(made, name) for name in config} == config
+    outcome = result["outcome"]
+    assert (outcome["use"], list(outcome["stages"]), outcome["pattern"]) == ("encoder", stages, made.layer_pattern)
+    assert (len(outcome["importance"]), made.layer_pattern.count("T")) == (3, 1)
+    assert result["request"]["texts"] == [str(words_to_learn), str(other)]
+    assert result["request"]["resolved"]["corpus"].count("+") == 1
+    assert f"`{words_to_learn}`, `{other}`" in (tmp_path / "out/README.md").read_text()
+    assert bits(tmp_path / "out") != bits(converted[0])
 
 
 def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches, classifier, words_to_learn):
@@ -176,28 +173,6 @@ def test_a_masked_language_model_fills_masks(tmp_path, small_batches, masked_lm,
     assert mabert.load(tmp_path / "out").config.sparse_prediction is False
 
 
-@pytest.mark.parametrize(
-    ("options", "stages"), [({"end_to_end": 0.0}, ["align"]), ({"end_to_end": 1.0, "expand": 1}, ["end_to_end"])]
-)
-def test_a_stage_may_be_left_out(tmp_path, small_batches, embedder, words_to_learn, options, stages):
-    result = convert(embedder, words_to_learn, tmp_path / "out", **options)
-    assert list(result["outcome"]["stages"]) == stages
-    assert mabert.load(tmp_path / "out").embed(TEXTS, progress=False).shape == (3, 16)
-
-
-def test_a_pattern_is_chosen_by_importance_and_cores_go_one_way(tmp_path, small_batches, embedder, words_to_learn):
-    result = convert(embedder, words_to_learn, tmp_path / "out", pattern="auto", direction="forward")
-    pattern = result["outcome"]["pattern"]
-    assert (len(pattern), pattern.count("T")) == (len(result["outcome"]["importance"]), 1)
-    config = mabert.load(tmp_path / "out").config
-    assert (config.layer_pattern, config.ssm_direction) == (pattern, "forward")
-
-
-def test_every_seed_gives_cores_of_its_own(tmp_path, small_batches, converted, embedder, words_to_learn):
-    convert(embedder, words_to_learn, tmp_path / "out", seed=1)
-    assert bits(tmp_path / "out") != bits(converted[0])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "classifier"])
 @pytest.mark.parametrize("step", [3, STEPS - 1])
@@ -216,21 +191,6 @@ def test_a_stop_changes_no_bit_of_a_model_with_a_head(
         convert(teacher, words_to_learn, stopped, delta=delta, resume=True)
         file = "delta.safetensors" if delta else "model.safetensors"
         assert (stopped / file).read_bytes() == (whole / file).read_bytes()
-
-
-def test_texts_of_several_sources_are_learnt_from_alike(tmp_path, small_batches, embedder, words_to_learn):
-    other = corpus(tmp_path / "other.txt", documents=80, seed=5)
-    result = mabert.convert(embedder, [words_to_learn, other], tmp_path / "out", **ASKED)
-    assert result["request"]["texts"] == [str(words_to_learn), str(other)]
-    assert result["request"]["resolved"]["corpus"].count("+") == 1
-    assert f"`{words_to_learn}`, `{other}`" in (tmp_path / "out/README.md").read_text()
-
-
-@pytest.mark.parametrize("kind", ["electra", "modernbert"])
-def test_other_families_go_through(tmp_path, small_batches, words_to_learn, kind):
-    result = convert(saved_teacher(tmp_path / "teacher", kind), words_to_learn, tmp_path / "out")
-    assert result["outcome"]["use"] == "encoder"
-    assert np.isfinite(mabert.load(tmp_path / "out").embed(TEXTS, progress=False)).all()
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])

@@ -39,44 +39,27 @@ def random_row(lengths, seed=0):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(LENGTHS, LIMITS)
-def test_every_token_is_spoken_for_by_itself_and_windows_are_within_the_limit(lengths, limit):
-    row = row_of(lengths)
+def test_every_token_is_spoken_for_once_in_a_slice_of_its_text_where_it_stands_most_in_the_middle(lengths, limit):
+    row = row_of(lengths, labels=True)
     windows = windows_of(row, limit)
-    assert torch.equal(windows.row["input_ids"][0, windows.index], row["input_ids"][0])
+    found, cut = windows.row["input_ids"][0], list(packing_of(windows.row).lengths)
+    assert torch.equal(found[windows.index], row["input_ids"][0])
     assert windows.index.unique().numel() == sum(lengths)
-    assert max(packing_of(windows.row).lengths) <= limit
+    labels = windows.row["labels"]
+    assert torch.equal(labels[labels >= 0], row["labels"][row["labels"] >= 0]), "in the order of the row"
+    assert max(cut) <= limit
     assert torch.equal(windows.text.unique(), torch.arange(len(lengths)))
-
-
-@settings(max_examples=80, deadline=None)
-@given(LENGTHS, LIMITS)
-def test_a_window_is_a_slice_with_its_texts_first_and_last_token(lengths, limit):
-    row = row_of(lengths)
     texts = row["input_ids"][0].split(lengths)
-    windows = windows_of(row, limit)
-    parts = windows.row["input_ids"][0].split(list(packing_of(windows.row).lengths))
-    for part, number in zip(parts, windows.text.tolist(), strict=True):
-        text = texts[number]
-        assert part[0] == text[0]
-        assert part[-1] == text[-1]
-        inside = part[1:-1].tolist()
-        assert inside == list(range(inside[0], inside[0] + len(inside))) if inside else True
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.integers(1, 300), LIMITS)
-def test_a_token_is_spoken_for_where_it_stands_most_in_the_middle(length, limit):
-    windows = windows_of(row_of([length]), limit)
-    lengths = packing_of(windows.row).lengths
-    ids = windows.row["input_ids"][0]
-    places = torch.cat([torch.arange(each) for each in lengths])
-    middle = (limit - 1) / 2
-    for token in range(1, length - 1):
-        here = (ids == token).nonzero().flatten()
-        off = (places[here] - middle).abs()
-        assert (places[windows.index[token]] - middle).abs() == off.min()
+    for part, number in zip(found.split(cut), windows.text.tolist(), strict=True):
+        assert (part[0], part[-1]) == (texts[number][0], texts[number][-1])
+        inside = part[1:-1]
+        assert torch.equal(inside, inside[:1] + torch.arange(len(inside)))
+    off = (torch.cat([torch.arange(each) for each in cut]) - (limit - 1) / 2).abs()
+    least = off.new_full((sum(lengths),), torch.inf).scatter_reduce(0, found, off, "amin")
+    inner = torch.cat([text[1:-1] for text in texts])
+    assert torch.equal(off[windows.index[inner]], least[inner])
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,14 +74,6 @@ def test_texts_that_fit_stay_as_they_are(lengths, limit, labels):
     assert torch.equal(windows.of_tokens(hidden), hidden)
     answers = torch.randn(len(lengths), 3)
     assert torch.equal(windows.of_texts(answers), answers)
-
-
-@settings(max_examples=60, deadline=None)
-@given(LENGTHS, LIMITS)
-def test_labels_come_in_the_order_of_the_row(lengths, limit):
-    row = row_of(lengths, labels=True)
-    labels = windows_of(row, limit).row["labels"]
-    assert torch.equal(labels[labels >= 0], row["labels"][row["labels"] >= 0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -171,33 +146,23 @@ def test_the_first_layer_reads_what_it_reads_in_the_windows():
     torch.testing.assert_close(given[POSITIONS:last], wanted[POSITIONS:last])
 
 
-def test_a_classifiers_answer_on_a_long_text_is_the_mean_over_its_windows():
-    model = teacher("bert", "classifier")
-    copy = check_copy(model, "classifier")
-    student = student_of(model, "classifier", max_position_embeddings=120)
+@pytest.mark.parametrize("use", ["classifier", "masked_lm"])
+def test_the_answer_to_learn_is_that_of_a_tokens_window_or_the_mean_over_those_of_a_text(use):
+    model = teacher("bert", use)
+    copy, student = check_copy(model, use), student_of(model, use, max_position_embeddings=120)
     row = random_row((100, 20))
+    if use == "masked_lm":
+        row["labels"] = torch.full_like(row["input_ids"], -100)
+        row["labels"][0, [5, 35, 95, 110]] = 7
     windows = windows_of(row, POSITIONS).row["input_ids"][0].split((40, 40, 40, 40, 20))
     with torch.no_grad():
         said = [copy(each[None]).logits[0] for each in windows]
-        wanted = torch.stack((sum(w * each for w, each in zip((0.3, 0.2, 0.2, 0.3), said[:4], strict=True)), said[4]))
-        loss = Distillation(copy, student, "classifier")(**row)[1]
-        torch.testing.assert_close(loss, divergence(student(**row).logits, wanted))
-    assert loss > 1e-4
-
-
-def test_a_masked_language_models_answer_at_a_token_is_that_of_its_window():
-    model = teacher("bert", "masked_lm")
-    copy = check_copy(model, "masked_lm")
-    student = student_of(model, "masked_lm", max_position_embeddings=120)
-    row = random_row((100, 20))
-    row["labels"] = torch.full_like(row["input_ids"], -100)
-    row["labels"][0, [5, 35, 95, 110]] = 7
-    windows = windows_of(row, POSITIONS).row["input_ids"][0].split((40, 40, 40, 40, 20))
-    with torch.no_grad():
-        said = [copy(each[None]).logits[0] for each in windows]
-        # The windows of the first text begin at its tokens 0, 20, 40 and 60.
-        wanted = torch.stack((said[0][5], said[1][35 - 20], said[3][95 - 60], said[4][10]))
-        loss = Distillation(copy, student, "masked_lm")(**row)[1]
+        if use == "masked_lm":  # the windows of the first text begin at its tokens 0, 20, 40 and 60
+            wanted = torch.stack((said[0][5], said[1][35 - 20], said[3][95 - 60], said[4][10]))
+        else:
+            mean = sum(w * each for w, each in zip((0.3, 0.2, 0.2, 0.3), said[:4], strict=True))
+            wanted = torch.stack((mean, said[4]))
+        loss = Distillation(copy, student, use)(**row)[1]
         torch.testing.assert_close(loss, divergence(student(**row).logits, wanted))
     assert loss > 1e-4
 

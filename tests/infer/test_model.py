@@ -118,18 +118,6 @@ def test_vectors_in_bf16_are_near_those_in_fp32_and_padding_changes_them_by_no_m
     assert np.abs(together - alone).max() <= BF16 * largest
 
 
-def test_labels_and_guesses_in_bf16_are_near_those_in_fp32(masked_lm, classifier):
-    def scores(precision):
-        labels = [answer["probability"] for answer in predict(classifier, TEXTS, precision=precision)]
-        filled = fill_mask(masked_lm, MASKED, top=1000, precision=precision)
-        masks = [{guess["token"]: guess["probability"] for guess in mask} for masks in filled for mask in masks]
-        return [{name: np.log(chance) for name, chance in chances.items()} for chances in [*labels, *masks]]
-
-    for exact, rounded in zip(scores("fp32"), scores("bf16"), strict=True):
-        assert exact == pytest.approx(rounded, abs=4 * BF16 * max(map(abs, exact.values())))
-        assert exact != rounded
-
-
 def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(masked_lm, words, tmp_path, monkeypatch):
     MaBertForMaskedLM.from_pretrained(masked_lm, dtype=torch.bfloat16).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
@@ -156,27 +144,54 @@ def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, 
     ]
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
+def test_labels_and_guesses_in_bf16_are_near_those_in_fp32(masked_lm, classifier):
+    def scores(precision):
+        labels = [answer["probability"] for answer in predict(classifier, TEXTS, precision=precision)]
+        filled = fill_mask(masked_lm, MASKED, top=1000, precision=precision)
+        masks = [{guess["token"]: guess["probability"] for guess in mask} for masks in filled for mask in masks]
+        return [{name: np.log(chance) for name, chance in chances.items()} for chances in [*labels, *masks]]
+
+    for exact, rounded in zip(scores("fp32"), scores("bf16"), strict=True):
+        assert exact == pytest.approx(rounded, abs=4 * BF16 * max(map(abs, exact.values())))
+        assert exact != rounded
+
+
+def test_a_device_and_a_precision_are_found_by_their_names(masked_lm, monkeypatch):
+    for asked, message in (
         ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16', 'int8'\]"),
         ({"device": "gpu"}, r"device is 'gpu'; it must be cpu, cuda or cuda:N"),
         ({"device": "meta"}, r"device is 'meta'; it must be cpu, cuda or cuda:N"),
         ({"device": "cuda:99"}, r"device is 'cuda:99'; GPUs that torch can use here: \d+"),
-    ],
-)
-def test_what_is_no_precision_or_device_is_refused_when_a_model_is_opened(masked_lm, asked, message):
-    with pytest.raises(ValueError, match=message):
-        mabert.load(masked_lm, **asked)
-
-
-def test_a_device_is_found_by_its_name(monkeypatch):
+    ):
+        with pytest.raises(ValueError, match=message):
+            mabert.load(masked_lm, **asked)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     named = {None: "cuda", "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1", torch.device("cuda:0"): "cuda:0"}
     assert {name: str(device_named(name)) for name in named} == named
     with pytest.raises(ValueError, match="'cuda:2'; GPUs that torch can use here: 2"):
         device_named("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("error", "texts", "message"),
+    [
+        *(
+            (error, TEXTS, "^out of memory on a batch of 5 texts of 13 tokens each, padding included; ask for fewer")
+            for error in (MemoryError("bad"), torch.OutOfMemoryError("bad"), RuntimeError("CUDA error: out of memory"))
+        ),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), TEXTS[:1], r"on one text; .* a text \(now 6\)$"),
+        (RuntimeError("another error"), TEXTS, "^another error$"),
+    ],
+)
+def test_out_of_memory_names_the_batch_and_other_errors_stay_as_they_are(masked_lm, monkeypatch, error, texts, message):
+    def fails(self, hidden, *rest, **more):
+        raise error
+
+    monkeypatch.setattr(MambaBlock, "forward", fails)
+    with pytest.raises(RuntimeError if "another" in message else BatchTooLargeError, match=message) as raised:
+        embed(masked_lm, texts)
+    assert error in (raised.value, raised.value.__cause__)
 
 
 def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path, monkeypatch):
@@ -194,41 +209,3 @@ def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path,
     predict(folder, TEXTS)
     assert sizes == tokens
     np.testing.assert_allclose(together, embed(folder, TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)
-
-
-def too_much(self, hidden, *rest, **more):
-    return torch.empty(2**50)
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (TEXTS, r"^out of memory on a batch of 5 texts of 13 tokens each, padding included; ask for fewer tokens a"),
-        (TEXTS[:1], r"^out of memory on one text; ask for fewer tokens a text \(now 6\)$"),
-    ],
-)
-def test_out_of_memory_names_the_batch(masked_lm, monkeypatch, texts, message):
-    monkeypatch.setattr(MambaBlock, "forward", too_much)
-    with pytest.raises(BatchTooLargeError, match=message):
-        embed(masked_lm, texts)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("bad"),
-        torch.OutOfMemoryError("bad"),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("Triton Error [CUDA]: out of memory"),
-        RuntimeError("an other error"),
-    ],
-)
-def test_other_errors_stay_as_they_are(masked_lm, monkeypatch, error):
-    def fails(self, hidden, *rest, **more):
-        raise error
-
-    monkeypatch.setattr(MambaBlock, "forward", fails)
-    expected = RuntimeError if "other" in str(error) else BatchTooLargeError
-    with pytest.raises(expected) as raised:
-        embed(masked_lm, TEXTS)
-    assert (raised.value if expected is RuntimeError else raised.value.__cause__) is error

@@ -48,27 +48,15 @@ def makes(request, tmp_path_factory, words):
     return make
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_the_folder_says_it(makes, pooling, normalize):
-    folder = makes(pooling, normalize)
-    given = embed(folder, TEXTS, progress=False)
-    np.testing.assert_array_equal(given, embed(folder, TEXTS, pooling=pooling, normalize=normalize, progress=False))
-    assert (np.abs(norms(given) - 1).max() < 1e-5) == normalize
-
-
-def test_what_is_asked_for_comes_first(makes):
-    folder = makes("cls", True)
-    raw, unit = (embed(folder, TEXTS, pooling="mean", normalize=given, progress=False) for given in (False, None))
-    assert np.abs(norms(raw) - 1).min() > 1e-3
-    np.testing.assert_allclose(unit, raw / norms(raw)[:, None], rtol=1e-5, atol=1e-6)
-    assert np.abs(norms(embed(folder, TEXTS, normalize=False, progress=False)) - 1).min() > 1e-3
-
-
-def test_a_folder_that_says_nothing_gives_means_as_they_are(makes):
-    folder = makes()
-    plain = embed(folder, TEXTS, pooling="mean", normalize=False, progress=False)
-    np.testing.assert_array_equal(embed(folder, TEXTS, progress=False), plain)
+@pytest.mark.parametrize("said", [("mean", True), ("mean", False), ("cls", True), ("cls", False), (None, False)])
+def test_what_is_asked_for_comes_first_then_what_the_folder_says_then_means_as_they_are(makes, said):
+    folder = makes(*said)
+    pooling, normalize = said[0] or "mean", said[1]
+    for asked in ({}, {"pooling": "mean"}, {"normalize": True}, {"normalize": False}):
+        given = embed(folder, TEXTS, progress=False, **asked)
+        whole = {"pooling": pooling, "normalize": normalize, **asked}
+        np.testing.assert_array_equal(given, embed(folder, TEXTS, progress=False, **whole))
+        assert (np.abs(norms(given) - 1).max() < 1e-5) == whole["normalize"]
 
 
 def test_a_pooling_that_there_is_not_is_refused_until_another_way_is_asked_for(tmp_path):
@@ -77,12 +65,9 @@ def test_a_pooling_that_there_is_not_is_refused_until_another_way_is_asked_for(t
     with pytest.raises(ValueError, match=r"mean or cls is needed; for vectors of another kind, say both pooling and"):
         embed(folder, TEXTS, progress=False)
     assert embed(folder, TEXTS, pooling="mean", normalize=False, progress=False).shape == (3, 16)
-
-
-def test_newer_folders_name_their_pooling(tmp_path):
-    folder = saved_teacher(tmp_path / "model", sentences="cls")
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode": "mean"}))
-    wanted = embed(folder, TEXTS, pooling="mean", normalize=True, progress=False)
+    # Newer folders name their pooling.
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode": "cls"}))
+    wanted = embed(folder, TEXTS, pooling="cls", normalize=True, progress=False)
     np.testing.assert_array_equal(embed(folder, TEXTS, progress=False), wanted)
 
 

@@ -41,20 +41,6 @@ def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair
         assert len(window.rows) == 4 or sum(len(text) for row in window.rows for text in row) >= 16
 
 
-def test_a_full_window_does_not_wait_for_what_comes_next(monkeypatch):
-    monkeypatch.setattr(windowing, "TEXTS", 2)
-    given_out = []
-
-    def source():
-        for number in range(5):
-            given_out.append(number)
-            yield (str(number),)
-
-    stream = windows(source())
-    assert next(stream).rows == [("0",), ("1",)]
-    assert given_out == [0, 1]
-
-
 @pytest.mark.parametrize("limit", [("TEXTS", 3), ("CHARACTERS", 30), ("TEXTS", 1)])
 def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypatch, limit):
     texts = WORDS * 3
@@ -70,6 +56,15 @@ def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypat
     assert embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True) == guesses
     rows = [row for window, _ in labelling.labels(iter([(text,) for text in texts]), HOW) for row in window]
     assert rows == [(text,) for text in texts]
+
+
+def test_no_texts_are_no_windows_and_a_full_one_does_not_wait_for_what_comes_next(masked_lm, classifier, monkeypatch):
+    assert list(windows([])) == []
+    assert mabert.load(masked_lm).fill_mask([]) == mabert.load(classifier).predict([], []) == []
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    source = iter([("0",), ("1",), ("2",)])
+    assert next(windows(source)).rows == [("0",), ("1",)]
+    assert next(source) == ("2",)
 
 
 class Text(str):
@@ -131,15 +126,16 @@ def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, 
     assert sum(done) == 5
 
 
-def test_a_bar_takes_a_total_that_comes_late(monkeypatch):
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_answers(monkeypatch):
+    """Else their bytes would stay behind what rich puts in its place, and a full disk be noticed after the end."""
+    terminal, before = Console(file=io.StringIO(), force_terminal=True, width=120), sys.stdout
     monkeypatch.setattr(answers, "Console", lambda stderr: terminal)
     with progress_over("embedding", None) as advance:
         advance(2)
         advance(1, 4)
-    shown = terminal.file.getvalue()
-    assert "embedding" in shown
-    assert "3/4" in shown
+        assert sys.stdout is before
+    assert "embedding" in terminal.file.getvalue()
+    assert "3/4" in terminal.file.getvalue()
 
 
 @pytest.fixture
@@ -149,17 +145,13 @@ def ten_seconds_a_look(monkeypatch):
     monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(ten_seconds_a_look, capsys):
-    with progress_over("embedding", None) as advance:
-        advance(2)
-        advance(1, 4)
-        assert capsys.readouterr().err == "embedding  2  0.20/s\nembedding  3/4  0.15/s  0.1 min left\n"
-    assert capsys.readouterr() == ("", ""), "nothing at the end"
-
-
 def test_lines_of_progress_leave_standard_output_alone_and_are_not_written_unasked(
     ten_seconds_a_look, masked_lm, capsys
 ):
+    with progress_over("embedding", None) as advance:
+        advance(2)
+        advance(1, 4)
+    assert capsys.readouterr() == ("", "embedding  2  0.20/s\nembedding  3/4  0.15/s  0.1 min left\n")
     model = mabert.load(masked_lm)
     model.embed(WORDS)
     out, err = capsys.readouterr()
@@ -167,18 +159,3 @@ def test_lines_of_progress_leave_standard_output_alone_and_are_not_written_unask
     assert "embedding  4/4" in err
     model.embed(WORDS, progress=False)
     assert capsys.readouterr() == ("", "")
-
-
-def test_no_texts_are_no_windows(masked_lm, classifier):
-    assert list(windows([])) == []
-    assert mabert.load(masked_lm).fill_mask([]) == []
-    assert mabert.load(classifier).predict([], []) == []
-
-
-def test_a_bar_leaves_standard_output_to_the_answers(monkeypatch):
-    """Else their bytes would stay behind what rich puts in its place, and a full disk be noticed after the end."""
-    monkeypatch.setattr(answers, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True))
-    before = sys.stdout
-    with answers.progress_over("embedding", 2) as advance:
-        advance(1)
-        assert sys.stdout is before

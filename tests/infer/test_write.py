@@ -61,6 +61,10 @@ def test_a_full_disk_is_named_by_the_file(tmp_path, name):
         write_vectors([[np.zeros(300)] * 100], 300, str(tmp_path / name))
     assert raised.value.filename == str(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+    long = tmp_path / f"{'a' * 250}.jsonl"
+    with pytest.raises(OSError, match="File name too long") as raised:
+        write_rows([], str(long))
+    assert raised.value.filename == str(long)
 
 
 def test_a_folder_that_nobody_may_write_in_is_found_before_the_work(tmp_path, monkeypatch):
@@ -68,12 +72,6 @@ def test_a_folder_that_nobody_may_write_in_is_found_before_the_work(tmp_path, mo
     with pytest.raises(PermissionError, match=rf"no permission to write in {tmp_path}, where r\.jsonl is to be"):
         check_output(str(tmp_path / "r.jsonl"), (".jsonl",))
     check_output(None, (".jsonl",))
-
-
-def test_a_file_that_cannot_be_opened_has_its_own_name_in_the_error(tmp_path):
-    with pytest.raises(OSError, match="File name too long") as raised:
-        write_rows([], str(tmp_path / f"{'a' * 250}.jsonl"))
-    assert raised.value.filename == str(tmp_path / f"{'a' * 250}.jsonl")
 
 
 class Terminal(io.TextIOWrapper):
@@ -99,10 +97,7 @@ def test_standard_output_is_utf_8_in_any_locale_and_shown_window_by_window(monke
 
     assert write_rows(windows(), None) == 2
     assert terminal.shown == 'before\n{"text": "naïve"}\n{"text": "b"}\n'
-
-
-def test_standard_output_without_bytes_beneath_is_served(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # without bytes beneath
     write_rows([[{"text": "naïve"}]], None)
     assert sys.stdout.getvalue() == '{"text": "naïve"}\n'
 

@@ -9,6 +9,13 @@ from mabert.ops import use_backend
 
 VOCAB = 61
 
+TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+"""Two texts, the first one padded."""
+
+LABELS = torch.tensor([0, 1])
+"""Of those texts."""
+
 BERT = {"layer_pattern": "TT", "norm_position": "post", "final_norm": False, "pooling": "cls", "pooler_act": "tanh"}
 MAKINGS = {
     "the paper's": {},
@@ -103,6 +110,11 @@ def build(kind, settings, seed=0, dtype=torch.float64):
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+def same(actual, expected):
+    """Up to the rounding of float64."""
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
 def ids(rng, batch, time):

@@ -45,17 +45,6 @@ def test_a_compiled_model_is_one_graph_and_says_the_same(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ModernBERT's", "a mixture"])
-@torch.no_grad()
-def test_blocks_compiled_each_by_itself_say_the_same(name):
-    model, batch = model_and_batch(**MAKINGS[name], unpad="never")
-    expected = model(**batch).last_hidden_state
-    for block in model.layers:
-        block.compile(backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(model(**batch).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_an_exported_model_takes_other_lengths_and_has_one_node_for_each_operator(options):
     model, batch = model_and_batch(**options)

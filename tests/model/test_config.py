@@ -18,6 +18,8 @@ def test_the_defaults_are_mabert_base():
     assert base.num_hidden_layers == 12
     assert base.layer_types == ["linear_attention", "linear_attention", "full_attention"] * 4
     assert (base.ssm_inner_size, base.ssm_dt_rank, base.head_size) == (1536, 48, 64)
+    assert len(SCHEDULES) == len(set(SCHEDULES.values())) == 8
+    assert all(len(letters) == 12 for letters in SCHEDULES.values())
 
 
 def test_the_fast_preset_multiplies_less_a_layer_than_a_transformer():
@@ -30,11 +32,6 @@ def test_the_fast_preset_multiplies_less_a_layer_than_a_transformer():
     small = fast.ssm_inner_size * (2 * fast.ssm_dt_rank + 2 * fast.ssm_state_size)
     assert [counts[0] - kernels - small, counts[1]] == [11 * 64**2, 12 * 64**2]
     assert MaBertConfig.fast(ssm_expand=3).ssm_expand == 3
-
-
-def test_the_pattern_table_has_eight_schedules_of_twelve_layers():
-    assert len(SCHEDULES) == len(set(SCHEDULES.values())) == 8
-    assert all(len(letters) == 12 for letters in SCHEDULES.values())
 
 
 @pytest.mark.parametrize(
@@ -139,13 +136,6 @@ def test_values_out_of_range_are_named(fields, message):
     assert "\n" not in str(raised.value)
 
 
-def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="hidden_size 8 is not a multiple of num_attention_heads 3"):
-        MaBertModel(config(num_attention_heads=3))
-    with pytest.raises(ValueError, match=r"rotary positions need an even head size.* is 1"):
-        MaBertModel(config(num_attention_heads=8, position_embedding="rotary"))
-
-
 @pytest.mark.parametrize(
     ("fields", "pattern"),
     [
@@ -174,18 +164,27 @@ def test_overrides_are_checked_and_what_is_unused_comes_back(tmp_path):
     assert (opened.pooling, unused) == ("mean", {"other": 1})
 
 
-@pytest.mark.parametrize("fields", [{"num_hidden_layers": 1}, {"layer_pattern": "mmt"}, {"layer_pattern": "MT*2"}])
-def test_fields_that_were_set_one_by_one_must_agree(fields):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_attention_heads": 3}, "hidden_size 8 is not a multiple of num_attention_heads 3"),
+        (
+            {"num_attention_heads": 8, "position_embedding": "rotary"},
+            r"rotary positions need an even head size.* is 1",
+        ),
+        *(
+            (fields, r"layer_pattern .* and num_hidden_layers \d+ do not agree")
+            for fields in ({"num_hidden_layers": 1}, {"layer_pattern": "mmt"}, {"layer_pattern": "MT*2"})
+        ),
+        *(
+            ({name: [1, 2]}, f"{name} is a list of 2; it must have 3 entries, one a layer")
+            for name in ("rotary_base", "attention_window")
+        ),
+    ],
+)
+def test_fields_that_were_set_one_by_one_must_agree(fields, message):
     changed = config(layer_pattern="MMT")
     for name, value in fields.items():
         setattr(changed, name, value)
-    with pytest.raises(ValueError, match=r"layer_pattern .* and num_hidden_layers \d+ do not agree"):
-        MaBertModel(changed)
-
-
-@pytest.mark.parametrize("name", ["rotary_base", "attention_window"])
-def test_a_list_that_was_set_later_must_have_an_entry_a_layer(name):
-    changed = config(layer_pattern="MMT")
-    setattr(changed, name, [1, 2])
-    with pytest.raises(ValueError, match=f"{name} is a list of 2; it must have 3 entries, one a layer"):
+    with pytest.raises(ValueError, match=message):
         MaBertModel(changed)

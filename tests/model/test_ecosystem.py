@@ -14,15 +14,11 @@ from mabert import (
     MaBertModel,
 )
 from mabert.model import encoder
-from mabert.model.mamba import MambaMixer, Recurrence
 from mabert.model.masking import PaddingMask, tokens_of
 from mabert.model.packing import Packing
 from mabert.model.pooling import first_token, mean_of_tokens
-from tests.model.helpers import build, config
+from tests.model.helpers import MASK, TOKENS, build, config
 from tests.train.helpers import tokenizer
-
-TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
 @pytest.fixture(scope="module")
@@ -97,45 +93,6 @@ def test_gradients_reach_hidden_states_of_a_padded_batch():
         assert gradient[0, 3:].abs().sum() == 0
 
 
-def test_recording_hidden_states_with_gradients_stays_exact_where_padding_is_between_tokens():
-    model = build(MaBertModel, config(), dtype=torch.float32)
-    whole = torch.tensor([[5, 4, 3, 2]])
-    holes, mask = torch.tensor([[5, 0, 4, 3, 0, 0, 2]]), torch.tensor([[1, 0, 1, 1, 0, 0, 1]])
-    out = model(holes, mask, output_hidden_states=True).last_hidden_state[mask.bool()]
-    torch.testing.assert_close(out, model(whole).last_hidden_state[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification])
-def test_gradient_checkpointing_runs_each_block_again(kind):
-    model = build(kind, config(layer_pattern="MTM"), dtype=torch.float32).train()
-    model.activation_checkpointing_enable()
-    calls = []
-    for module in model.modules():
-        if isinstance(module, MambaMixer):
-            module.register_forward_hook(lambda *ran: calls.append(ran))
-    labels = TOKENS if kind is MaBertForMaskedLM else torch.tensor([0, 1])
-    loss = model(TOKENS, MASK, labels=labels).loss
-    assert len(calls) == 2
-    loss.backward()
-    assert len(calls) == 4
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_recurrence_is_made_in_float32(dtype, tmp_path):
-    model = MaBertModel._from_config(config(), dtype=dtype)
-    longer = MaBertModel(config())
-    longer.save_pretrained(tmp_path)
-    added = MaBertModel.from_pretrained(tmp_path, layer_pattern="MTMM", dtype=dtype)
-    for made in (model, added):
-        found = [module for module in made.modules() if isinstance(module, Recurrence)]
-        kinds = {getattr(core, name).dtype for core in found for name in Recurrence.FLOAT32}
-        assert kinds == {torch.float32}
-        assert {module.in_proj.weight.dtype for module in made.modules() if isinstance(module, MambaMixer)} == {dtype}
-        steps = torch.cat([torch.nn.functional.softplus(core.delta_bias) for core in found])
-        assert steps.min() > 0.99e-3
-        assert steps.max() < 0.101
-
-
 def test_an_answer_at_padding_is_not_scored():
     model = build(MaBertForQuestionAnswering, config(), dtype=torch.float32)
     start, end = torch.tensor([4, 1]), torch.tensor([1, 3])
@@ -168,19 +125,6 @@ def test_the_mean_of_many_tokens_does_not_overflow():
 def test_rows_of_no_tokens_are_pooled_to_zero(pool, told):
     valid = torch.ones(2, 0, dtype=torch.bool) if told else None
     assert pool(torch.ones(2, 0, 3), valid).tolist() == [[0.0] * 3] * 2
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"input_ids": torch.tensor([5, 4])}, r"input_ids has shape \(2,\); it must be \(batch, time\)"),
-        ({"inputs_embeds": torch.ones(2, 8)}, r"inputs_embeds has shape \(2, 8\); it must be \(batch, time, 8\)"),
-        ({"inputs_embeds": torch.ones(1, 2, 5)}, r"inputs_embeds has shape \(1, 2, 5\); it must be \(batch, time, 8\)"),
-    ],
-)
-def test_input_of_another_shape_is_told(given, message):
-    with pytest.raises(ValueError, match=message):
-        build(MaBertModel, config(), dtype=torch.float32)(**given)
 
 
 def test_padding_without_a_mask_is_warned_of(monkeypatch):

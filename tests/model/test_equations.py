@@ -110,69 +110,70 @@ def test_segments_and_given_positions():
     close(ours, truth)
 
 
-@pytest.mark.parametrize("kind", POOLINGS)
+@pytest.mark.parametrize("fields", [*({"pooling": kind} for kind in POOLINGS), *MAKINGS.values()])
 @pytest.mark.parametrize("padding", MASKS)
-def test_pooling_and_classifier_follow_the_equations(kind, padding):
-    settings = config(pooling=kind, num_labels=3, unpad="never")
-    model = build(MaBertForSequenceClassification, settings)
-    tokens = ids(np.random.default_rng(5), 2, 6)
-    heads = Heads(settings_of(settings), weights_of(model))
-    close(run(model, tokens, MASKS[padding]), heads.classify(tokens, MASKS[padding]))
-
-
-@pytest.mark.parametrize("making", MAKINGS)
-def test_heads_follow_the_equations_of_every_making(making):
-    settings = config(**MAKINGS[making], num_labels=3, unpad="never")
-    tokens, mask = ids(np.random.default_rng(5), 2, 6), MASKS["both"]
+def test_heads_follow_the_equations(fields, padding):
+    settings = config(**fields, num_labels=3, unpad="never")
+    tokens, mask = ids(np.random.default_rng(5), 2, 6), MASKS[padding]
     for kind, head in ((MaBertForSequenceClassification, Heads.classify), (MaBertForMaskedLM, Heads.fill)):
         model = build(kind, settings)
         close(run(model, tokens, mask), head(Heads(settings_of(settings), weights_of(model)), tokens, mask))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("regime", ["none", "exact"])
-def test_gradients_agree_with_finite_differences_of_the_equations(name, regime):
-    check_gradients(config(**OPTIONS[name], padding_safe_masking=regime))
+def check_gradients(kind, settings, equations, step=1e-5):
+    """Compares every parameter's gradient along a random direction with a central difference of the equations.
 
-
-def check_gradients(settings):
-    model = build(MaBertModel, settings)
-    rng = np.random.default_rng(6)
-    tokens, mask, readout = ids(rng, 2, 6), MASKS["both"], rng.standard_normal((2, 6, 8))
-    (run(model, tokens, mask) * torch.as_tensor(readout)).sum().backward()
-
-    def loss(weights):
-        return (Equations(settings_of(settings), weights).encode(tokens, mask) * readout).sum()
-
-    compare_slopes(model, loss, rng)
-
-
-def compare_slopes(model, loss, rng, step=1e-5):
-    """Every parameter's gradient along a random direction against a central difference of the equations."""
+    Args:
+        kind: The model's class.
+        settings: Its configuration.
+        equations: From weights, tokens and mask to what the model gives.
+        step: Of the difference.
+    """
+    model, rng = build(kind, settings), np.random.default_rng(6)
+    tokens, mask = ids(rng, 2, 6), MASKS["both"]
+    given = run(model, tokens, mask)
+    readout = rng.standard_normal(given.shape)
+    (given * torch.as_tensor(readout)).sum().backward()
     weights = weights_of(model)
     for key, parameter in model.named_parameters():
         direction = rng.standard_normal(parameter.shape)
         direction /= np.linalg.norm(direction)
         slope = (parameter.grad.numpy() * direction).sum()
-        ahead, behind = (loss({**weights, key: weights[key] + sign * step * direction}) for sign in (1, -1))
+        ahead, behind = (
+            (equations({**weights, key: weights[key] + sign * step * direction}, tokens, mask) * readout).sum()
+            for sign in (1, -1)
+        )
         np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-6, err_msg=key)
 
 
-@pytest.mark.parametrize("regime", ["pre", "post", "pre+post"])
-@pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
-def test_gradients_of_the_papers_masks(regime, direction):
-    check_gradients(config(ssm_direction=direction, padding_safe_masking=regime, layer_pattern="MTM"))
+REGIMES = [
+    {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
+    for regime in ("pre", "post", "pre+post")
+    for direction in ("forward", "backward", "bidirectional")
+]
 
 
-@pytest.mark.parametrize("fields", [{"pooling": kind} for kind in POOLINGS] + list(MAKINGS.values()))
-def test_gradients_of_pooling_and_classifier(fields):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({**options, "padding_safe_masking": regime} for options in OPTIONS.values() for regime in ("none", "exact")),
+        *REGIMES,
+    ],
+)
+def test_gradients_agree_with_finite_differences_of_the_equations(fields):
+    settings = config(**fields)
+
+    def encode(weights, *batch):
+        return Equations(settings_of(settings), weights).encode(*batch)
+
+    check_gradients(MaBertModel, settings, encode)
+
+
+@pytest.mark.parametrize("fields", [*({"pooling": kind} for kind in POOLINGS), *MAKINGS.values()])
+def test_gradients_of_a_classifier_agree_with_finite_differences_of_the_equations(fields):
     settings = config(**fields, num_labels=3)
-    model = build(MaBertForSequenceClassification, settings)
-    rng = np.random.default_rng(7)
-    tokens, mask, readout = ids(rng, 2, 6), MASKS["both"], rng.standard_normal((2, 3))
-    (run(model, tokens, mask) * torch.as_tensor(readout)).sum().backward()
 
-    def loss(weights):
-        return (Heads(settings_of(settings), weights).classify(tokens, mask) * readout).sum()
+    def classify(weights, *batch):
+        return Heads(settings_of(settings), weights).classify(*batch)
 
-    compare_slopes(model, loss, rng)
+    check_gradients(MaBertForSequenceClassification, settings, classify)

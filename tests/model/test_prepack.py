@@ -57,7 +57,7 @@ def batch():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (1, 300)])
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (1, 300), (1, 0)])
 def test_a_layer_multiplies_as_it_did(shape, dtype, bias):
     linear = layers(bias=bias, dtype=dtype)
     hidden = torch.randn(*shape, 24).to(dtype)
@@ -65,10 +65,6 @@ def test_a_layer_multiplies_as_it_did(shape, dtype, bias):
     with torch.no_grad():
         for given in (hidden, apart):
             torch.testing.assert_close(PackedLinear(linear, dtype)(given), linear(given), **CLOSE[dtype])
-
-
-def test_no_rows_give_no_rows():
-    assert PackedLinear(layers())(torch.zeros(1, 0, 24)).shape == (1, 0, 40)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -83,31 +79,22 @@ def test_the_layout_gives_the_weight_back_to_the_bit(dtype):
     }
 
 
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@torch.no_grad()
-def test_a_model_says_what_it_said_padded_or_not(dtype, direction):
-    model = build(MaBertModel, config(ssm_direction=direction), dtype=dtype)
-    tokens, mask = batch()
-    expected = rounded_once(copy.deepcopy(model))(tokens, mask).last_hidden_state
-    assert prepack(model) is model
-    assert not any(type(module) is nn.Linear for module in model.modules())
-    torch.testing.assert_close(model(tokens, mask).last_hidden_state, expected, **CLOSE[dtype])
-    alone = model(tokens[1:2, :7]).last_hidden_state
-    torch.testing.assert_close(model(tokens, mask).last_hidden_state[1:2, :7], alone, **CLOSE[dtype])
-    none = model(tokens, torch.zeros_like(mask)).last_hidden_state
-    assert not none.any()
-
-
 @pytest.mark.parametrize("making", MAKINGS)
 @pytest.mark.parametrize("kind", [MaBertModel, MaBertForSequenceClassification])
 @pytest.mark.parametrize("dtype", DTYPES)
 @torch.no_grad()
-def test_models_of_every_making_say_what_they_said(dtype, kind, making):
+def test_models_of_every_making_say_what_they_said_padded_or_not(dtype, kind, making):
     model = build(kind, config(**MAKINGS[making]), dtype=dtype)
     tokens, mask = batch()
     expected = rounded_once(copy.deepcopy(model))(tokens, mask)[0]
-    torch.testing.assert_close(prepack(model)(tokens, mask)[0], expected, **CLOSE[dtype])
+    assert prepack(model) is model
+    assert not any(type(module) is nn.Linear for module in model.modules())
+    found = model(tokens, mask)[0]
+    torch.testing.assert_close(found, expected, **CLOSE[dtype])
+    if dtype == torch.float32 or making == "the paper's":  # norms behind sub-layers spread roundings of bfloat16
+        alone = model(tokens[1:2, :7])[0]
+        torch.testing.assert_close(found[1:2, :7] if kind is MaBertModel else found[1:2], alone, **CLOSE[dtype])
+    assert kind is not MaBertModel or not model(tokens, torch.zeros_like(mask))[0].any()
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "silu", "relu", "gelu_fast"])
@@ -249,6 +236,17 @@ def test_it_loads_weights_its_own_and_those_of_a_model_as_trained(strict):
         torch.testing.assert_close(model(tokens, mask).logits, other(tokens, mask).logits, **CLOSE[torch.float32])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.no_grad()
+def test_weights_are_loaded_in_the_dtype_that_was_packed_for(dtype):
+    linear, hidden = layers(), torch.randn(2, 24).to(dtype)
+    packed = PackedLinear(linear, dtype)
+    expected = packed(hidden)
+    packed.load_state_dict(linear.state_dict(), assign=True)
+    assert packed.weight.dtype == packed.bias.dtype == dtype
+    assert torch.equal(packed(hidden), expected)
+
+
 @torch.no_grad()
 def test_weights_that_are_missing_or_of_another_size_are_named():
     packed = PackedLinear(layers())
@@ -257,14 +255,3 @@ def test_weights_that_are_missing_or_of_another_size_are_named():
     with pytest.raises(RuntimeError, match=r"size mismatch for weight: it is \(40, 23\), the layer's \(40, 24\)"):
         packed.load_state_dict({**given, "weight": torch.zeros(40, 23)})
     assert torch.equal(packed.weight, given["weight"])
-
-
-@pytest.mark.skipif(torch.bfloat16 not in DTYPES, reason="no instructions for bf16")
-@torch.no_grad()
-def test_weights_are_loaded_in_the_dtype_that_was_packed_for():
-    linear, hidden = layers(), torch.randn(2, 24).to(torch.bfloat16)
-    packed = PackedLinear(linear, torch.bfloat16)
-    expected = packed(hidden)
-    packed.load_state_dict(linear.state_dict(), assign=True)
-    assert packed.weight.dtype == packed.bias.dtype == torch.bfloat16
-    assert torch.equal(packed(hidden), expected)

@@ -9,11 +9,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from mabert import MaBertForSequenceClassification
 from mabert.model import packing
 from mabert.model.mamba import Recurrence
-from tests.model.helpers import build, config
+from tests.model.helpers import LABELS, MASK, TOKENS, build, config
 
-TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-LABELS = torch.tensor([0, 1])
 SHORT = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 

@@ -7,11 +7,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from mabert import MaBertForSequenceClassification, MaBertModel, prepack
 from mabert.model.prepack import can_prepack
-from tests.model.helpers import MAKINGS, build, config
-
-TOKENS = torch.tensor([[5, 4, 3, 0, 0], [6, 7, 8, 9, 2]])
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-LABELS = torch.tensor([0, 1])
+from tests.model.helpers import LABELS, MAKINGS, MASK, TOKENS, build, config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::mabert.ops.SlowBackendWarning"),

@@ -1,6 +1,5 @@
 """Fine-tuning: seeds, grids, what is written, and what is refused."""
 
-import csv
 import json
 import math
 import signal
@@ -10,11 +9,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from datasets import Dataset
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
-from mabert import MaBertForMaskedLM, precision
 from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
@@ -22,49 +18,13 @@ from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
 from mabert.train import trainer
 from mabert.train.classifier import ClassifierTrainer, epochs_of, logits_of, rate_for
-from mabert.train.finetune import finetune
-from mabert.train.kinds import Classification, kind_of
+from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
-from tests.model.helpers import config
-from tests.train.helpers import At, kill_at, of_family, rows, same_weights, tokenizer, under_torchrun
+from tests.train.helpers import At, of_family, rows, same_weights, tokenizer
+from tests.train.tasks import go, record, splits
 
-RECIPE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
-TASK = table_task("birds", ("no", "yes"))
-NUMBERS = table_task("lengths", ())
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """A model that was never trained; what matters here is the way."""
-    folder = tmp_path_factory.mktemp("model")
-    words = tokenizer()
-    torch.manual_seed(1234)
-    MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16, initializer_range=0.1)).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
-
-
-def splits(test=False):
-    return {"train": rows(160, 0), "validation": rows(40, 1)} | ({"test": rows(10, 2, False)} if test else {})
-
-
-def in_numbers(splits):
-    """The same texts, labelled by their lengths."""
-    return {
-        name: Dataset.from_dict({**part[:], "label": [len(text.split()) / 4 for text in part["text_a"]]})
-        for name, part in splits.items()
-    }
-
-
-def go(pretrained, output, seeds=(0,), task=TASK, data=None, callbacks=(), resume=False, keep_models=True, **changes):
-    recipe = FinetuneRecipe(**{**RECIPE, **changes})
-    how = {"resume": resume, "progress": False, "callbacks": callbacks, "keep_models": keep_models}
-    return finetune(pretrained, task, data or splits(), output, recipe, seeds, **how)
-
-
-def record(folder, seed=0):
-    return json.loads((folder / f"seed-{seed}/result.json").read_text())
+TESTED = splits() | {"test": rows(10, 2, False)}
 
 
 def watched_batches(monkeypatch):
@@ -79,53 +39,9 @@ def watched_batches(monkeypatch):
     return seen
 
 
-@pytest.mark.slow
-def test_it_learns_and_writes_all_that_is_promised(pretrained, tmp_path):
-    result = go(pretrained, tmp_path, seeds=(3, 4), data=splits(test=True), epochs=6)
-    scores = result["outcome"]["scores"]["validation"]["accuracy"]
-    assert scores["mean"] > 0.8
-    assert scores["mean"] == pytest.approx(np.mean(scores["values"]))
-    assert scores["std"] == pytest.approx(np.std(scores["values"], ddof=1))
-    for seed in (3, 4):
-        place = tmp_path / f"seed-{seed}"
-        model = AutoModelForSequenceClassification.from_pretrained(place)
-        assert model.config.id2label == {0: "no", 1: "yes"}
-        written = list(csv.DictReader((place / "validation.tsv").read_text().splitlines(), delimiter="\t"))
-        share = np.mean([row["prediction"] == row["label"] for row in written])
-        assert share == pytest.approx(record(tmp_path, seed)["metrics"]["validation"]["accuracy"])
-        assert len((place / "test.tsv").read_text().splitlines()) == 11
-
-
-@pytest.mark.slow
-def test_regression_learns_too(pretrained, tmp_path):
-    outcome = go(pretrained, tmp_path, task=NUMBERS, data=in_numbers(splits()), epochs=8)["outcome"]
-    assert outcome["scores"]["validation"]["pearson"]["mean"] > 0.5
-
-
-@pytest.mark.slow
-def test_a_glue_test_split_gets_the_leaderboards_file(pretrained, tmp_path):
-    go(pretrained, tmp_path, task=glue_task("sst2"), data=splits(test=True))
-    lines = (tmp_path / "seed-0/SST-2.tsv").read_text().splitlines()
-    assert (lines[0], len(lines)) == ("index\tprediction", 11)
-
-
-@pytest.mark.parametrize(
-    ("task", "logits", "labels", "only"),
-    [
-        (TASK, np.eye(2)[[1, 1]], [0, 1], "yes"),
-        (TASK, np.eye(2)[[0, 1]], [0, 1], None),
-        (TASK, np.eye(2)[[1, 1]], [1, 1], None),
-        (NUMBERS, np.ones((2, 1)), [0, 1], None),
-    ],
-)
-def test_answers_that_are_all_of_one_class_show_that_nothing_was_learnt(task, logits, labels, only):
-    kind = kind_of(task)
-    assert kind.only_answer(kind.answers(logits, None), np.array(labels)) == only
-
-
 def test_they_are_told_of_once_a_seed(pretrained, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Classification, "only_answer", lambda *_: "yes")
-    go(pretrained, tmp_path, seeds=(0, 1), data=splits(test=True))
+    go(pretrained, tmp_path, seeds=(0, 1), data=TESTED)
     line = (
         "seed %d answers 'yes' to all 40 examples of validation; a higher --learning-rate (now 0.02) or more --epochs"
     )
@@ -146,18 +62,6 @@ def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained
     written = (tmp_path / "seed-0/validation.tsv").read_text().splitlines()
     assert len(written) == 41
     assert {word for line in written[1:] for word in line.split("\t")[1:]} == {r"n\to", r"y\nes"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["none", "pack"])
-def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, way):
-    plain = go(pretrained, tmp_path / "plain")
-    other = go(pretrained, tmp_path / "other", packing=way)
-    histories = [record(tmp_path / name)["history"] for name in ("plain", "other")]
-    losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert plain["outcome"]["scores"] == other["outcome"]["scores"]
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "other/seed-0").config.unpad == "auto"
 
 
 def test_every_seed_runs_its_batches_as_it_is_asked_to(pretrained, tmp_path):
@@ -220,11 +124,14 @@ def test_a_grid_is_tried_with_the_first_seed_and_a_rate_that_diverges_is_left_ou
     kept = json.loads((tmp_path / "grid/1e+30.json").read_text())
     assert kept["score"] is None
     assert "the loss is " in kept["diverged"]
+    message = r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"
+    with pytest.raises(ValueError, match=message):
+        go(pretrained, tmp_path / "all", learning_rates=[1e30, 1e29], epochs=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [TASK, NUMBERS])
-def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, task):
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, kind):
     class Spoilt(TrainerCallback):
         """What a step of a great rate does, after the last loss was looked at."""
 
@@ -233,17 +140,9 @@ def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, 
                 with torch.no_grad():
                     model.classifier.weight.fill_(float("nan"))
 
-    data = splits() if task is TASK else in_numbers(splits())
-    result = go(pretrained, tmp_path, task=task, data=data, learning_rates=[1e-3, 2e-2], callbacks=[Spoilt()])
+    result = go(pretrained, tmp_path, kind, learning_rates=[1e-3, 2e-2], callbacks=[Spoilt()])
     assert result["outcome"]["learning_rate"] == 1e-3
     assert result["outcome"]["tried"]["0.02"] is None
-
-
-@pytest.mark.slow
-def test_a_grid_that_diverges_whole_says_so_of_each_rate(pretrained, tmp_path):
-    message = r"diverged at every learning rate: at 1e\+30 the loss is .*; at 1e\+29 the loss"
-    with pytest.raises(ValueError, match=message):
-        go(pretrained, tmp_path, learning_rates=[1e30, 1e29], epochs=2)
 
 
 @pytest.mark.slow
@@ -271,18 +170,6 @@ def test_a_model_is_saved_before_it_is_measured(pretrained, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_seeds_that_were_measured_by_fewer_metrics_are_added_to(pretrained, tmp_path):
-    """A later version may measure by more."""
-    go(pretrained, tmp_path)
-    before = record(tmp_path)
-    del before["metrics"]["validation"]["f1_macro"]
-    (tmp_path / "seed-0/result.json").write_text(json.dumps(before))
-    scores = go(pretrained, tmp_path, seeds=[0, 1], resume=True)["outcome"]["scores"]["validation"]
-    assert "f1_macro" not in scores
-    assert len(scores["accuracy"]["values"]) == 2
-
-
-@pytest.mark.slow
 def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path):
     whole = go(pretrained, tmp_path / "whole", seeds=(0, 1, 2))
     run = tmp_path / "run"
@@ -293,21 +180,13 @@ def test_the_record_is_of_all_seeds_however_they_were_added(pretrained, tmp_path
     assert added["seeds"] == [0, 1, 2]
     assert added["outcome"] == whole["outcome"]
     assert added["seconds"] == pytest.approx(sum(record(run, seed)["seconds"] for seed in (0, 1, 2)))
+    before = record(run)
+    del before["metrics"]["validation"]["f1_macro"]
+    (run / "seed-0/result.json").write_text(json.dumps(before))
+    fewer = go(pretrained, run, seeds=(0, 1), resume=True)["outcome"]["scores"]["validation"]
+    assert set(fewer) == set(whole["outcome"]["scores"]["validation"]) - {"f1_macro"}, "as an earlier version measured"
     (run / "seed-0/result.json").write_text(json.dumps({**record(run), "learning_rate": 7e-7}))
     assert go(pretrained, run, seeds=(1,), resume=True)["seeds"] == [1, 2], "of one rate"
-
-
-@pytest.mark.slow
-def test_a_run_that_failed_before_its_first_result_leaves_room(pretrained, tmp_path):
-    with pytest.raises(SystemError):
-        go(pretrained, tmp_path, callbacks=[kill_at(0)])
-    place = tmp_path / "unfinished/seed-0"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "checkpoint").touch()
-    with pytest.raises(ValueError, match=r"already holds files.*--resume"):
-        go(pretrained, tmp_path)
-    (place / "checkpoint").unlink()
-    go(pretrained, tmp_path)
 
 
 class Ends(At):
@@ -348,7 +227,7 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
 
     def start(folder, step, **options):
         changes = {"epochs": 3, "dropout": 0.1, "select": "best", **recipe, **options}
-        return go(pretrained, tmp_path / folder, (0, 1), callbacks=[Ends(step, how)], **changes)
+        return go(pretrained, tmp_path / folder, seeds=(0, 1), callbacks=[Ends(step, how)], **changes)
 
     whole, seen = start("whole", None), watched_batches(monkeypatch)
     with pytest.raises((SystemError, KeyboardInterrupt)) as stop:
@@ -371,34 +250,6 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
     assert not (two / "unfinished").exists()
 
 
-STOPPED = """
-import sys
-from mabert.train import trainer
-from tests.train.helpers import must_part
-from tests.train import test_finetune as tests
-trainer.SAVE_SECONDS = 0.0
-must_part()
-how = {"learning_rates": [1e-2, 2e-2], "epochs": 3, "dropout": 0.1, "select": "best"}
-ends = tests.Ends(int(sys.argv[3]), tests.killed)
-tests.go(sys.argv[1], sys.argv[2], resume=sys.argv[4:] == ["resume"], callbacks=[ends], **how)
-"""
-
-
-@pytest.mark.slow
-def test_several_processes_go_on_to_the_same_weights(pretrained, tmp_path):
-    def start(folder, *more):
-        return under_torchrun(tmp_path, STOPPED, pretrained, tmp_path / folder, *more)
-
-    code, told = start("whole", -1)
-    assert code == 0, told
-    assert "SystemError: killed" in start("stopped", 25)[1]
-    assert list((tmp_path / "stopped/unfinished").glob("seed-0-lr-0.01/checkpoint-25"))
-    code, told = start("stopped", -1, "resume")
-    assert code == 0, told
-    same_weights(tmp_path / "whole/seed-0", tmp_path / "stopped/seed-0")
-    assert not (tmp_path / "stopped/unfinished").exists()
-
-
 def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -413,13 +264,6 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
         go(pretrained, tmp_path / "other", callbacks=[Ends(3, interrupted)])
 
 
-@pytest.mark.parametrize(("dtype", "remarks"), [("float32", 1), ("bfloat16", 0)])
-def test_bf16_without_instructions_for_it_is_remarked(pretrained, tmp_path, monkeypatch, caplog, dtype, remarks):
-    monkeypatch.setattr(precision, "fast_dtype", lambda device: dtype)
-    go(pretrained, tmp_path, precision="bf16")
-    assert caplog.text.count("precision is bf16, for which this CPU has no instructions") == remarks
-
-
 def test_another_request_or_other_examples_are_no_resumption(pretrained, tmp_path):
     go(pretrained, tmp_path)
     with pytest.raises(ValueError, match=r"already holds files.*--resume"):
@@ -427,7 +271,7 @@ def test_another_request_or_other_examples_are_no_resumption(pretrained, tmp_pat
     with pytest.raises(ValueError, match="differs in epochs: 1 there, 2 here"):
         go(pretrained, tmp_path, epochs=2, resume=True)
     with pytest.raises(ValueError, match=r"another run; it differs in resolved.data"):
-        go(pretrained, tmp_path, (0, 1), data={**splits(), "train": rows(160, 9)}, resume=True)
+        go(pretrained, tmp_path, seeds=(0, 1), data={**splits(), "train": rows(160, 9)}, resume=True)
 
 
 @pytest.mark.slow
@@ -446,33 +290,29 @@ def test_a_classifier_gets_a_new_head_for_a_new_task(pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rate_that_was_tried_under_another_seed_is_tried_anew(pretrained, tmp_path):
-    rates = {"learning_rates": [1e-6, 2e-2], "epochs": 6}
-    go(pretrained, tmp_path, **rates)
-    file = tmp_path / "grid/1e-06.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "seed": 7, "score": 2.0}))
-    assert go(pretrained, tmp_path, resume=True, **rates)["outcome"]["learning_rate"] == 2e-2
-    assert json.loads(file.read_text())["seed"] == 0
-
-
-@pytest.mark.slow
 def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretrained, tmp_path):
     rates = {"learning_rates": [1e-6, 2e-2]}
-    first = go(pretrained, tmp_path, (3,), **rates)["outcome"]
+    first = go(pretrained, tmp_path, seeds=(3,), **rates)["outcome"]
+    other = tmp_path / "grid/1e-06.json"
+    other.write_text(json.dumps({**json.loads(other.read_text()), "seed": 7, "score": 2.0}))
+    assert go(pretrained, tmp_path, seeds=(3,), resume=True, **rates)["outcome"] == first
+    assert json.loads(other.read_text())["seed"] == 3, "what was tried under another seed is tried anew"
     tried = {file: file.stat().st_mtime_ns for file in (tmp_path / "grid").iterdir()}
-    more = go(pretrained, tmp_path, (0, 1), resume=True, **rates)["outcome"]
+    more = go(pretrained, tmp_path, seeds=(0, 1), resume=True, **rates)["outcome"]
     assert (more["learning_rate"], more["tried"]) == (first["learning_rate"], first["tried"])
     assert {file: file.stat().st_mtime_ns for file in tried} == tried, "nothing is tried anew"
     one = record(tmp_path, 1)
     (tmp_path / "seed-1/result.json").write_text(json.dumps({**one, "learning_rate": 7e-7}))
     with pytest.raises(ValueError, match=r"seed-1 was trained at a learning rate of 7e-07, the grid chose "):
-        go(pretrained, tmp_path, (2, 1), resume=True, **rates)
+        go(pretrained, tmp_path, seeds=(2, 1), resume=True, **rates)
     assert not (tmp_path / "seed-2").exists(), "told before anything is trained"
     (tmp_path / "seed-1/result.json").write_text(json.dumps(one))
     request = yaml.safe_load((tmp_path / "request.yaml").read_text())
     assert request["resolved"].pop("chosen_under") == 3
     (tmp_path / "request.yaml").write_text(yaml.safe_dump(request))
-    assert go(pretrained, tmp_path, (3, 0), resume=True, **rates)["seeds"] == [0, 1, 3], "of one begun before, too"
+    assert go(pretrained, tmp_path, seeds=(3, 0), resume=True, **rates)["seeds"] == [0, 1, 3], (
+        "of one begun before, too"
+    )
 
 
 def test_only_glues_own_small_tasks_get_more_epochs():
@@ -527,41 +367,6 @@ def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     np.testing.assert_array_equal(sum(part for part, _ in parts).numpy(), alone)
 
 
-PROGRAM = """
-import sys
-from tests.train.helpers import must_part
-from tests.train.test_finetune import go
-must_part()
-how = {"batch_tokens": 100} if sys.argv[3] == "tokens" else {"batches": sys.argv[3], "batch_size": 22}
-go(sys.argv[1], sys.argv[2], seeds=(0, 1), epochs=2, learning_rates=[1e-6, 2e-2], **how)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "batches"), [("mabert", "length"), ("mabert", "random"), ("mabert", "tokens"), ("bert", "length")]
-)
-def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, family, batches):
-    model = pretrained if family == "mabert" else of_family("bert", tmp_path / "bert")
-    for count in (1, 2):
-        code, told = under_torchrun(tmp_path, PROGRAM, model, tmp_path / str(count), batches, processes=count)
-        assert code == 0, told
-    one, two = tmp_path / "1", tmp_path / "2"
-    rates = [json.loads((folder / "result.json").read_text())["outcome"]["learning_rate"] for folder in (one, two)]
-    assert rates[0] == rates[1]
-    for seed in (0, 1):
-        alone, shared = (load_file(folder / f"seed-{seed}/model.safetensors") for folder in (one, two))
-        for name in alone:
-            if not name.endswith("attention.key.bias"):  # its gradient is zero, and AdamW makes steps of its rounding
-                torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
-        steps, losses = (
-            [[entry[what] for entry in record(folder, seed)["history"] if what in entry] for folder in (one, two)]
-            for what in ("step", "loss")
-        )
-        assert steps[0] == steps[1]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-2)
-
-
 def test_batches_that_processes_cannot_share_are_refused(pretrained, tmp_path, monkeypatch):
     three = SimpleNamespace(num_processes=3, is_main_process=False)
     monkeypatch.setattr(finetuning, "joined", lambda precision: three)
@@ -588,51 +393,25 @@ def test_the_epoch_that_is_asked_for_is_kept(pretrained, tmp_path, select):
     assert own["metrics"]["validation"]["accuracy"] == (max(seen) if select == "best" else 0.5)
 
 
+@pytest.mark.slow
+def test_what_a_run_leaves_and_how_its_model_is_changed_is_as_asked(pretrained, tmp_path):
+    asked = {"padding_safe_masking": "pre+post", "pooling": "cls", "packing": "none", "keep_models": True}
+    go(pretrained, tmp_path / "glue", task=glue_task("sst2"), data=TESTED, **asked)
+    lines = (tmp_path / "glue/seed-0/SST-2.tsv").read_text().splitlines()
+    assert (lines[0], len(lines)) == ("index\tprediction", 11), "the leaderboard's file"
+    go(pretrained, tmp_path / "own", data=TESTED, packing="none")
+    for name, expected in (("glue", ("pre+post", "cls")), ("own", ("exact", "map"))):
+        trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / name / "seed-0").config
+        assert (trained.padding_safe_masking, trained.pooling, trained.unpad) == (*expected, "auto")
+    assert trained.id2label == {0: "no", 1: "yes"}
+    assert len((tmp_path / "own/seed-0/test.tsv").read_text().splitlines()) == 11
+    go(pretrained, tmp_path / "left", keep_models=False)
+    assert {path.name for path in (tmp_path / "left/seed-0").iterdir()} == {"result.json", "validation.tsv"}
+
+
 def test_from_scratch_takes_no_weights(pretrained, tmp_path):
     go(pretrained, tmp_path, from_scratch=True, learning_rates=[0.0])
     start = AutoModelForSequenceClassification.from_pretrained(pretrained).mabert
     drawn = AutoModelForSequenceClassification.from_pretrained(tmp_path / "seed-0").mabert
     table = "embeddings.word_embeddings.weight"
     assert not (start.state_dict()[table] == drawn.state_dict()[table])[1:].any()
-
-
-@pytest.mark.slow
-def test_masking_and_pooling_take_the_place_of_the_models_own(pretrained, tmp_path):
-    asked = {"padding_safe_masking": "pre+post", "pooling": "cls", "packing": "none"}
-    for name, how, expected in (("changed", asked, ("pre+post", "cls")), ("own", {}, ("exact", "map"))):
-        go(pretrained, tmp_path / name, **how)
-        trained = AutoModelForSequenceClassification.from_pretrained(tmp_path / name / "seed-0").config
-        assert (trained.padding_safe_masking, trained.pooling) == expected
-
-
-@pytest.mark.slow
-def test_models_are_kept_unless_they_are_not_wanted(pretrained, tmp_path):
-    for keep in (True, False):
-        go(pretrained, tmp_path / str(keep), keep_models=keep)
-    kept, left = ({path.name for path in (tmp_path / str(keep) / "seed-0").iterdir()} for keep in (True, False))
-    assert left == {"result.json", "validation.tsv"}
-    assert left < kept
-    assert "model.safetensors" in kept
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
-        ({"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
-        ({"seeds": ()}, r"seeds are \[\]; needed is one at least, none twice"),
-        ({"seeds": (0, 0)}, r"seeds are \[0, 0\]"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"learning_rates": []}, r"learning_rates are \[\]"),
-        ({"dropout": 1}, "dropout is 1.0; it must be at least 0 and below 1"),
-        ({"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16'\]"),
-        ({"select": "Best"}, "select is 'Best'"),
-        ({"batches": "rand"}, "batches is 'rand'"),
-        ({"packing": "unpadded"}, "packing is 'unpadded'"),
-        ({"pooling": "max"}, "pooling is 'max'"),
-    ],
-)
-def test_what_is_refused(pretrained, tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        go(pretrained, tmp_path / "run", **changes)
-    assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Fine-tuning on kinds of tasks other than one label a text: what is learnt, written and refused."""
+"""What every kind of task learns, writes, resumes and refuses, one label a text and the others alike."""
 
 import csv
 import json
@@ -8,131 +8,49 @@ import pytest
 import torch
 from datasets import Dataset
 
-from mabert import MaBertForMaskedLM
 from mabert.cli import main, train
-from mabert.data.entities import metric_names
-from mabert.data.table import table_task
-from mabert.data.task import Task
-from mabert.train.finetune import finetune
 from mabert.train.kinds import KINDS, kind_of
-from mabert.train.recipe import FinetuneRecipe
-from tests.model.helpers import config
-from tests.train.helpers import WORDS, kill_at, of_family, same_weights, stop_at, tokenizer, under_torchrun, weights
+from tests.train.helpers import kill_at, of_family, same_weights, stop_at, tokenizer, under_torchrun, weights
+from tests.train.tasks import ANSWERS, CLASSES, NUMBERS, SEVERAL, TASKS, TOKENS, go, losses, record
 
-RECIPE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
-THINGS = {"river": "PLACE", "house": "PLACE", "bird": "ANIMAL"}
-
-
-def tagged(count, seed):
-    """Sentences in which some words name places and animals, `old` before one being a part of its name."""
-    draw = np.random.default_rng(seed)
-    plain = [word for word in WORDS if word not in (*THINGS, "old")]
-    sentences = []
-    for _ in range(count):
-        words, tags = [], []
-        for _ in range(draw.integers(2, 6)):
-            thing = draw.choice([*THINGS, ""], p=[0.15, 0.15, 0.2, 0.5])
-            if thing and draw.random() < 0.3:
-                words += ["old", thing]
-                tags += [f"B-{THINGS[thing]}", f"I-{THINGS[thing]}"]
-            else:
-                words.append(thing or str(draw.choice(plain)))
-                tags.append(f"B-{THINGS[thing]}" if thing else "O")
-        sentences.append((words, tags))
-    columns = {"tokens": [words for words, _ in sentences], "tags": [tags for _, tags in sentences]}
-    texts = [" ".join(words) for words in columns["tokens"]]
-    return Dataset.from_dict({"text_a": texts, **columns, "index": list(range(count))})
-
-
-def labelled(count, seed):
-    """Texts that are of every topic whose word is in them."""
-    draw = np.random.default_rng(seed)
-    plain = [word for word in WORDS if word not in TOPICS]
-    texts, labels = [], []
-    for _ in range(count):
-        holds = [float(draw.random() < 0.4) for _ in TOPICS]
-        words = [*draw.choice(plain, size=4), *(topic for topic, held in zip(TOPICS, holds, strict=True) if held)]
-        texts.append(" ".join(draw.permutation(words)))
-        labels.append(holds)
-    return Dataset.from_dict({"text_a": texts, "label": labels, "index": list(range(count))})
-
-
-def asked(count, seed):
-    """What is old, in contexts that say so or do not; some are longer than the model."""
-    draw = np.random.default_rng(seed)
-    plain = [word for word in WORDS if word != "old"]
-    columns = {name: [] for name in ("text_a", "text_b", "answers", "starts")}
-    for number in range(count):
-        words = [str(word) for word in draw.choice(plain, size=draw.integers(3, 16))]
-        place, known = draw.integers(len(words)), number % 4 > 0
-        words.insert(place, "old" if known else "small")
-        thing = words[place + 1 :][:1]
-        columns["text_a"].append("the old")
-        columns["text_b"].append(" ".join(words))
-        columns["answers"].append(thing if known else [])
-        columns["starts"].append([len(" ".join(words[: place + 1])) + 1] if known else [])
-    return Dataset.from_dict({**columns, "index": [f"id-{number}" for number in range(count)]})
-
-
-NAMES = ("O", "B-ANIMAL", "B-PLACE", "I-ANIMAL", "I-PLACE")
-TOKENS = Task("things", NAMES, metric_names(["ANIMAL", "PLACE"]), "f1", "tokens")
-TOPICS = ("bird", "house", "river")
-SEVERAL = table_task("topics", TOPICS, several=True)
-ANSWERS = Task("words", (), ("f1", "exact_match"), "f1", "answers")
-TASKS = {"tokens": (TOKENS, tagged), "several": (SEVERAL, labelled), "answers": (ANSWERS, asked)}
-NEW = list(TASKS)
-EPOCHS = {"tokens": 6, "several": 6, "answers": 12}
-ABOVE_CHANCE = {"tokens": 0.8, "several": 0.8, "answers": 0.6}
+EPOCHS = {"classes": 6, "numbers": 8, "several": 6, "tokens": 6, "answers": 12}
+ABOVE_CHANCE = {"classes": 0.8, "numbers": 0.5, "several": 0.8, "tokens": 0.8, "answers": 0.6}
 """No answer to any question scores 0.25."""
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    folder, words = tmp_path_factory.mktemp("model"), tokenizer()
-    torch.manual_seed(1234)
-    MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16, initializer_range=0.1)).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
-
-
-def go(model, output, kind, sizes=(160, 40), callbacks=(), resume=False, seeds=(0,), **changes):
-    task, rows = TASKS[kind]
-    splits = {"train": rows(sizes[0], 0), "validation": rows(sizes[1], 1)}
-    recipe = FinetuneRecipe(**{**RECIPE, **changes})
-    return finetune(model, task, splits, output, recipe, seeds, resume=resume, progress=False, callbacks=callbacks)
-
-
-def table(folder):
-    return list(csv.DictReader((folder / "validation.tsv").read_text().splitlines(), delimiter="\t"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("kind", TASKS)
 def test_it_learns_and_writes_what_it_says(pretrained, tmp_path, kind):
-    result = go(pretrained, tmp_path, kind, epochs=EPOCHS[kind], seeds=(0, 1))
-    task = TASKS[kind][0]
-    scores = result["outcome"]["scores"]["validation"]
+    result = go(pretrained, tmp_path, kind, epochs=EPOCHS[kind], seeds=(3, 4))
+    task, scores = TASKS[kind][0], result["outcome"]["scores"]["validation"]
     assert set(scores) == set(task.metrics)
-    assert scores[task.main_metric]["mean"] > ABOVE_CHANCE[kind]
-    rows = table(tmp_path / "seed-0")
-    assert len(rows) == 40
-    assert np.mean([row["prediction"] == row["label"] for row in rows]) > 0.5
+    main_score = scores[task.main_metric]
+    assert main_score["mean"] > ABOVE_CHANCE[kind]
+    assert main_score["mean"] == pytest.approx(np.mean(main_score["values"]))
+    assert main_score["std"] == pytest.approx(np.std(main_score["values"], ddof=1))
+    for seed, accuracy in zip((3, 4), scores.get("accuracy", {}).get("values", [None] * 2), strict=True):
+        lines = (tmp_path / f"seed-{seed}/validation.tsv").read_text().splitlines()
+        right = [row["prediction"] == row["label"] for row in csv.DictReader(lines, delimiter="\t")]
+        assert len(right) == 40
+        assert accuracy is None or np.mean(right) == pytest.approx(accuracy)
+        assert np.mean(right) > 0.5 or kind == "numbers"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize(("packing", "tokens"), [("none", None), ("pack", None), ("pack", 100)])
 def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, packing, tokens):
-    losses = []
-    for name, way in (("plain", "unpad"), ("other", packing)):
-        go(pretrained, tmp_path / name, kind, packing=way, batch_tokens=tokens)
-        history = json.loads((tmp_path / name / "seed-0/result.json").read_text())["history"]
-        losses.append([entry["loss"] for entry in history if "loss" in entry])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    plain, other = (
+        go(pretrained, tmp_path / name, kind, packing=way, batch_tokens=tokens)["outcome"]["scores"]
+        for name, way in (("plain", "unpad"), ("other", packing))
+    )
+    near = 1e-4 if kind == "classes" else 1e-3
+    assert losses(tmp_path / "plain") == pytest.approx(losses(tmp_path / "other"), rel=near)
+    assert kind != "classes" or plain == other
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("kind", ["several", "tokens", "answers"])
 @pytest.mark.parametrize(("stop", "error"), [(stop_at, KeyboardInterrupt), (kill_at, SystemError)])
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(pretrained, tmp_path, monkeypatch, kind, stop, error):
     monkeypatch.setattr("mabert.train.trainer.SAVE_SECONDS", 0.0)
@@ -145,7 +63,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(pretrained, tmp_path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("kind", ["several", "tokens", "answers"])
 @pytest.mark.parametrize("family", ["bert", "modernbert", "deberta"])
 def test_other_families_have_such_heads(tmp_path, kind, family):
     model = of_family(family, tmp_path / "model")
@@ -160,22 +78,39 @@ is zero, and AdamW makes steps of its rounding."""
 PROGRAM = """
 import sys
 from tests.train.helpers import must_part
-from tests.train.test_kinds import go
+from tests.train.tasks import go
 must_part()
-go(sys.argv[1], sys.argv[2], sys.argv[3], sizes=(40, 9), batch_size=18, epochs=2)
+how = {"sizes": (40, 9), "batch_size": 18, "epochs": 2, "seeds": (0, 1), "learning_rates": [1e-6, 2e-2]}
+how |= {"batch_tokens": 100} if sys.argv[4] == "tokens" else {"batches": sys.argv[4]}
+go(sys.argv[1], sys.argv[2], sys.argv[3], **how)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEW)
-def test_several_processes_share_each_batch(pretrained, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "family", "batches"),
+    [
+        *(("classes", "mabert", batches) for batches in ("length", "random", "tokens")),
+        ("classes", "bert", "length"),
+        *((kind, "mabert", "length") for kind in ("several", "tokens", "answers")),
+    ],
+)
+def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, kind, family, batches):
+    model = pretrained if family == "mabert" else of_family(family, tmp_path / "other")
     for count in (1, 2):
-        code, told = under_torchrun(tmp_path, PROGRAM, pretrained, tmp_path / str(count), kind, processes=count)
+        code, told = under_torchrun(tmp_path, PROGRAM, model, tmp_path / str(count), kind, batches, processes=count)
         assert code == 0, told
-    alone, shared = (weights(tmp_path / f"{count}/seed-0") for count in (1, 2))
-    for name in alone:
-        if not name.endswith(("attention.key.bias", *UNLEARNT.get(kind, ()))):
-            torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
+    one, two = tmp_path / "1", tmp_path / "2"
+    rates = [json.loads((folder / "result.json").read_text())["outcome"]["learning_rate"] for folder in (one, two)]
+    assert rates[0] == rates[1]
+    for seed in (0, 1):
+        alone, shared = (weights(folder / f"seed-{seed}") for folder in (one, two))
+        for name in alone:
+            if not name.endswith(("attention.key.bias", *UNLEARNT.get(kind, ()))):
+                torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
+        steps = [[entry["step"] for entry in record(folder, seed)["history"]] for folder in (one, two)]
+        assert steps[0] == steps[1]
+        assert losses(one, seed) == pytest.approx(losses(two, seed), rel=1e-2)
 
 
 LINES = {
@@ -213,6 +148,27 @@ def test_the_commands_learn_from_a_file_and_answer(pretrained, tmp_path, capsys,
     assert set(written) - {"text", "question", "context"} == answer
 
 
+@pytest.mark.parametrize(
+    ("task", "answers", "labels", "only"),
+    [
+        (CLASSES, np.array([1, 1]), [0, 1], "yes"),
+        (CLASSES, np.array([0, 1]), [0, 1], None),
+        (CLASSES, np.array([1, 1]), [1, 1], None),
+        (NUMBERS, np.ones(2), [0, 1], None),
+        (TOKENS, [["O", "O"], ["O"]], [["O", "B-PLACE"], ["O"]], "O"),
+        (TOKENS, [["O", "B-PLACE"], ["O"]], [["O", "B-PLACE"], ["O"]], None),
+        (SEVERAL, np.array([[0, 1, 1]] * 2, bool), [[0, 1, 1], [1, 0, 0]], "house|river"),
+        (SEVERAL, np.zeros((2, 3), bool), [[0, 1, 1], [1, 0, 0]], ""),
+        (SEVERAL, np.array([[0, 1, 1], [0, 1, 0]], bool), [[0, 1, 1], [1, 0, 0]], None),
+        (ANSWERS, ["", ""], [["the a"], []], ""),
+        (ANSWERS, ["", "a"], [["the a"], []], None),
+    ],
+)
+def test_one_answer_to_all_shows_that_nothing_was_learnt(task, answers, labels, only):
+    truth = labels if task.kind in ("tokens", "answers") else np.array(labels)
+    assert kind_of(task).only_answer(answers, truth) == only
+
+
 def test_every_kind_is_known_to_the_command_line():
     assert set(train.KINDS) == set(KINDS)
 
@@ -235,27 +191,11 @@ def test_words_that_were_cut_off_are_tagged_as_outside():
     assert kind.answers(logits, examples) == [["B-ANIMAL"] * 3 + ["O"] * 3]
 
 
-@pytest.mark.parametrize(
-    ("answers", "only"), [(["O O", "O"], "O"), (["O B-PLACE", "O"], None)], ids=["none found", "one found"]
-)
-def test_no_entity_at_all_shows_that_nothing_was_learnt(answers, only):
-    told = kind_of(TOKENS).only_answer([tags.split() for tags in answers], [["O", "B-PLACE"], ["O"]])
-    assert told == only
-
-
-@pytest.mark.parametrize(
-    ("answers", "only"),
-    [([[0, 1, 1]] * 2, "house|river"), ([[0, 0, 0]] * 2, ""), ([[0, 1, 1], [0, 1, 0]], None)],
-    ids=["two", "none", "differing"],
-)
-def test_the_same_labels_for_all_show_that_nothing_was_learnt(answers, only):
-    assert kind_of(SEVERAL).only_answer(np.array(answers, bool), np.array([[0, 1, 1], [1, 0, 0]])) == only
-
-
-def test_a_label_holds_where_its_probability_is_above_one_half():
+def test_a_label_holds_where_its_probability_is_above_one_half_and_the_first_right_answer_is_written():
     kind = kind_of(SEVERAL)
     (answer,) = kind.answers(np.array([[0.1, 0.0, 3.0]]), None)
     assert kind.written(answer) == "bird|river"
+    assert [kind_of(ANSWERS).written(label) for label in (["the a", "a"], [])] == ["the a", ""]
 
 
 def test_an_answer_is_learnt_where_it_stands_and_none_at_the_beginning():
@@ -283,28 +223,29 @@ def test_answers_that_no_passage_holds_whole_are_told_of(caplog):
     assert "words train: 1 of 1 answers stand whole in no passage of 24 tokens" in caplog.text
 
 
-@pytest.mark.parametrize(("answers", "only"), [(["", ""], ""), (["", "a"], None)])
-def test_no_answer_at_all_shows_that_nothing_was_learnt(answers, only):
-    kind = kind_of(ANSWERS)
-    assert kind.only_answer(answers, [["the a"], []]) == only
-    assert [kind.written(label) for label in (["the a", "a"], [])] == ["the a", ""]
-
-
-def test_contexts_are_not_cut(pretrained, tmp_path):
-    with pytest.raises(ValueError, match="truncate is on; contexts that are too long are read in windows"):
-        go(pretrained, tmp_path / "run", "answers", truncate=True)
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("kind", "changes", "message"),
     [
-        ({"pooling": "cls"}, "pooling is 'cls'; that is a classifier's, and this is a tagger"),
-        ({"max_length": 4}, r"things train: \d+ of 160 texts are longer than 4 tokens"),
+        ("answers", {"truncate": True}, "truncate is on; contexts that are too long are read in windows"),
+        ("tokens", {"pooling": "cls"}, "pooling is 'cls'; that is a classifier's, and this is a tagger"),
+        ("tokens", {"max_length": 4}, r"things train: \d+ of 160 texts are longer than 4 tokens"),
+        ("classes", {"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
+        ("classes", {"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
+        ("classes", {"seeds": ()}, r"seeds are \[\]; needed is one at least, none twice"),
+        ("classes", {"seeds": (0, 0)}, r"seeds are \[0, 0\]"),
+        ("classes", {"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ("classes", {"learning_rates": []}, r"learning_rates are \[\]"),
+        ("classes", {"dropout": 1}, "dropout is 1.0; it must be at least 0 and below 1"),
+        ("classes", {"precision": "fp16"}, r"precision is 'fp16'; it must be one of \['auto', 'fp32', 'bf16'\]"),
+        ("classes", {"select": "Best"}, "select is 'Best'"),
+        ("classes", {"batches": "rand"}, "batches is 'rand'"),
+        ("classes", {"packing": "unpadded"}, "packing is 'unpadded'"),
+        ("classes", {"pooling": "max"}, "pooling is 'max'"),
     ],
 )
-def test_what_taggers_refuse(pretrained, tmp_path, changes, message):
+def test_what_is_refused(pretrained, tmp_path, kind, changes, message):
     with pytest.raises(ValueError, match=message):
-        go(pretrained, tmp_path / "run", "tokens", **changes)
+        go(pretrained, tmp_path / "run", kind, **changes)
     assert not (tmp_path / "run").exists()
 
 

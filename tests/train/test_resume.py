@@ -1,47 +1,37 @@
-"""A run that is stopped anywhere and goes on ends with the bits of one that nothing stopped: runs of two steps."""
+"""A run that is stopped anywhere and goes on ends with the bits of one that nothing stopped: runs of three steps."""
 
 import math
 
 import pytest
 
-from mabert import MaBertForMaskedLM
-from mabert.data.table import table_task
 from mabert.train import trainer
-from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
-from mabert.train.recipe import FinetuneRecipe
-from tests.model.helpers import config
-from tests.train.helpers import kill_at, recipe, rows, stop_at, tokenizer
+from tests.train.helpers import kill_at, recipe, stop_at, tokenizer
+from tests.train.tasks import go
 
 
 @pytest.fixture(scope="module")
 def pretraining(tmp_path_factory):
-    """A pretraining of two steps, with dropout, to be run in any folder; and the weights it ends with."""
+    """A pretraining with dropout, to be run in any folder; and the weights it ends with."""
     folder = tmp_path_factory.mktemp("pretraining")
-    plan = recipe(folder, steps=2, warmup_steps=1, save_steps=1, eval_steps=2, log_steps=1)
+    plan = recipe(folder, steps=3, warmup_steps=1, save_steps=1, eval_steps=3, log_steps=1)
 
-    def go(place, **options):
+    def run(place, **options):
         pretrain(plan, place, tokenizer=tokenizer(), progress=False, **options)
         return (place / "model.safetensors").read_bytes()
 
-    return go, go(folder / "whole")
+    return run, run(folder / "whole")
 
 
 @pytest.fixture(scope="module")
-def finetuning(tmp_path_factory):
+def finetuning(tmp_path_factory, pretrained):
     """Likewise a fine-tuning."""
-    folder, words = tmp_path_factory.mktemp("finetuning"), tokenizer()
-    MaBertForMaskedLM(config(vocab_size=len(words), hidden_size=16)).save_pretrained(folder / "model")
-    words.save_pretrained(folder / "model")
-    how = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, dropout=0.1, precision="fp32")
-    splits = {"train": rows(16, 0), "validation": rows(8, 1)}
 
-    def go(place, **options):
-        task = table_task("birds", ("no", "yes"))
-        finetune(folder / "model", task, splits, place, how, progress=False, **options)
+    def run(place, **options):
+        go(pretrained, place, sizes=(12, 4), batch_size=4, dropout=0.1, **options)
         return (place / "seed-0/model.safetensors").read_bytes()
 
-    return go, go(folder / "whole")
+    return run, run(tmp_path_factory.mktemp("finetuning") / "whole")
 
 
 @pytest.fixture
@@ -52,10 +42,10 @@ def kind(request):
 
 @pytest.mark.parametrize("kind", ["pretraining", "finetuning"], indirect=True)
 @pytest.mark.parametrize(("stop", "error"), [(stop_at, KeyboardInterrupt), (kill_at, SystemError)])
-@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_stop_at_any_step_changes_no_bit(tmp_path, monkeypatch, kind, stop, error, step):
-    go, whole = kind
+    run, whole = kind
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0 if stop is kill_at else math.inf)
     with pytest.raises(error):
-        go(tmp_path / "run", callbacks=[stop(step)])
-    assert go(tmp_path / "run", resume=True) == whole
+        run(tmp_path / "run", callbacks=[stop(step)])
+    assert run(tmp_path / "run", resume=True) == whole

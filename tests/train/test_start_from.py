@@ -43,14 +43,6 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
 
 
-@pytest.mark.slow
-def test_it_learns_from_there(tmp_path, start):
-    pretrain(begin(tmp_path, start, steps=12), tmp_path / "first", progress=False)
-    once = pretrain(begin(tmp_path, tmp_path / "first", steps=1, learning_rate=0.0), tmp_path / "once", progress=False)
-    more = pretrain(begin(tmp_path, tmp_path / "first", steps=40), tmp_path / "more", progress=False)
-    assert more["outcome"]["held_out_loss"] < once["outcome"]["held_out_loss"] - 0.1
-
-
 def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):
     plan = dataclasses.replace(begin(tmp_path, start, steps=1), stages=[Stage(48, 1.0)])
     with pytest.raises(ValueError, match=r"windows of 48 tokens, .* is 24; `mabert extend .*start` gives it more"):
@@ -71,6 +63,7 @@ def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, 
     assert (after.hidden_size, after.hidden_dropout_prob) == (24, 0.0)
     request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
     assert request["start_from"] == str(start)
+    assert "start_from" not in as_mapping(recipe(tmp_path)), "other runs are known as before"
     assert request["resolved"]["weights"]
     assert main(["pretrain", "mini", "--resume", "-o", str(tmp_path / "run")]) == 0, "it goes on as it was asked for"
 
@@ -116,38 +109,44 @@ def test_what_would_not_fit_the_weights_is_refused(tmp_path, start):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_that_has_outgrown_the_weights_is_refused(tmp_path, start):
+def outgrown(start):
     larger = tokenizer()
     larger.add_tokens(["unheard"])
     larger.save_pretrained(start)
-    with pytest.raises(ValueError, match=r"the tokenizer has \d+ entries, the vocabulary of .*start"):
+
+
+def without_head(start):
+    MaBertForSequenceClassification(load_config(start)).save_pretrained(start)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (outgrown, r"the tokenizer has \d+ entries, the vocabulary of .*start"),
+        (without_head, r"was saved as MaBertForSequenceClassification; for MaBertForMaskedLM it"),
+    ],
+)
+def test_a_model_that_cannot_go_on_is_refused_before_the_text_is_read(tmp_path, start, monkeypatch, change, message):
+    change(start)
+    monkeypatch.setattr("mabert.train.pretrain.prepare_data", lambda *_: pytest.fail("the text was read"))
+    with pytest.raises(ValueError, match=message):
         pretrain(begin(tmp_path, start), tmp_path / "run", progress=False)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("value", "message"),
     [
-        (["start_from=2024"], "start_from is 2024; it must be text"),
-        (["start_from=[runs/mini]"], r"start_from is \['runs/mini'\]; it must be text"),
-        (["start_from=''"], "start_from is ''; it must be a model's folder or name"),
+        ("2024", "start_from is 2024; it must be text"),
+        ("[runs/mini]", r"start_from is \['runs/mini'\]; it must be text"),
+        ("''", "start_from is ''; it must be a model's folder or name"),
     ],
 )
-def test_a_start_that_is_no_name_is_refused(fields, message):
+def test_a_start_that_is_no_name_is_refused(tmp_path, capsys, value, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        load_recipe("mini", fields)
-
-
-def test_an_empty_variable_trains_no_random_weights(tmp_path, capsys):
-    assert main(["pretrain", "mini", "--start-from", "", "-o", str(tmp_path / "run")]) == 2
+        load_recipe("mini", [f"start_from={value}"])
+    assert main(["pretrain", "mini", "--start-from", "", "-o", str(tmp_path / "run")]) == 2, "of an empty variable"
     assert capsys.readouterr().err.startswith("mabert: ")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_model_without_the_head_is_refused_before_the_text_is_read(tmp_path, start, monkeypatch):
-    MaBertForSequenceClassification(load_config(start)).save_pretrained(start)
-    monkeypatch.setattr("mabert.train.pretrain.prepare_data", lambda *_: pytest.fail("the text was read"))
-    with pytest.raises(ValueError, match=r"was saved as MaBertForSequenceClassification; for MaBertForMaskedLM it"):
-        pretrain(begin(tmp_path, start), tmp_path / "run", progress=False)
 
 
 def test_other_weights_there_are_another_run(tmp_path, start):
@@ -156,7 +155,3 @@ def test_other_weights_there_are_another_run(tmp_path, start):
     save_file(changed, start / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"holds another run; it differs in resolved.weights"):
         pretrain(begin(tmp_path, start, steps=1), tmp_path / "run", resume=True, progress=False)
-
-
-def test_runs_that_start_from_nothing_are_known_as_before(tmp_path):
-    assert "start_from" not in as_mapping(recipe(tmp_path))
