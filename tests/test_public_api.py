@@ -25,6 +25,7 @@ PUBLIC = {
     "export",
     "load",
     "prepack",
+    "register_mixer",
     "selective_scan",
 }
 
