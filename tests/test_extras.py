@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 import mabert
+from mabert import MaBertForMaskedLM
 from mabert.data.task import Task
 from mabert.extras import DISTRIBUTIONS, EXTRAS, lacking
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
 from mabert_lab.cli import draw, main
+from tests.infer.conftest import saved
+from tests.train.helpers import tokenizer
 
 TRAIN = "is not installed; the extra train brings it: pip install 'mabert[train]'"
 
@@ -39,8 +42,8 @@ def test_the_packages_are_those_of_the_extras():
         ("convert minilm --text TEXT -o OUT", "accelerate"),
         ("pretrain mini tokenizer=minilm data.sources=[TEXT] -o OUT", "tensorboard"),
         ("finetune minilm --train TABLE -o OUT", "scikit-learn"),
-        ("embed minilm TEXT.zst", "pyarrow"),
-        ("embed minilm TABLE.parquet", "pyarrow"),
+        ("embed MODEL TEXT.zst", "pyarrow"),
+        ("embed MODEL TABLE.parquet", "pyarrow"),
     ],
 )
 def test_a_command_names_the_extra_in_one_line(monkeypatch, capsys, tmp_path, command, package):
@@ -52,6 +55,8 @@ def test_a_command_names_the_extra_in_one_line(monkeypatch, capsys, tmp_path, co
     places = {"TABLE.parquet": "table.parquet", "TABLE": "table.csv", "TEXT": "text.txt", "OUT": "out"}
     for name, file in places.items():
         command = command.replace(name, str(tmp_path / file))
+    if "MODEL" in command:
+        command = command.replace("MODEL", str(saved(MaBertForMaskedLM, tmp_path / "model", tokenizer())))
     assert main(command.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"mabert: {package} {TRAIN}"
     assert not (tmp_path / "out").exists()
