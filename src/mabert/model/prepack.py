@@ -218,8 +218,8 @@ def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) ->
         model: Any module on a CPU, of any family.
         dtype: That linear layers compute in; default, each in its weight's. One that autocast is to compute in
             (`torch.autocast("cpu", dtype)`) saves its casting of weights, and memory. `int8`: large layers (`SMALLEST`)
-            multiply integers of 8 bits, the others compute in their weight's dtype. That is up to 1.7 times as fast as
-            bfloat16, and changes what the model says by about a hundredth.
+            multiply integers of 8 bits, the others compute in their weight's dtype. At base size that
+            is 1.15 to 1.5 times as fast as bfloat16, and vectors of a trained model keep a cosine of 0.999.
 
     Returns:
         The model, with no parameter that requires gradients.
