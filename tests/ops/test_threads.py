@@ -1,26 +1,25 @@
 """Threads and processes: they change how long a call takes, and nothing else."""
 
 import copy
-import ctypes
 import logging
-import mmap
 import multiprocessing
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numba
-import numpy as np
 import pytest
 import torch
+from numba import njit
 
 from mabert.ops import selective_scan, softmax_attention
+from mabert.ops.cpu import team
+from mabert.ops.cpu.kernel import Kernel
+from mabert.ops.cpu.team import share
 from tests.ops.cases import PLAIN, Case, plain_convolution
 
 CASES = {
@@ -72,7 +71,7 @@ def _compute_in_child(connection: Any, case: Case) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_computes_too() -> None:
-    # Small enough for torch's own operations to stay on one thread: OpenMP does not survive a fork, our pool does.
+    # Small enough for torch's own operations to stay on one thread: OpenMP does not survive a fork.
     case = PLAIN["scan"](2, 150, 70)
     torch.set_num_threads(3)
     expected = [tensor.numpy().tobytes() for tensor in _everything(case)]
@@ -164,79 +163,32 @@ def test_compiling_is_told_of_and_reading_the_cache_is_not(
         assert all(message.startswith(start) for message, start in zip(messages, told, strict=True))
 
 
-def test_an_error_in_a_job_reaches_the_caller() -> None:
-    from mabert.ops.cpu import pool
+@njit
+def _fail(number: int, scratch: int, at: int) -> None:
+    if number >= at:
+        raise ValueError
 
-    class Failing:
-        def prepared(self) -> Any:
-            def fail(calls: int, scratch: int) -> None:
-                raise OSError("out of order")
 
-            return fail
+def _failing(call: int, *args: Any) -> None:
+    share(_fail, call, args)
 
-    torch.set_num_threads(3)
-    with pytest.raises(OSError, match="out of order"):
-        pool.run(Failing(), 5, 64)
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_a_job_reaches_the_caller(threads: int) -> None:
+    torch.set_num_threads(threads)
+    failing = Kernel(_failing)
+    failing.run(5, 64, 5)
+    with pytest.raises(RuntimeError, match="a CPU kernel failed"):
+        failing.run(5, 64, 3)
     assert torch.equal(plain_convolution().run(), plain_convolution().run())
 
 
-def test_an_interrupted_call_waits_for_its_threads() -> None:
-    from mabert.ops.cpu import pool
-
-    running, finished = threading.Event(), threading.Event()
-
-    class Slow:
-        def prepared(self) -> Any:
-            def run(calls: int, scratch: int) -> None:
-                if threading.current_thread() is threading.main_thread():
-                    running.wait(10)
-                    raise KeyboardInterrupt
-                running.set()
-                time.sleep(0.2)
-                finished.set()
-
-            return run
-
-    torch.set_num_threads(2)
-    with pytest.raises(KeyboardInterrupt):
-        pool.run(Slow(), 2, 64)
-    assert finished.is_set()
-
-
-def test_memory_is_used_again_only_when_its_tensor_is_gone() -> None:
-    from mabert.ops.cpu import memory
-
-    shape = (3 << 20,)
-    first = memory.fresh(shape, torch.uint8).fill_(1)
-    place, view = first.data_ptr(), first[5:]
-    second = memory.fresh(shape, torch.uint8).fill_(2)
-    del first
-    assert memory.fresh(shape, torch.uint8).data_ptr() not in (place, second.data_ptr())
-    assert view.eq(1).all()
-    del view
-    assert memory.fresh(shape, torch.uint8).data_ptr() == place
-    assert second.eq(2).all()
-
-
-def test_little_memory_waits() -> None:
-    from mabert.ops.cpu import memory
-
-    blocks = memory._Blocks()
-    for length in (memory.KEPT // 2, memory.KEPT // 2, memory.KEPT // 4, 2 * memory.KEPT):
-        blocks.give_back(np.empty(length, np.uint8))
-        assert blocks.waiting <= memory.KEPT
-    assert blocks.waiting == memory.KEPT // 4
-
-
-def test_a_system_without_huge_pages_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mabert.ops.cpu import memory
-
-    class WithoutHugePages(mmap.mmap):
-        def madvise(self, *arguments: int) -> None:
-            raise OSError("Invalid argument")
-
-    monkeypatch.setattr(memory.mmap, "mmap", WithoutHugePages)
-    assert len(memory._map(4 << 20)) == 4 << 20
+def test_without_an_openmp_of_torchs_one_thread_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(3)
+    case = CASES["scan"]
+    expected = _everything(case)
+    monkeypatch.setattr(team, "_fork", 0)
+    assert _all_equal(_everything(case), expected)
 
 
 def _everything_or_attention(name: str) -> list[torch.Tensor]:
@@ -252,29 +204,26 @@ def _everything_or_attention(name: str) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", [*CASES, "attention", "attention within a window"])
 def test_what_stands_in_fresh_memory_does_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mabert.ops.cpu import pool
-
     torch.set_num_threads(3)
     expected = _everything_or_attention(name)
-    scratch_address = pool._scratch_address
+    empty, new_empty = torch.empty, torch.Tensor.new_empty
 
-    def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.full(shape, float("nan"), dtype=dtype)
+    def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(torch.uint8).fill_(0xFF).view(tensor.dtype)  # the bits of a NaN
 
-    def poisoned_scratch(size: int) -> int:
-        address = scratch_address(size)
-        ctypes.memset(address, 0xFF, size)  # the bits of a NaN
-        return address
-
-    for module in ("attention", "conv", "scan_forward", "scan_backward"):
-        monkeypatch.setattr(sys.modules[f"mabert.ops.cpu.{module}"], "fresh", poisoned)
-    monkeypatch.setattr(pool, "_scratch_address", poisoned_scratch)
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: poisoned(empty(*shape, **options)))
+    monkeypatch.setattr(
+        torch.Tensor, "new_empty", lambda tensor, *shape, **options: poisoned(new_empty(tensor, *shape, **options))
+    )
     assert _all_equal(_everything_or_attention(name), expected)
 
 
 _WITHOUT_BF16 = """
 import torch
 from mabert.ops import selective_scan, softmax_attention
+from mabert.ops.cpu import team
+from mabert.ops.cpu.kernel import Kernel
+from mabert.ops.cpu.team import share
 from mabert.ops.cpu.simd import HAS_BF16
 assert not HAS_BF16
 torch.manual_seed(0)

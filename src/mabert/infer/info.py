@@ -105,10 +105,8 @@ def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
         model: That has run before, so that nothing is compiled on the way.
         tokens: int64 (batch, time).
     """
-    from mabert.ops.cpu.memory import counted_by_torch
-
     recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with counted_by_torch(), without_standard_error(), recording as profiler:
+    with without_standard_error(), recording as profiler:
         model(input_ids=tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0

@@ -36,7 +36,7 @@ ALLOCATION = {
         ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={kept()}", f"glibc.malloc.trim_threshold={kept()}")
     )
 }
-"""What lets the C library ask for huge pages and keep what was freed, as our kernels do by themselves. The matrices of
+"""What lets the C library ask for huge pages and keep what was freed. The matrices of
 scores that a rival makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for
 1,024 tokens. Without the second BERT took 7 % longer for 4,096 tokens in bf16 on a processor with AMX, MaBERT 3 to
 6 %."""

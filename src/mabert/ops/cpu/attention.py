@@ -21,10 +21,8 @@ from mabert.ops.cpu import attention_amx
 from mabert.ops.cpu.amx import may_use_amx
 from mabert.ops.cpu.blocks import clear
 from mabert.ops.cpu.functions import LOG2_E, exp2
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
-from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, find_valid
 from mabert.ops.cpu.simd import (
     LANES,
@@ -41,6 +39,7 @@ from mabert.ops.cpu.simd import (
     store_word,
     total,
 )
+from mabert.ops.cpu.team import share
 from mabert.ops.cpu.tile import TILE_COLUMNS, TILE_ROWS, tile_product, tile_product_bf16
 from mabert.ops.layout import readable
 
@@ -301,13 +300,8 @@ def _attention_job(
                 emit(out + r * 4 * size, size, tensors[_OUT], row, first + r, head * size)
 
 
-def _attention(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _attention_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _attention(call: int, *args: Any) -> None:
+    share(_attention_job, call, args)
 
 
 _kernel = Kernel(_attention)
@@ -326,7 +320,7 @@ def attention(
     """Return the attention's output, before its projection."""
     rows, time, width = query.shape
     size = width // heads
-    out = fresh(query.shape, query.dtype)
+    out = query.new_empty(query.shape)
     amx = query.dtype == torch.bfloat16 and window is None and may_use_amx()
     limits = () if amx else (-1, QUERIES) if window is None else (min(window, time), _WINDOWED_QUERIES)
     cuts = -(-_JOBS_PER_THREAD * torch.get_num_threads() // max(1, rows * heads))
@@ -338,8 +332,7 @@ def attention(
     words = size * query.element_size() // 4
     per_row = 4 * words + 8 * KEYS + 4 * size + _VECTOR + 4
     scratch = QUERIES * per_row + 2 * panels * TILE_COLUMNS * 4 * words
-    run(
-        attention_amx.kernel if amx else _kernel,
+    (attention_amx.kernel if amx else _kernel).run(
         (len(groups) - 1) * heads,
         attention_amx.scratch_bytes(longest, size) if amx else scratch,
         describe(*alive, out),

@@ -13,7 +13,7 @@ from numba import float32, njit
 from mabert.ops.cpu.amx import AMX_DEPTH, AMX_ROWS, begin_tiles, end_tiles, tile_product_amx
 from mabert.ops.cpu.blocks import clear, copy
 from mabert.ops.cpu.functions import LOG2_E, exp2, exp2_short
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START
 from mabert.ops.cpu.rows import ADDRESS, ROW, STEP, emit, find_valid
 from mabert.ops.cpu.simd import (
@@ -26,6 +26,7 @@ from mabert.ops.cpu.simd import (
     store_pairs,
     transpose,
 )
+from mabert.ops.cpu.team import share
 from mabert.ops.cpu.tile import TILE_COLUMNS
 
 QUERIES = TILE_COLUMNS
@@ -181,6 +182,7 @@ def _attention_job(
     found = np.empty(longest, np.int64)
     row, start, count, padded = -1, -1, 0, 0
 
+    begin_tiles()
     for p in range(groups[group], groups[group + 1]):
         piece = pieces[p]
         if piece[PIECE_ROW] != row or piece[PIECE_START] != start:
@@ -218,17 +220,11 @@ def _attention_job(
                 _put_out(panels + i * _panel_bytes(size), count, size, lines)
                 for r in range(rows):
                     emit(lines + r * 4 * size, size, tensors[_OUT], row, first + r, head * size)
-
-
-def _attention_amx(calls: int, scratch: int, *args: Any) -> None:
-    begin_tiles()
-    job = claim(calls)
-    while job >= 0:
-        _attention_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
     end_tiles()
-    linger(calls)
+
+
+def _attention_amx(call: int, *args: Any) -> None:
+    share(_attention_job, call, args)
 
 
 kernel = Kernel(_attention_amx)

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
 from mabert.ops.cpu.functions import sigmoid
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.memory import fresh, own
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
-from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.reduce import sum_parts
+from mabert.ops.cpu.reduce import own, sum_parts
 from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, describe, emit, fetch, is_valid, prefetch_read, reserve
 from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
+from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, padded_channels, readable, steps_before
 
 TILE = 32
@@ -237,25 +236,15 @@ def _sum_parameters(steps: int, width: int, grads: int, rows: int, sums: int) ->
         store(sums + k * BLOCK_BYTES, load(sums + k * BLOCK_BYTES) + tile)
 
 
-def _conv_forward(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _conv_forward_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _conv_forward(call: int, *args: Any) -> None:
+    share(_conv_forward_job, call, args)
 
 
 _forward_kernel = Kernel(_conv_forward)
 
 
-def _conv_backward(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _conv_backward_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _conv_backward(call: int, *args: Any) -> None:
+    share(_conv_backward_job, call, args)
 
 
 _backward_kernel = Kernel(_conv_backward)
@@ -274,13 +263,12 @@ def conv_forward(
     """Return the convolution of ``u``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
-    y = fresh(u.shape, u.dtype)
+    y = u.new_empty(u.shape)
     pieces, groups = plan_pieces(cu_seqlens, rows, time)
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
     alive = [readable(tensor) for tensor in (u, weight, bias, mask)]
-    run(
-        _forward_kernel,
+    _forward_kernel.run(
         (len(groups) - 1) * -(-blocks // stripe),
         (2 * TILE + width + stripe * (width + 1)) * BLOCK_BYTES,
         describe(*alive, y),
@@ -310,16 +298,15 @@ def conv_backward(
     """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
-    du = fresh(u.shape, u.dtype)
+    du = u.new_empty(u.shape)
     pieces, groups = plan_pieces(cu_seqlens, rows, time)
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
-    parameters = fresh((max(len(groups) - 1, 1), blocks, width + 1, BLOCK), torch.float32)
+    parameters = u.new_empty((max(len(groups) - 1, 1), blocks, width + 1, BLOCK), dtype=torch.float32)
     if len(pieces) == 0:
         parameters.zero_()
     alive = [readable(tensor) for tensor in (u, weight, bias, mask, grad)]
-    run(
-        _backward_kernel,
+    _backward_kernel.run(
         (len(groups) - 1) * -(-blocks // stripe),
         (2 * TILE + 3 * width - 2 + stripe * (2 * width + 2)) * BLOCK_BYTES,
         describe(*alive, du, parameters),

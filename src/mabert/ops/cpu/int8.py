@@ -13,9 +13,7 @@ from numba import float32, njit
 from torch import Tensor
 
 from mabert.ops.cpu.functions import exp2, sigmoid
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.memory import fresh
-from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.rows import ADDRESS, BF16, STEP, describe
 from mabert.ops.cpu.simd import (
     LANES,
@@ -32,6 +30,7 @@ from mabert.ops.cpu.simd import (
     store_one,
     total,
 )
+from mabert.ops.cpu.team import share
 
 ZERO = 128
 """The byte that stands for zero."""
@@ -86,8 +85,8 @@ def _read(tensors: Any, row: int, c: int) -> Any:
 
 
 @njit
-def _to_bytes_job(job: int, share: int, tensors: Any, scales: int, rows: int, channels: int) -> None:
-    for row in range(job * share, min((job + 1) * share, rows)):
+def _to_bytes_job(job: int, scratch: int, each: int, tensors: Any, scales: int, rows: int, channels: int) -> None:
+    for row in range(job * each, min((job + 1) * each, rows)):
         found = splat(float32(0.0))
         poison = splat(float32(0.0))  # NaN where the row has a NaN or an infinity, so that its results are NaN
         for c in range(0, channels, LANES):
@@ -103,8 +102,10 @@ def _to_bytes_job(job: int, share: int, tensors: Any, scales: int, rows: int, ch
 
 
 @njit
-def _from_bytes_job(job: int, share: int, tensors: Any, scales: int, rows: int, channels: int, activation: int) -> None:
-    for row in range(job * share, min((job + 1) * share, rows)):
+def _from_bytes_job(
+    job: int, scratch: int, each: int, tensors: Any, scales: int, rows: int, channels: int, activation: int
+) -> None:
+    for row in range(job * each, min((job + 1) * each, rows)):
         scale = splat(load_one(scales + 4 * row))
         target = tensors[_TO, ADDRESS] + row * tensors[_TO, STEP]
         for c in range(0, channels, LANES):
@@ -118,22 +119,12 @@ def _from_bytes_job(job: int, share: int, tensors: Any, scales: int, rows: int, 
                 store(target + 4 * c, x)
 
 
-def _to_bytes(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _to_bytes_job(job, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _to_bytes(call: int, *args: Any) -> None:
+    share(_to_bytes_job, call, args)
 
 
-def _from_bytes(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _from_bytes_job(job, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _from_bytes(call: int, *args: Any) -> None:
+    share(_from_bytes_job, call, args)
 
 
 _TO_BYTES, _FROM_BYTES = Kernel(_to_bytes), Kernel(_from_bytes)
@@ -146,8 +137,8 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 
 def _run(kernel: Kernel, tensors: np.ndarray, scales: Tensor, rows: int, channels: int, *args: int) -> None:
-    share = max(1, _NUMBERS // channels)
-    run(kernel, -(-rows // share), 0, share, tensors, scales.data_ptr(), rows, channels, *args)
+    each = max(1, _NUMBERS // channels)
+    kernel.run(-(-rows // each), 0, each, tensors, scales.data_ptr(), rows, channels, *args)
 
 
 def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +153,7 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     x = _matrix(x)
     rows, channels = x.shape[1:]
-    found, scales = fresh((1, rows, channels), torch.uint8), fresh((rows,), torch.float32)
+    found, scales = x.new_empty((1, rows, channels), dtype=torch.uint8), x.new_empty(rows, dtype=torch.float32)
     tensors = describe(x, None, found)
     _run(_TO_BYTES, tensors, scales, rows, channels)
     return found[0], scales

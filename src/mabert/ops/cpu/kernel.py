@@ -8,16 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numba import njit
 from numba.core.event import Event, Listener, install_listener
 
 from mabert.ops import layout
-from mabert.ops.cpu.simd import add_atomically, load_shared
+from mabert.ops.cpu.team import Call
 
 logger = logging.getLogger(__name__)
 
-_LINGER = 1 << 16  # looks, some 100 microseconds
 _NOTICEABLE = 1.0  # seconds
 
 
@@ -32,30 +30,6 @@ BUILD = _fingerprint()
 Numba's cache looks only at the file of the kernel itself. Each kernel carries this in its qualified name, under which
 the cache files it, so no stale one is loaded.
 """
-
-NEXT, JOBS, FINISHED = range(3)
-"""Places in the three numbers that all threads at work on one call share: see `claim`, `finish` and `linger`."""
-
-
-@njit
-def claim(calls: int) -> int:
-    """Take the next job of a call; -1 where none is left. ``calls`` is the address of the shared numbers."""
-    job = add_atomically(calls + 8 * NEXT, 1)
-    return job if job < load_shared(calls + 8 * JOBS) else -1
-
-
-@njit
-def finish(calls: int) -> None:
-    """Say that a job is done, and with it all it wrote."""
-    add_atomically(calls + 8 * FINISHED, 1)
-
-
-@njit
-def linger(calls: int) -> None:
-    """Wait for the last jobs of other threads, but not long: it is quicker than being woken up by them."""
-    for _ in range(_LINGER):
-        if load_shared(calls + 8 * FINISHED) >= load_shared(calls + 8 * JOBS):
-            return
 
 
 class Notice(Listener):
@@ -92,13 +66,8 @@ class Kernel:
     Args:
         function: What to compile, of this shape (Numba caches no function that is given the job as a variable)::
 
-            def kernel(calls, scratch, *args):
-                job = claim(calls)
-                while job >= 0:
-                    do(job, scratch, *args)
-                    finish(calls)
-                    job = claim(calls)
-                linger(calls)
+            def kernel(call, *args):
+                share(job, call, args)
     """
 
     _lock = threading.Lock()
@@ -108,24 +77,35 @@ class Kernel:
         self._function = function
         self._ready: Callable[..., None] | None = None
 
-    def prepared(self, *args: Any) -> Callable[..., None]:
-        """Return the compiled function, compiling it for arguments like these if that has not been done."""
+    def run(self, jobs: int, scratch: int, *args: Any) -> None:
+        """Do every job below ``jobs``, on as many threads as torch uses, and wait for all.
+
+        Args:
+            jobs: How many jobs there are.
+            scratch: Bytes of working memory that each thread needs.
+            *args: Passed on to every job; what they point to must stay alive until this returns.
+
+        Raises:
+            RuntimeError: A job failed.
+        """
         if self._ready is None:
             with Kernel._lock:
                 if self._ready is None:
                     self._ready = self._compile(args)
-        return self._ready
+        call = Call(jobs, scratch)
+        self._ready(call.address, *args)
+        call.check()
 
     def _compile(self, args: tuple[Any, ...]) -> Callable[..., None]:
         started = time.perf_counter()
         dispatcher = self._dispatcher()
-        no_jobs = np.zeros(3, np.int64)
+        nothing = Call(0, 0)
         with install_listener("numba:compile", Notice("compiling the CPU kernels on their first use on this machine")):
             try:
-                dispatcher(no_jobs.ctypes.data, 0, *args)
+                dispatcher(nothing.address, *args)
             except OSError as error:  # Numba keeps what it compiled while it is first called
                 dispatcher = self._unkept(error)
-                dispatcher(no_jobs.ctypes.data, 0, *args)
+                dispatcher(nothing.address, *args)
         seconds = time.perf_counter() - started
         if dispatcher.stats.cache_misses and seconds > _NOTICEABLE:
             logger.warning("compiled %s in %.1f s", self._function.__name__, seconds)

@@ -6,9 +6,9 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.pool import run
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one
+from mabert.ops.cpu.team import share
 
 _SLICE = 1024
 
@@ -30,13 +30,8 @@ def _sum_parts_job(job: int, scratch: int, source: int, parts: int, size: int, t
         store_one(target + 4 * i, one)
 
 
-def _sum_parts(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _sum_parts_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _sum_parts(call: int, *args: Any) -> None:
+    share(_sum_parts_job, call, args)
 
 
 _kernel = Kernel(_sum_parts)
@@ -48,5 +43,10 @@ def sum_parts(parts: Tensor) -> Tensor:
         return parts[0]
     result = torch.empty(parts.shape[1:], dtype=torch.float32, device="cpu")
     size = result.numel()
-    run(_kernel, -(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
+    _kernel.run(-(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
     return result
+
+
+def own(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a contiguous copy in memory of its own, as a custom op's results must be."""
+    return tensor.to(dtype).clone(memory_format=torch.contiguous_format)

@@ -20,15 +20,14 @@ from numba import njit
 from torch import Tensor
 
 from mabert.ops.cpu.blocks import VECTOR_BYTES, add, clear, copy, fetch_padded, multiply
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.memory import fresh, own
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
-from mabert.ops.cpu.pool import run
-from mabert.ops.cpu.reduce import sum_parts
+from mabert.ops.cpu.reduce import own, sum_parts
 from mabert.ops.cpu.rows import ADDRESS, describe, emit, prefetch_read, reserve
 from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import LANES
+from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable
 
 STRIPE = 4 * BLOCK
@@ -175,13 +174,8 @@ def _scan_backward_job(
         copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
 
 
-def _scan_backward(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _scan_backward_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _scan_backward(call: int, *args: Any) -> None:
+    share(_scan_backward_job, call, args)
 
 
 _kernel = Kernel(_scan_backward)
@@ -223,16 +217,17 @@ def scan_backward(
     N = A.shape[1]
     stripes = -(-channels // STRIPE)
     sequences, groups = plan_sequences(cu_seqlens, rows, time)
-    du, ddelta = fresh(u.shape, u.dtype), fresh(delta.shape, delta.dtype)
-    dz = None if z is None else fresh(z.shape, z.dtype)
-    dB_parts = fresh((stripes * rows, time, N), torch.float32)
-    dC_parts = fresh((stripes * rows, time, N), torch.float32)
-    parameters = fresh((max(len(groups) - 1, 1), padded_channels(channels) // PART, (N + 2) * PART), torch.float32)
+    du, ddelta = u.new_empty(u.shape), delta.new_empty(delta.shape)
+    dz = None if z is None else z.new_empty(z.shape)
+    dB_parts = u.new_empty((stripes * rows, time, N), dtype=torch.float32)
+    dC_parts = u.new_empty((stripes * rows, time, N), dtype=torch.float32)
+    parameters = u.new_empty(
+        (max(len(groups) - 1, 1), padded_channels(channels) // PART, (N + 2) * PART), dtype=torch.float32
+    )
     if len(sequences) == 0:
         parameters.zero_()
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask, grad)]
-    run(
-        _kernel,
+    _kernel.run(
         (len(groups) - 1) * stripes,
         _scratch_size(N),
         describe(*alive, states, du, ddelta, dz, dB_parts, dC_parts, parameters),

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
 from mabert.ops.cpu.functions import exp2, sigmoid, softplus
-from mabert.ops.cpu.kernel import Kernel, claim, finish, linger
-from mabert.ops.cpu.memory import fresh
+from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
-from mabert.ops.cpu.pool import run
 from mabert.ops.cpu.rows import ADDRESS, describe, emit, fetch, prefetch_read, reserve
 from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import load, load_one, splat, store
+from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable, saved_states_shape
 
 TILE = 16
@@ -157,13 +156,8 @@ def _scan_forward_job(
                     emit(zeros, count, tensors[_Y], row, masked[k], first)
 
 
-def _scan_forward(calls: int, scratch: int, *args: Any) -> None:
-    job = claim(calls)
-    while job >= 0:
-        _scan_forward_job(job, scratch, *args)
-        finish(calls)
-        job = claim(calls)
-    linger(calls)
+def _scan_forward(call: int, *args: Any) -> None:
+    share(_scan_forward_job, call, args)
 
 
 _kernel = Kernel(_scan_forward)
@@ -187,8 +181,8 @@ def scan_forward(
     """Run the scan; return y and, where asked to keep them, the states at chunk boundaries."""
     rows, time, channels = u.shape
     N = A.shape[1]
-    y = fresh(u.shape, u.dtype)
-    states = fresh(saved_states_shape(u, A, cu_seqlens) if keep_states else (0,), torch.float32)
+    y = u.new_empty(u.shape)
+    states = u.new_empty(saved_states_shape(u, A, cu_seqlens) if keep_states else (0,), dtype=torch.float32)
     sequences, groups = plan_sequences(cu_seqlens, rows, time)
     if keep_states and cu_seqlens is not None:
         used = int(((sequences[:, SPAN_END] - sequences[:, SPAN_START] - 1) // CHUNK).sum())
@@ -196,8 +190,7 @@ def scan_forward(
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask)]
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
-    run(
-        _kernel,
+    _kernel.run(
         (len(groups) - 1) * -(-blocks // stripe),
         (3 * TILE + 2 * stripe * (N + 1) + 1) * BLOCK_BYTES + 2 * TILE * 4 * N,
         describe(*alive, y, states),
