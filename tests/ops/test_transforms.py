@@ -86,7 +86,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PLAIN)
-def test_the_kernels_serve_it_as_the_reference_does_in_float64(name, way):
+def test_it_gives_what_the_reference_gives_in_float64(name, way):
     function, inputs = call(name)
     with use_backend("reference"):
         expected = WAYS[way](function, [x.double() for x in inputs])
@@ -108,29 +108,13 @@ def test_finite_differences_agree(name, options):
     assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_first_gradients_come_from_the_kernels(name, monkeypatch):
-    from mabert.ops import cpu
-
-    def fail(*args: object) -> None:
-        raise AssertionError("the compiled backward was called")
-
-    monkeypatch.setattr(cpu, "scan_backward", fail)
-    monkeypatch.setattr(cpu, "conv_backward", fail)
-    function, inputs = call(name)
-    with pytest.raises(AssertionError, match="compiled backward"):
-        grad(scalar(function))(*inputs)
-    with use_backend("reference"):
-        grad(scalar(function))(*inputs)
-
-
-@pytest.mark.parametrize("way", ["jvp", "hessian", "double backward"])
+@pytest.mark.parametrize("way", ["jvp", "vmap", "hessian", "double backward"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_kernels_that_were_asked_for_refuse_what_only_the_reference_can(name, way):
     function, inputs = call(name)
     with (
         use_backend("cpu"),
-        pytest.raises(ValueError, match=r"^backend 'cpu' was asked for, but it serves no forward-"),
+        pytest.raises(ValueError, match=r"^backend 'cpu' was asked for, but it serves no transform of torch.func"),
     ):
         WAYS[way](function, list(inputs))
 
@@ -159,5 +143,5 @@ def test_attention_is_right_under_transforms_or_says_what_is_missing():
         grad(scalar(attend))(*inputs)
     several = vmap(attend, (0, None, None))(torch.stack([inputs[0], inputs[1]]), *inputs[1:])
     assert_close("reference", "vmap", several[1], attend(inputs[1], *inputs[1:]))
-    with use_backend("cpu"), pytest.raises(ValueError, match=r"it serves no .* attention under a transform"):
+    with use_backend("cpu"), pytest.raises(ValueError, match="it serves no transform"):
         vmap(attend)(*inputs.float().unsqueeze(1))

@@ -6,15 +6,9 @@ from torch.autograd import forward_ad
 
 
 @torch.compiler.assume_constant_result
-def is_forward_mode() -> bool:
-    """Whether tensors may carry tangents."""
-    return forward_ad._current_level >= 0
-
-
-@torch.compiler.assume_constant_result
 def is_transformed() -> bool:
     """Whether this code runs under any transform, or in forward mode."""
-    return is_forward_mode() or torch._C._are_functorch_transforms_active()
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 @torch.compiler.assume_constant_result
