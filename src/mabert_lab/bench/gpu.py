@@ -197,7 +197,7 @@ def uneven() -> Rows:
     for name, (mean, deviation, longest, texts) in lengths.NORMAL.items():
         drawn = lengths.draw(mean, deviation, longest, MORE_TEXTS * texts)
         cell = Cell("throughput", "best", "bfloat16", max(drawn), DEVICE, texts=tuple(drawn))
-        for side, (title, contender, layout) in lengths.SIDES.items():
+        for side, (title, contender, layout) in lengths.sides_of().items():
             asked = _asked(contender, replace(cell, layout=layout))
             what = {"lengths": name, "side": side, "tokens": lengths.tokens_of(side, drawn)}
             rows[f"{name}, {title}"] = Asked({**asked.fields, **what}, asked.measure)

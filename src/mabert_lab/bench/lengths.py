@@ -1,10 +1,10 @@
-"""Texts of uneven length: MaBERT without padding and masked, beside BERT and ModernBERT padded, all in one run.
+"""Texts of uneven length: MaBERT without padding and masked, beside other models padded, all in one run.
 
 Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
 tokens; or they are those of a person's own texts. Random weights of base size, prepacked where that can be, one batch
 of texts in random order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal
-length. BERT and ModernBERT also run one text after the other, which is how they do without padding; so does MaBERT, as
-it does for the same bits in any batch (`--deterministic`).
+length. Rivals, in whatever engine, also run one text after the other, which is how they do without padding; so does
+MaBERT, as it does for the same bits in any batch (`--deterministic`).
 
 Two runs of equal cost differ by more than 5 % on a machine that others use too. So MaBERT unpadded and on even rows are
 also profiled some times, and the least time of every single call of an operation is kept: how much of the difference is
@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
+from mabert.baselines.registry import FAMILIES
 from mabert.environment import fast_dtype
 from mabert.rounds import Spread, timed
+from mabert_lab.bench.engines import OUTSIDE, contender, split, title_of
 from mabert_lab.bench.parts import PRODUCTS, REST
 from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
@@ -37,6 +39,7 @@ TEXTS = 16
 
 SHORTEST = 16
 RIVALS = ("bert", "modernbert")
+"""Contenders beside MaBERT unless others are named."""
 
 
 class Side(NamedTuple):
@@ -47,25 +50,34 @@ class Side(NamedTuple):
     layout: str
 
 
-SIDES = {
+OURS = {
     "unpadded": Side("MaBERT unpadded", "mabert", "together"),
     "even": Side("MaBERT even rows", "mabert", "even"),
     "alone": Side("MaBERT singly", "mabert", "alone"),
     "masked": Side("MaBERT masked", "mabert", "masked"),
-    "bert": Side("BERT padded", "bert", "together"),
-    "bert alone": Side("BERT singly", "bert", "alone"),
-    "modernbert": Side("ModernBERT padded", "modernbert", "together"),
-    "modernbert alone": Side("ModernBERT singly", "modernbert", "alone"),
 }
-
-PADDED = ("masked", *RIVALS)
-"""Sides that run what a batch is filled up with."""
 
 CONTROLLED = ("unpadded", "even")
 """Sides whose parts are set beside each other."""
 
 SHORT = {PRODUCTS: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}
 """Parts by the names that fit a terminal of 80 columns."""
+
+
+def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
+    """MaBERT's sides, and two of each rival: all texts at once, and singly."""
+    found = dict(OURS)
+    for name in rivals:
+        title = title_of(name)
+        found[name] = Side(f"{title} {'padded' if pads(name) else 'unpadded'}", name, "together")
+        found[f"{name} alone"] = Side(f"{title} singly", name, "alone")
+    return found
+
+
+def pads(name: str) -> bool:
+    """Whether a contender runs what a batch is filled up with; a MaBERT does not, but in an engine outside of torch."""
+    return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in OUTSIDE
+
 
 BUDGET = 40.0
 PROTOCOL = Protocol(warm=1, least=3, limit=400.0)
@@ -130,7 +142,7 @@ def run(
         output: Folder for the dated JSON file; None writes nothing.
         own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
         dtype: Of the weights; default, `mabert.environment.fast_dtype`.
-        rivals: Of `RIVALS`, beside MaBERT.
+        rivals: Contenders beside MaBERT, see `mabert_lab.bench.engines.contender`.
         budget: Seconds for a batch, half of them to be timed whole and half in parts; each side is given its share,
             and three calls whatever they take.
 
@@ -141,11 +153,8 @@ def run(
         rounds.
 
     Raises:
-        ValueError: For a dtype or a rival that is not there.
+        ValueError: For a dtype, a model or an engine that is not there.
     """
-    for rival in rivals:
-        if rival not in RIVALS:
-            raise ValueError(f"rivals has {rival!r}; there are {', '.join(RIVALS)}")
     dtype = fast_dtype("cpu") if dtype is None else dtype
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; there are {', '.join(DTYPES)}")
@@ -153,7 +162,7 @@ def run(
     batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
-    sides = {name: side for name, side in SIDES.items() if side.contender in ("mabert", *rivals)}
+    sides = sides_of(rivals)
     protocol = QUICK if quick else replace(PROTOCOL, budget=budget / 2 / len(sides))
     with workers_of({name: side.contender for name, side in sides.items()}) as workers:
         result: dict[str, Any] = {
@@ -171,7 +180,7 @@ def run(
             bench = Uneven(protocol, workers)  # a new one, since the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), small=quick, texts=tuple(lengths))
             measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
-            rows = [row_of(name, side, lengths, row) for side, row in measured.items()]
+            rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
             result["rows"] += rows
             result["speed"][name] = speeds(rows)
             seconds = {side: [sample.whole for sample in taken] for side, taken in bench.samples.items() if taken}
@@ -187,20 +196,22 @@ def tokens_of(side: str, lengths: Sequence[int]) -> int:
     return len(lengths) * even(lengths) if side == "even" else sum(lengths)
 
 
-def row_of(name: str, side: str, lengths: Sequence[int], row: Row) -> dict[str, Any]:
+def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
     """One side's times on one batch.
 
     Returns:
-        ``lengths``, the batch's name; ``side``; ``texts``, ``tokens`` and ``padded_tokens``, how many;
+        ``lengths``, the batch's name; ``side``, by ``key``; ``texts``, ``tokens`` and ``padded_tokens``, how many;
         ``tokens_per_second`` without those of padding, at the median; and the row's status, reason and times.
     """
-    tokens = tokens_of(side, lengths)
+    tokens = tokens_of(key, lengths)
+    filled = side.layout == "masked" or (side.layout == "together" and pads(side.contender))
     return {
         "lengths": name,
-        "side": side,
+        "side": key,
+        "title": side.title,
         "texts": len(lengths),
         "tokens": tokens,
-        "padded_tokens": len(lengths) * max(lengths) if side in PADDED else tokens,
+        "padded_tokens": len(lengths) * max(lengths) if filled else tokens,
         "tokens_per_second": None if row.median_ms is None else 1e3 * tokens / row.median_ms,
         **{what: getattr(row, what) for what in (*Spread.__dataclass_fields__, "status", "reason")},
     }
@@ -265,7 +276,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
     title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
-        (row["lengths"], SIDES[row["side"]].title, f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
+        (row["lengths"], row["title"], f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
         for row in result["rows"]
     ]
     numbers = ("tokens", "ms", "range", "tokens/s", "gain")

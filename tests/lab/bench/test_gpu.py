@@ -209,7 +209,7 @@ def test_rows_of_models_are_those_of_the_other_benchmarks(on_a_processor, monkey
         assert len(results.rows) == len(found) == 2 * (3 + 4)
         assert set(results.parameters) == {"bert", "mabert"}
     else:
-        assert {row["side"] for row in found.values()} == set(lengths.SIDES)
+        assert {row["side"] for row in found.values()} == set(lengths.sides_of())
 
 
 def test_every_row_has_a_name_of_its_own_and_both_are_compiled():

@@ -38,7 +38,7 @@ def test_a_run_writes_rows_ratios_and_parts(tmp_path, in_this_process, monkeypat
     (path,) = tmp_path.glob("*-lengths.json")
     assert json.loads(path.read_text()) == result
     rows = {row["side"]: row for row in result["rows"]}
-    assert set(rows) == set(lengths.SIDES)
+    assert set(rows) == set(lengths.sides_of())
     assert {row["status"] for row in rows.values()} == {"measured"}
     assert {side for side, row in rows.items() if row["padded_tokens"] == 60} == {"masked", "bert", "modernbert"}
     assert rows["unpadded"]["padded_tokens"] == rows["alone"]["padded_tokens"] == 39
@@ -120,19 +120,22 @@ def test_of_every_call_the_least_time_is_kept():
 
 
 def test_rivals_and_their_time_may_be_chosen(monkeypatch, tmp_path, in_this_process):
-    monkeypatch.setattr(lengths, "NORMAL", {"short": (6, 1, 16, 2)})
+    monkeypatch.setattr(lengths, "NORMAL", {"short": (30, 9, 48, 2)})
     monkeypatch.setattr(lengths, "Cell", lambda *given, small, **fields: Cell(*given, small=True, **fields))
-    command = ["bench", "lengths", "--models", "bert", "mabert", "--dtype", "float32", "-o", str(tmp_path)]
-    assert cli.main([*command, "--budget", "0.001"]) == 0
+    command = ["bench", "lengths", "--models", "bert:eager", "mabert", "mabert-fast", "--dtype", "float32"]
+    assert cli.main([*command, "--budget", "0.001", "-o", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("*-lengths.json")
     result = json.loads(path.read_text())
-    assert {row["side"] for row in result["rows"]} == {"unpadded", "even", "alone", "masked", "bert", "bert alone"}
+    rows = {row["side"]: row for row in result["rows"]}
+    rivals = {name + how for name in ("bert:eager", "mabert-fast") for how in ("", " alone")}
+    assert set(rows) == {*lengths.OURS, *rivals}
+    assert rows["bert:eager"]["padded_tokens"] > rows["mabert-fast"]["padded_tokens"] == rows["mabert-fast"]["tokens"]
     assert {row["samples"] for row in result["rows"]} == {3}, "no call past the third without time for it"
 
 
 def test_a_rival_that_is_not_there_is_named(capsys):
-    assert cli.main(["bench", "lengths", "--models", "albert"]) == 2
-    assert "rivals has 'albert'; there are bert, modernbert" in capsys.readouterr().err
+    assert cli.main(["bench", "lengths", "--models", "bert:mkl"]) == 2
+    assert "there is no engine 'mkl' for 'bert:mkl'" in capsys.readouterr().err
 
 
 def test_texts_are_named(capsys):
