@@ -128,6 +128,21 @@ def test_the_figures_of_the_page_are_there():
 
 
 @pytest.mark.slow
+def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed")
+    monkeypatch.chdir(tmp_path)
+    texts = ["Bread needs flour.", "The visa office opens at nine.", "Our train leaves from platform two."]
+    Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert cli.main(next(commands(DOCS / "search.md"))) == 0
+    (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "search.md").read_text(encoding="utf-8"), re.DOTALL)
+    capsys.readouterr()
+    exec(program, {})
+    found = capsys.readouterr().out.splitlines()
+    assert found[0] == texts[1]
+    assert sorted(found) == sorted(texts)
+
+
+@pytest.mark.slow
 def test_the_smallest_example_of_the_leak():
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "padding.md").read_text(encoding="utf-8"), re.DOTALL)
     (program,) = (block for block in blocks if "print(" in block)
