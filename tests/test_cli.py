@@ -3,16 +3,12 @@
 import dataclasses
 import datetime
 import io
-import itertools
 import json
 import math
 import os
-import re
-import shlex
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +27,7 @@ from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
 from mabert_lab.bench import models
-from mabert_lab.cli import COMMANDS, main
+from mabert_lab.cli import main
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
 
 
@@ -158,45 +154,6 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("mabert: out of memory on ")
     assert err.endswith(f" by {helps}\n")
-
-
-def commands_of_the_page():
-    """Those of its section on them, each as the words behind `mabert`, with a folder where an ellipsis stands for the
-    rest."""
-    page = (Path(__file__).parents[1] / "docs/commands.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## On the command line\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
-    blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    for line in itertools.chain.from_iterable(block.splitlines() for block in blocks):
-        words_ = shlex.split(line.replace(" ...", " -o runs/of-several"), comments=True)
-        yield words_[words_.index("mabert") + 1 :]
-
-
-def test_the_commands_of_the_page_can_be_typed_one_after_the_other():
-    made, inputs = {}, 0
-    for words_ in commands_of_the_page():
-        options = cli.parse(words_, COMMANDS)
-        if str(model := getattr(options, "model", None)).startswith("runs/"):
-            run_, _, seed = model.partition("/seed-")
-            inputs += 1
-            assert run_ in made, f"{' '.join(words_)}: nothing above makes {run_}"
-            assert not seed or int(seed) in made[run_], f"{' '.join(words_)}: no seed {seed} in {run_}"
-        output = getattr(options, "output", None)
-        if output is None or words_[0] in ("study", "report"):
-            continue
-        if getattr(options, "resume", False):
-            assert output in made, f"{' '.join(words_)}: nothing above makes {output}"
-        else:
-            assert output not in made, f"{' '.join(words_)}: {output} is there already"
-            made[output] = getattr(options, "seeds", [])
-    assert inputs > 5
-
-
-def test_the_commands_of_the_readme_can_be_typed():
-    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^mabert (.*)$", page, re.MULTILINE)
-    assert len(lines) >= 8
-    for line in lines:
-        assert callable(cli.parse(shlex.split(line, comments=True), COMMANDS).run)
 
 
 def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811

@@ -2,20 +2,36 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from markdown_it import MarkdownIt
 
+from mabert import cli
+from mabert_lab.cli import COMMANDS
 from mabert_lab.report.drift import cures
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import write_report
 
 DOCS = Path(__file__).parents[1] / "docs"
-
+SITE = DOCS.parent / "mkdocs.yml"
 
 RESULTS = DOCS.parent / "benchmarks/results"
+
+
+def navigation(section):
+    """The pages that a section of the site names."""
+    (pages,) = (each[section] for each in yaml.safe_load(SITE.read_text(encoding="utf-8"))["nav"] if section in each)
+    return [DOCS.parent / file for page in pages for file in page.values()]
+
+
+LONGEST = {**dict.fromkeys(navigation("Guides"), 1200), DOCS / "results.md": 1500, DOCS.parent / "README.md": 900}
+del LONGEST[DOCS / "studies.md"]  # which is not as short yet
+"""Words that a page may have, of those with a letter or a digit."""
 
 
 def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
@@ -58,6 +74,46 @@ def test_every_link_to_a_file_leads_somewhere(page):
     assert lost == []
 
 
+def commands(page):
+    """What a page's blocks call `mabert` with, a folder in place of an ellipsis."""
+    fences = [each for each in MarkdownIt().parse(page.read_text(encoding="utf-8")) if each.type == "fence"]
+    for block in (each.content for each in fences if not each.info):
+        for words in re.findall(r"(?:^|-m |\| )mabert (.*)", block, re.MULTILINE):
+            yield shlex.split(words.replace(" ...", " -o runs/of-several"), comments=True)
+
+
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md"), DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_every_command_can_be_typed(page):
+    for words in commands(page):
+        assert callable(cli.parse(words, COMMANDS).run), " ".join(words)
+
+
+def test_the_commands_of_the_guides_can_be_typed_one_after_the_other():
+    made, inputs = {}, 0
+    for words in [each for name in ("pretrain", "classify", "commands") for each in commands(DOCS / f"{name}.md")]:
+        options = cli.parse(words, COMMANDS)
+        if str(model := getattr(options, "model", None)).startswith("runs/"):
+            run, _, seed = model.partition("/seed-")
+            inputs += 1
+            assert run in made, f"{' '.join(words)}: nothing above makes {run}"
+            assert not seed or int(seed) in made[run], f"{' '.join(words)}: no seed {seed} in {run}"
+        output = getattr(options, "output", None)
+        if output is None:
+            continue
+        if getattr(options, "resume", False):
+            assert output in made, f"{' '.join(words)}: nothing above makes {output}"
+        else:
+            assert output not in made, f"{' '.join(words)}: {output} is there already"
+            made[output] = getattr(options, "seeds", [])
+    assert inputs > 5
+
+
+@pytest.mark.parametrize("page", LONGEST, ids=lambda page: page.name)
+def test_a_page_is_read_in_minutes(page):
+    words = [word for word in page.read_text(encoding="utf-8").split() if re.search(r"[^\W_]", word)]
+    assert len(words) <= LONGEST[page]
+
+
 @pytest.mark.slow
 def test_a_page_can_be_made_of_all_results(tmp_path):
     page, text, *_ = write_report(find([RESULTS]), tmp_path / "report.html")
@@ -69,6 +125,21 @@ def test_the_figures_of_the_page_are_there():
     figures = re.findall(r"\]\((report/\S+\.svg)\)", (RESULTS / "page/report.md").read_text(encoding="utf-8"))
     assert figures
     assert all((RESULTS / "page" / figure).is_file() for figure in figures)
+
+
+@pytest.mark.slow
+def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed")
+    monkeypatch.chdir(tmp_path)
+    texts = ["Bread needs flour.", "The visa office opens at nine.", "Our train leaves from platform two."]
+    Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert cli.main(next(commands(DOCS / "search.md"))) == 0
+    (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "search.md").read_text(encoding="utf-8"), re.DOTALL)
+    capsys.readouterr()
+    exec(program, {})
+    found = capsys.readouterr().out.splitlines()
+    assert found[0] == texts[1]
+    assert sorted(found) == sorted(texts)
 
 
 @pytest.mark.slow
