@@ -22,6 +22,9 @@ from mabert_lab.study.tasks import FROM_MNLI, MNLI
 
 VERSION = 1
 
+STATES = ("failed", "missing", "running", "done")
+"""Of a pretraining or conversion; an arm of several conversions has the first that one of them has."""
+
 OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters", "history")
 
 
@@ -143,7 +146,7 @@ def found(
             failed.append({"cell": name, "column": column["key"], "seed": None, "reason": status.reason})
     if plan.study.converts:
         made = [converted(plan, root, row.pretraining, states) for row in rows]
-        state = next((each for each in made if each["status"] != "done"), made[0])
+        state = min(made, key=lambda each: STATES.index(each["status"]))
         start = {**{name: state[name] for name in ("cell", "parameters", "status", "reason")}, "conversions": made}
         scores = {
             key: {metric: by_conversion(seeds, plan.scale.seeds) for metric, seeds in metrics.items()}

@@ -20,8 +20,8 @@ from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import CONVERT_SCALES, CONVERTED, load_scale, load_study
 from mabert_lab.study.plan import Planner
-from mabert_lab.study.results import by_conversion, write_results
-from mabert_lab.study.runner import Runner
+from mabert_lab.study.results import by_conversion, gathered, write_results
+from mabert_lab.study.runner import Runner, Status
 from mabert_lab.study.work import serve
 from tests.conversion.helpers import saved_teacher
 from tests.lab.study.helpers import FINETUNE, changed, cola, planned, study
@@ -232,6 +232,16 @@ def test_the_dry_run_counts_conversions_and_runs_none(capsys, tmp_path, fields, 
     assert main(["study", *words, "--conversions", "2", "--dry-run"]) == 0
     assert "21 conversions and 21 fine-tunings to run" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "root/cells").exists()
+
+
+def test_an_arm_tells_of_the_conversion_that_failed(tmp_path, fields):
+    plan = planned(tmp_path, tmp_path / "root", ARMS, fields)
+    states = {cell.name: Status("waiting") for cell in plan.cells.values()}
+    states[of_kind(plan, "conversion")[2].name] = Status("failed", "ValueError: nothing")
+    kept, made = gathered(plan, tmp_path / "root", states)["rows"]
+    assert (kept["pretraining"]["status"], made["pretraining"]["status"]) == ("missing", "failed")
+    assert made["pretraining"]["reason"] == "ValueError: nothing"
+    assert [each["status"] for each in made["pretraining"]["conversions"]] == ["missing", "failed"]
 
 
 def serve_small(root, name, *arguments):
