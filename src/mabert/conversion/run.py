@@ -215,20 +215,28 @@ def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[fl
     return survey.pattern() if asked == "auto" else checked_pattern(asked, lost), lost
 
 
-def checked_pattern(asked: str, lost: list[float]) -> str:
-    """The schedule that was asked for, at the teacher's depth; warns of layers whose attention it had better keep.
+def at_depth(asked: str, depth: int) -> str:
+    """A schedule repeated to a teacher's depth.
 
     Raises:
-        ValueError: If the pattern is longer than the teacher is deep, or has no Mamba layer in it.
+        ValueError: If it does not repeat to so many layers.
     """
-    depth = len(lost)
     letters = expand_schedule(asked)
     if len(letters) > depth or depth % len(letters):
         raise ValueError(
             f"pattern is {asked!r}, {len(letters)} layers; the teacher has {depth}: give as many letters, or a pattern "
             "that repeats to them"
         )
-    pattern = letters * (depth // len(letters))
+    return letters * (depth // len(letters))
+
+
+def checked_pattern(asked: str, lost: list[float]) -> str:
+    """The schedule that was asked for, at the teacher's depth; warns of layers whose attention it had better keep.
+
+    Raises:
+        ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
+    """
+    pattern = at_depth(asked, len(lost))
     if "M" not in pattern or set(pattern) - {"M", "T"}:
         raise ValueError(f"pattern is {asked!r}; a conversion's has Ts and at least one M")
     for line in choose.warnings_of(pattern, lost):

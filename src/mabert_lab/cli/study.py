@@ -50,8 +50,17 @@ def add_drift(studies: Any) -> None:
 def add_grid_options(added: argparse.ArgumentParser) -> None:
     """What all grids take."""
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the scale's")
-    added.add_argument("--scale", default="tiny", help="tiny, mini, small, paper, or a YAML file [%(default)s]")
-    added.add_argument("--text", nargs="+", metavar="SOURCE", help="to pretrain on [the scale's]")
+    added.add_argument(
+        "--scale",
+        help="tiny, mini, small, paper, with --from convert-tiny or convert, or a YAML file [tiny or convert]",
+    )
+    added.add_argument("--text", nargs="+", metavar="SOURCE", help="to pretrain on, or to convert by [the scale's]")
+    added.add_argument(
+        "--from", dest="teacher", metavar="MODEL", help="each arm is a conversion of this encoder, not a pretraining"
+    )
+    added.add_argument(
+        "--conversions", type=int, action=within(Range(1, 100)), help="of each arm, under seeds from 0 [the scale's, 5]"
+    )
     added.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="of fine-tuning [the scale's, 0-4]")
     added.add_argument("--from-mnli", action="store_true", help="MRPC, RTE and STS-B start from the MNLI model")
@@ -70,11 +79,12 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
     from mabert.processes import import_ahead
-    from mabert_lab.study.grid import SCALES, check_reach, find, label_of, load_scale, load_study
+    from mabert_lab.study.grid import check_reach, find_scale, label_of, load_scale, load_study
 
     check_grid(options)
-    find(options.scale, "scales", SCALES)
+    find_scale(options.scale)
     study = load_study(options.study)
+    check_start(options, study.converts)
     if not (options.dry_run or options.cluster):
         import_ahead("mabert_lab.study.work")  # as much again as this process imports, and by its side
     load_libraries()
@@ -82,7 +92,12 @@ def run_grid(options: argparse.Namespace) -> None:
 
     fields = list(options.fields)
     if options.text:
-        fields.append(f"pretrain.data.sources=[{', '.join(map(quoted, options.text))}]")
+        place = "convert.texts" if study.converts else "pretrain.data.sources"
+        fields.append(f"{place}=[{', '.join(map(quoted, options.text))}]")
+    if options.teacher is not None:
+        fields.append(f"convert.teacher={quoted(options.teacher)}")
+    if options.conversions is not None:
+        fields.append(f"convert.seeds={list(range(options.conversions))}")
     if options.seeds:
         fields.append(f"seeds={options.seeds}")
     if options.from_mnli:
@@ -109,14 +124,36 @@ def run_grid(options: argparse.Namespace) -> None:
 
 
 def check_grid(options: argparse.Namespace) -> None:
-    """Refuses options that cannot be, or would not be looked at.
+    """Refuses options that cannot be, or would not be looked at; with `--from` the study is the one of conversions.
 
     Raises:
         ValueError: Naming the option.
     """
+    from mabert_lab.study.grid import CONVERTED
+
+    if options.teacher is not None and options.study in GRIDS:
+        if options.study not in CONVERTED:
+            raise ValueError(f"--from goes with {', '.join(CONVERTED)} and grid, not with {options.study}")
+        options.study = CONVERTED[options.study]
+    options.scale = options.scale or ("tiny" if options.teacher is None else "convert")
     for name in ("jobs", "job_options"):
         if getattr(options, name) not in (None, []) and options.cluster is None:
             raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
+
+
+def check_start(options: argparse.Namespace, converts: bool) -> None:
+    """Refuses options of conversions where the arms are pretrainings.
+
+    Raises:
+        ValueError: Naming the option.
+    """
+    for option, given in {"--from": options.teacher, "--conversions": options.conversions}.items():
+        if given is not None and not converts:
+            raise ValueError(f"{option} goes with arms that are conversions, and those of {options.study} are not")
+    from mabert_lab.study.grid import CONVERT_SCALES
+
+    if options.scale in CONVERT_SCALES and not converts:
+        raise ValueError(f"--scale {options.scale} is for conversions; give --from MODEL as well")
 
 
 def run_plan(plan: Any, root: Path) -> None:

@@ -76,7 +76,7 @@ class Arm:
         budget: Share of the pretraining steps.
         pretraining: As the file has it: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and
             so on; any of them may be missing.
-        scores: A row a seed, a column a task that has any, each by its own metric.
+        scores: A row a seed, or a conversion, a column a task that has any, each by its own metric.
         further: The same by other metrics; a column is a task and a metric.
         failed: Fine-tuning runs that broke off, each with ``column``, ``seed`` and ``reason``.
     """
@@ -102,7 +102,8 @@ class Study:
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
-        settings: ``pretraining``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of them may be missing.
+        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of
+            them may be missing.
         columns: Its tasks.
         arms: Its models, by budget.
         finished: When its last cell was finished; empty before the first one was.
@@ -124,6 +125,16 @@ class Study:
     def question(self) -> str | None:
         """What it asks, of `QUESTIONS`; None where the paper does not ask it."""
         return QUESTIONS.get(self.label or "")
+
+    @property
+    def converts(self) -> bool:
+        """Whether its arms are conversions of one encoder, whose scores are then by conversion and not by seed."""
+        return "conversion" in self.settings
+
+    @property
+    def unit(self) -> str:
+        """What varies in an arm."""
+        return "conversion" if self.converts else "seed"
 
     @property
     def budgets(self) -> list[float]:

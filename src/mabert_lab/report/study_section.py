@@ -23,6 +23,14 @@ _PRETRAINING = {
 """Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
 
 
+_UNITS = {
+    "seed": "fine-tuning seeds",
+    "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
+    "fine-tunings fall into as many groups)",
+}
+"""What the deviation of a score is over."""
+
+
 def side_by_side(study: Study) -> list[pd.DataFrame]:
     """Averages over the tasks that both sides have, with their ranks; nothing where the paper has none of the arms."""
     found = arm_averages(study).dropna(subset="paper")
@@ -55,8 +63,9 @@ def score_table(study: Study) -> pd.DataFrame:
         return {**own, average: _summary(averages(arm.scores, keys))}
 
     notes = [
-        "Mean ± sample standard deviation over fine-tuning seeds, in brackets how many; bold is the highest mean, told "
-        f"from the others or not. The average is over {study.named(keys)}, of the seeds that have all of them.",
+        f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
+        f"told from the others or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of "
+        "them.",
         *_uneven(study),
         *_samples(study),
     ]
@@ -100,9 +109,9 @@ def difference_table(study: Study) -> pd.DataFrame:
     variants = sorted({variant for arm in study.arms if (variant := study.variant(arm))})
     also = "".join(f"; arms with {each} less {study.reference}, {each}, that one less {compared}" for each in variants)
     notes = [
-        f"The arm less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired seeds "
-        f"and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there are "
-        f"{LEAST_PAIRS} pairs; each difference is tested by itself."
+        f"The arm less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
+        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there "
+        f"are {LEAST_PAIRS} pairs; each difference is tested by itself."
     ]
     return _table(study, f"differences from {compared}", cells, notes)
 
@@ -140,6 +149,29 @@ def pretraining_table(study: Study) -> pd.DataFrame:
     return _table(study, "pretraining", cells, notes)
 
 
+def conversion_table(study: Study) -> pd.DataFrame:
+    """How each arm's conversions went."""
+
+    def cells(arm: Arm) -> dict[str, str]:
+        made = pd.DataFrame(arm.pretraining.get("conversions") or [{}])
+        done = made.reindex(columns=["pattern", "cosine", "floor", "seconds"]).dropna(subset="pattern")
+        return {
+            "state": arm.pretraining.get("status", "missing"),
+            "conversions": f"{len(done)} of {len(made)}",
+            "layers": ", ".join(done["pattern"].unique()) or MISSING,
+            "cosine to the encoder": _summary(done["cosine"]),
+            "floor": _summary(done["floor"]),
+            "parameters (M)": number(arm.pretraining.get("parameters"), "{:,.1f}", 1e-6),
+            "minutes each": number(done["seconds"].mean(), "{:,.1f}", 1 / 60),
+        }
+
+    notes = [
+        "The cosine is between the vectors of held-out texts before fine-tuning; the floor is the encoder itself with "
+        "its attention held constant in the layers that are converted."
+    ]
+    return _table(study, "conversions", cells, notes)
+
+
 def task_table(study: Study) -> pd.DataFrame:
     """The tasks: how many rows, how many passes, and from where."""
     rows = [
@@ -158,7 +190,8 @@ def failures(study: Study) -> list[str]:
     for arm in study.arms:
         place = f"{study.label_of(arm.name)}, {percent(arm.budget)}"
         if arm.pretraining.get("status") == "failed":
-            lines.append(f"{place}, pretraining: {arm.pretraining.get('reason') or 'no reason told'}")
+            kind = "conversion" if study.converts else "pretraining"
+            lines.append(f"{place}, {kind}: {arm.pretraining.get('reason') or 'no reason told'}")
         for each in arm.failed:
             seed = "" if each.get("seed") is None else f", seed {each['seed']}"
             task = names.get(each.get("column", "?"), each.get("column", "?"))
@@ -206,7 +239,7 @@ def _table(
 def _why(arm: Arm, column: str) -> str:
     """Why a score is missing."""
     if arm.pretraining.get("status") == "failed":
-        return "pretraining failed"
+        return "conversion failed" if "conversions" in arm.pretraining else "pretraining failed"
     failed = [each.get("reason") or "no reason told" for each in arm.failed if each.get("column") == column]
     return f"failed: {failed[0].split(':')[0]}" if failed else ""
 
@@ -235,7 +268,7 @@ def _uneven(study: Study) -> list[str]:
     counts = sorted({int(count) for arm in study.arms for count in arm.scores.count()})
     if len(counts) < 2:
         return []
-    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} seeds; bold and ranks do not look at how many."]
+    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks do not look at how many."]
 
 
 def _samples(study: Study) -> Iterator[str]:

@@ -49,6 +49,7 @@ def report(found: Found, folder: str = "") -> Page:
     most = {
         each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
         for each in found.studies
+        if not each.converts  # by which no claim is judged
     }
     measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
     shown = {printed.label for study in found.studies for printed in study.printed}

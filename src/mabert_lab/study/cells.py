@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,12 @@ from filelock import FileLock
 from mabert.reading import read_json, read_json_if_there
 from mabert.train.run import REQUEST, RESULT, UNFINISHED, grid_file
 from mabert.writing import locked
+
+FORMAT = 3
+"""Raised when the same cell would give another result."""
+
+UNLEARNT = ("transformers_version", "unpad")
+"""Of a model's configuration, what has no say in its weights."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """`pretraining` or `finetuning`."""
+        """`pretraining`, `conversion` or `finetuning`."""
         return self.content["kind"]
 
     @property
@@ -164,3 +170,20 @@ class CellFiles:
     def claim(self) -> FileLock:
         """The lock of whoever runs the cell."""
         return locked(self.lock)
+
+
+def absolute(source: str) -> str:
+    """A file's or folder's absolute path; a name on the hub as it is."""
+    return source if source.startswith("hub:") else str(Path(source).expanduser().resolve())
+
+
+def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values without those of some dotted names."""
+    copy = json.loads(json.dumps(content))
+    for name in names:
+        *path, last = name.split(".")
+        place = copy
+        for key in path:
+            place = place.get(key, {})
+        place.pop(last, None)
+    return copy

@@ -19,7 +19,12 @@ from mabert_lab.study.tasks import StudyTask
 logger = logging.getLogger(__name__)
 
 STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
+CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pooling")}
+"""Studies that are asked of one trained encoder as well, and what they are called then."""
+
 SCALES = ("tiny", "mini", "small", "paper")
+CONVERT_SCALES = ("convert-tiny", "convert")
+PACKAGED = (*STUDIES, *CONVERTED.values())
 WORDS = ("title", "note")
 """Fields of a study that say something of it and change nothing."""
 
@@ -33,11 +38,14 @@ class Arm:
         pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), in place of the
             scale's.
         finetune: Fields of the fine-tuning recipe, in place of scale's and task's.
+        convert: Fields of `ConversionRecipe`, in place of the scale's, where the arm is no pretraining but a conversion
+            of the scale's teacher; a pattern of Ts alone is the teacher as it is.
     """
 
     paper: str | None = None
     pretrain: dict[str, Any] = field(default_factory=dict)
     finetune: dict[str, Any] = field(default_factory=dict)
+    convert: dict[str, Any] | None = None
 
 
 @dataclass
@@ -76,10 +84,43 @@ class Study:
             whole = {key: value for key, value in nested(arm.pretrain).items() if key != "model"}
             check(PretrainRecipe, whole, f"arms.{name}.pretrain")
             check(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
+            check_conversion(arm.convert, f"arms.{name}.convert")
+            if (arm.convert is None) == self.converts or (arm.convert is not None and arm.pretrain):
+                raise ValueError(f"arms.{name}: the arms of a study have all convert and no pretrain, or none convert")
             arm.finetune = {**self.finetune, **arm.finetune}
         if self.reference not in self.arms:
             raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
         self.budgets = budgets_of(self.budgets, "budgets")
+        if self.converts and self.budgets != [1.0]:
+            raise ValueError("budgets are shares of a pretraining's steps; the arms of this study are conversions")
+
+    @property
+    def converts(self) -> bool:
+        """Whether its arms are conversions of one teacher."""
+        return any(arm.convert is not None for arm in self.arms.values())
+
+
+@dataclass
+class ConvertSettings:
+    """What all arms are converted from, and how.
+
+    Attributes:
+        teacher: As `mabert convert` takes it.
+        texts: Files, folders or hub data sets to learn from.
+        text_column: Where tables have the text.
+        seeds: Of conversion; an arm has as many conversions.
+        recipe: Fields of `ConversionRecipe`.
+    """
+
+    teacher: str | None = None
+    texts: list[str] = field(default_factory=list)
+    text_column: str = "text"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        check_conversion(self.recipe, "convert.recipe")
 
 
 @dataclass
@@ -95,6 +136,7 @@ class Scale:
         budgets: By study, in place of its own: where a tenth of few steps would teach nothing.
         tokenizers: By family, in place of its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
         from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
+        convert: Where arms are conversions, those; recipe, pretrain and budgets have no say then.
     """
 
     recipe: str | None = None
@@ -105,6 +147,7 @@ class Scale:
     budgets: dict[str, Any] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
     from_mnli: bool = False
+    convert: ConvertSettings | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is not None:
@@ -145,14 +188,14 @@ def load_study(name: str | Path) -> Study:
     """Reads a study.
 
     Args:
-        name: One of `STUDIES`, or a YAML file.
+        name: One of `PACKAGED`, or a YAML file.
 
     Raises:
         FileNotFoundError: There is none.
         ValueError: For a field that does not exist, a value of another type, or a table or row that the paper has not.
     """
-    study = build(Study, read_yaml(find(name, "studies", STUDIES)), "")
-    if name not in STUDIES:
+    study = build(Study, read_yaml(find(name, "studies", PACKAGED)), "")
+    if name not in PACKAGED:
         check_in_paper(study)
     return study
 
@@ -184,14 +227,34 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
     """Reads a scale.
 
     Args:
-        name: One of `SCALES`, or a YAML file.
+        name: One of `SCALES` or `CONVERT_SCALES`, or a YAML file.
         overrides: `section.field=value` in YAML, such as `pretrain.training.steps=100` or `seeds=[0,1]`.
 
     Raises:
         FileNotFoundError: There is none.
         ValueError: For a field that does not exist or a value of another type.
     """
-    return build(Scale, with_overrides(read_yaml(find(name, "scales", SCALES)), overrides), "")
+    return build(Scale, with_overrides(read_yaml(find_scale(name)), overrides), "")
+
+
+def find_scale(name: str | Path) -> Path:
+    """The file of a scale."""
+    return find(name, "scales", SCALES + CONVERT_SCALES)
+
+
+def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
+    """Refuses fields that are none of a conversion's.
+
+    Raises:
+        ValueError: Naming the place.
+    """
+    if not fields:
+        return
+    from mabert.conversion.run import ConversionRecipe  # with torch and transformers
+
+    check(ConversionRecipe, fields, where)
+    if "seed" in fields:
+        raise ValueError(f"{where}.seed is {fields['seed']!r}; the seeds of conversion are the scale's convert.seeds")
 
 
 def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
@@ -223,7 +286,7 @@ def label_of(study: str | Path) -> str:
 
     The digits stand for what is compared, so that other words in title and note leave them as they are.
     """
-    path = find(study, "studies", STUDIES)
+    path = find(study, "studies", PACKAGED)
     if path != Path(study):
         return str(study)
     compared = {name: value for name, value in read_yaml(path).items() if name not in WORDS}

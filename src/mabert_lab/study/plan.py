@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,13 @@ from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer
 from mabert.writing import locked, whole_folder
-from mabert_lab.study.cells import Cell, CellFiles
+from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
+from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import FROM_MNLI, MNLI, LoadedTask
 
-FORMAT = 3
-"""Raised when the same cell would give another result."""
-
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
 """How the work is cut, which does not change what is learnt; where there is dropout, its draws follow the cut."""
-
-UNLEARNT = ("transformers_version", "unpad")
-"""Of a model's configuration, what has no say in its weights."""
 
 OF_MABERT = ("pooling", "padding_safe_masking")
 """What fine-tuning may set in place of the pretrained model's own."""
@@ -49,7 +44,10 @@ TOKENIZERS = "tokenizers"
 
 @dataclass
 class Row:
-    """An arm at a budget: its pretraining, and its fine-tunings by task."""
+    """A model of an arm: its pretraining or conversion, and its fine-tunings by task.
+
+    Where arms are converted, one has a row for each of its conversions, at the whole budget.
+    """
 
     arm: str
     budget: float
@@ -97,6 +95,7 @@ class Planner:
         self.digests = {name: task.digest() for name, task in self.tasks.items()}
         self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         self.models: dict[str, tuple[PreTrainedConfig, PreTrainedTokenizerFast]] = {}
+        self.converter: Conversions | None = None
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """The cells of a study, which is at a scale of that name."""
@@ -105,17 +104,31 @@ class Planner:
         for budget in budgets:
             for title, arm in study.arms.items():
                 at_budget = f"{title}, {100 * budget:g}%"
-                pretraining = self.pretraining(at_budget, arm, budget)
-                plan.cells.setdefault(pretraining.name, pretraining)
-                row = Row(title, budget, pretraining.name)
-                plan.rows.append(row)
-                which = at_budget if len(budgets) > 1 else title
-                for task, cell in self.finetunings(which, arm, pretraining).items():
-                    plan.cells.setdefault(cell.name, cell)
-                    row.finetunings[task] = cell.name
+                if study.converts:
+                    models = self.conversions(title, arm)
+                else:
+                    which = at_budget if len(budgets) > 1 else title
+                    models = [(which, self.pretraining(at_budget, arm, budget), self.scale.seeds)]
+                for which, start, seeds in models:
+                    plan.cells.setdefault(start.name, start)
+                    row = Row(title, budget, start.name)
+                    plan.rows.append(row)
+                    for task, cell in self.finetunings(which, arm, start, seeds).items():
+                        plan.cells.setdefault(cell.name, cell)
+                        row.finetunings[task] = cell.name
         laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
         plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
         return plan
+
+    def conversions(self, title: str, arm: Arm) -> list[tuple[str, Cell, list[int]]]:
+        """The conversions of an arm, each with its title and the seeds that it is fine-tuned under."""
+        if self.converter is None:
+            self.converter = Conversions(self.scale)
+        models = []
+        for which, cell, config, seeds in self.converter.cells(title, arm):
+            self.models[cell.name] = config, self.converter.known.tokenizer
+            models.append((which, cell, seeds))
+        return models
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
         """The pretraining of an arm."""
@@ -150,8 +163,8 @@ class Planner:
         self.models[cell.name] = config, tokenizer
         return cell
 
-    def finetunings(self, title: str, arm: Arm, pretraining: Cell) -> dict[str, Cell]:
-        """The fine-tunings of an arm, by task; MNLI first where others start from it."""
+    def finetunings(self, title: str, arm: Arm, pretraining: Cell, seeds: list[int]) -> dict[str, Cell]:
+        """The fine-tunings of an arm under some seeds, by task; MNLI first where others start from it."""
         names = sorted(self.tasks, key=lambda name: name != MNLI) if self.scale.from_mnli else list(self.tasks)
         if self.scale.from_mnli and MNLI not in names:
             raise ValueError("from_mnli is set, and mnli is not among the tasks")
@@ -160,7 +173,7 @@ class Planner:
             start: Cell = pretraining
             if self.scale.from_mnli and name in FROM_MNLI:
                 start = cells[MNLI]
-            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining)
+            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining, seeds)
         return cells
 
     def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
@@ -168,8 +181,10 @@ class Planner:
         model = pretraining.content["recipe"]["model"]
         return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
 
-    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell) -> Cell:
-        """The fine-tuning of a model on a task, under all seeds.
+    def finetuning(
+        self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell, seeds: list[int]
+    ) -> Cell:
+        """The fine-tuning of a model on a task, under some seeds.
 
         Raises:
             ValueError: The model cannot be fine-tuned so, which is told here and not after its pretraining.
@@ -179,7 +194,7 @@ class Planner:
             check_fits(recipe, *self.models[pretraining.name])
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
-        place = f"seed-{self.scale.seeds[0]}" if start.kind == "finetuning" else ""
+        place = f"seed-{seeds[0]}" if start.kind == "finetuning" else ""
         epochs = epochs_of(recipe, task.task)
         content = {
             "format": FORMAT,
@@ -196,13 +211,13 @@ class Planner:
         }
         rates = len(recipe.learning_rates or ())
         if rates > 1:
-            content["chosen_under"] = self.scale.seeds[0]
+            content["chosen_under"] = seeds[0]
         if task.asked.files and task.task.main_metric != "accuracy":  # by which rates and epochs are chosen
             content["metric"] = task.task.main_metric
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
             content["keeps"] = True
-        runs = len(self.scale.seeds) + (rates if rates > 1 else 0)
+        runs = len(seeds) + (rates if rates > 1 else 0)
         return Cell(
             content,
             {
@@ -214,7 +229,7 @@ class Planner:
             },
             f"{task.title}, {title}",
             needs=start.name,
-            seeds=tuple(self.scale.seeds),
+            seeds=tuple(seeds),
             steps=runs * epochs * steps_of(recipe, task),
             tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
             parameters=start.parameters,
@@ -286,23 +301,6 @@ def placed(recipe: dict[str, Any]) -> dict[str, Any]:
     return recipe
 
 
-def absolute(source: str) -> str:
-    """A file's or folder's absolute path; a name on the hub as it is."""
-    return source if source.startswith("hub:") else str(Path(source).expanduser().resolve())
-
-
-def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested values without those of some dotted names."""
-    copy = json.loads(json.dumps(content))
-    for name in names:
-        *path, last = name.split(".")
-        place = copy
-        for key in path:
-            place = place.get(key, {})
-        place.pop(last, None)
-    return copy
-
-
 def at_another_precision(plan: Plan, root: Path) -> str | None:
     """Whether another machine left a cell of a plan at the other precision, each taking the one that it is fast in.
 
@@ -350,6 +348,8 @@ def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any
     """The field by which a study sets a cell's precision, and the section of its recipe with that."""
     if cell.kind == "pretraining":
         return "pretrain.training.precision", recipe["training"]
+    if cell.kind == "conversion":
+        return "convert.recipe.precision", recipe
     return "finetune.precision", recipe
 
 

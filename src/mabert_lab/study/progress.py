@@ -105,10 +105,11 @@ def show_plan(plan: Plan, root: Path, console: Console) -> None:
         table.add_row(name, Text(cell.title), *counts, f"{shares[name]:.0%}" if shares[name] else "done")
     console.print(table)
     left = [cell for name, cell in plan.cells.items() if shares[name]]
-    kinds = [sum(cell.kind == kind for cell in left) for kind in ("pretraining", "finetuning")]
+    first = "conversion" if plan.study.converts else "pretraining"
+    kinds = [sum(cell.kind == kind for cell in left) for kind in (first, "finetuning")]
     tokens = sum(shares[cell.name] * cell.tokens for cell in left)
     console.print(
-        f"{plan.name} at scale {plan.scale_name}: {kinds[0]} pretrainings and {kinds[1]} fine-tunings to run, "
+        f"{plan.name} at scale {plan.scale_name}: {kinds[0]} {first}s and {kinds[1]} fine-tunings to run, "
         f"{sum(shares[cell.name] * cell.steps for cell in left):,.0f} steps, {shortened(tokens)} tokens; "
         f"{in_words(seconds_left(plan, root, [cell.name for cell in left]))}",
         soft_wrap=True,

@@ -1,7 +1,10 @@
 """What a study has found so far, as one JSON file that `mabert report` reads."""
 
 import dataclasses
+import itertools
 import json
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,16 @@ from mabert.train.vocabulary import TRAINED
 from mabert.writing import write_text
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.conversions import BLOCK
+from mabert_lab.study.grid import Arm
 from mabert_lab.study.plan import TOKENIZERS, Plan, Row
 from mabert_lab.study.runner import Status
 from mabert_lab.study.tasks import FROM_MNLI, MNLI
 
 VERSION = 1
+
+STATES = ("failed", "missing", "running", "done")
+"""Of a pretraining or conversion; an arm of several conversions has the first that one of them has."""
 
 OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters", "history")
 
@@ -39,7 +47,8 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``scale``, ``environment`` of
         what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
         ``budget`` with its ``pretraining``, its ``scores`` by column, metric and seed, of all seeds that are finished,
-        and the ``rates`` by column that fine-tuning chose.
+        and the ``rates`` by column that fine-tuning chose. Where arms are conversions, `settings` has the
+        ``conversion``, ``pretraining`` tells of it, and ``scores`` are by conversion.
     """
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
@@ -58,18 +67,34 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "environment": environments[-1] if environments else measured_on(),
         "environments": environments,
         "settings": {
-            "pretraining": plan.scale.pretrain,
+            **(
+                {"conversion": dataclasses.asdict(plan.scale.convert)}
+                if plan.scale.convert and plan.study.converts
+                else {"pretraining": plan.scale.pretrain}
+            ),
             "finetuning": plan.scale.finetune,
-            "arms": {
-                name: {"pretrain": arm.pretrain, "finetune": arm.finetune} for name, arm in plan.study.arms.items()
-            },
+            "arms": {name: settings_of(arm) for name, arm in plan.study.arms.items()},
             "tasks": {name: tuning(plan, name) for name in plan.tasks},
             "seeds": plan.scale.seeds,
             "from_mnli": plan.scale.from_mnli,
         },
         "columns": shown,
-        "rows": [found(plan, root, row, columns, states) for row in plan.rows],
+        "rows": [found(plan, root, rows, columns, states) for rows in by_arm(plan)],
     }
+
+
+def settings_of(arm: Arm) -> dict[str, Any]:
+    """What an arm differs in."""
+    start = {"pretrain": arm.pretrain} if arm.convert is None else {"convert": arm.convert}
+    return {**start, "finetune": arm.finetune}
+
+
+def by_arm(plan: Plan) -> list[list[Row]]:
+    """The rows of each arm at each budget: one, or one for each of its conversions."""
+    together: dict[tuple[str, float], list[Row]] = {}
+    for row in plan.rows:
+        together.setdefault((row.arm, row.budget), []).append(row)
+    return list(together.values())
 
 
 def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
@@ -99,11 +124,13 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
     return {**dataclasses.asdict(recipe), "epochs": epochs_of(recipe, task.task)}
 
 
-def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], states: dict[str, Status]) -> dict[str, Any]:
-    """One row of the results."""
+def found(
+    plan: Plan, root: Path, rows: Sequence[Row], columns: list[dict[str, Any]], states: dict[str, Status]
+) -> dict[str, Any]:
+    """One row of the results: an arm at a budget."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rates, failed = {}, []
-    for column in columns:
+    for column, row in itertools.product(columns, rows):
         name = row.finetunings[column["task"]]
         files = CellFiles(root, name)
         for seed in files.seeds():
@@ -117,16 +144,59 @@ def found(plan: Plan, root: Path, row: Row, columns: list[dict[str, Any]], state
         status = states.get(name, Status())
         if status.state in ("failed", "blocked"):
             failed.append({"cell": name, "column": column["key"], "seed": None, "reason": status.reason})
-    arm = plan.study.arms[row.arm]
+    if plan.study.converts:
+        made = [converted(plan, root, row.pretraining, states) for row in rows]
+        state = min(made, key=lambda each: STATES.index(each["status"]))
+        start = {**{name: state[name] for name in ("cell", "parameters", "status", "reason")}, "conversions": made}
+        scores = {
+            key: {metric: by_conversion(seeds, plan.scale.seeds) for metric, seeds in metrics.items()}
+            for key, metrics in scores.items()
+        }
+    else:
+        start = pretrained(plan, root, rows[0].pretraining, states)
     return {
-        "arm": row.arm,
-        "paper": arm.paper,
-        "budget": row.budget,
-        "pretraining": pretrained(plan, root, row.pretraining, states),
+        "arm": rows[0].arm,
+        "paper": plan.study.arms[rows[0].arm].paper,
+        "budget": rows[0].budget,
+        "pretraining": start,
         "scores": scores,
         "rates": rates,
         "failed": failed,
     }
+
+
+def by_conversion(scores: Mapping[str, float], seeds: Sequence[int]) -> dict[str, float]:
+    """Mean scores by conversion, of those whose fine-tunings are all finished: conversions are what varies."""
+    together: dict[int, dict[int, float]] = {}
+    for seed, score in scores.items():
+        conversion, own = divmod(int(seed), BLOCK)
+        together.setdefault(conversion, {})[own] = score
+    whole = {which: own for which, own in sorted(together.items()) if own.keys() >= set(seeds)}
+    return {str(which): statistics.mean(own[seed] for seed in seeds) for which, own in whole.items()}
+
+
+def converted(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
+    """What came of a conversion: its schedule, and how far it agrees with its teacher, beside the floor of a constant;
+    both None for the teacher itself."""
+    result, cell = CellFiles(root, name).result(), plan.cells[name]
+    known = {"cell": name, "seed": cell.content["recipe"]["seed"], "parameters": cell.parameters}
+    if result is None:
+        return {**known, **unfinished(states.get(name, Status()))}
+    bands = list(result["outcome"].get("agreement", {"bands": {}})["bands"].values())
+    cosines = {
+        side: sum(band["texts"] * band[side]["cosine"] for band in bands) / sum(band["texts"] for band in bands)
+        if bands
+        else None
+        for side in ("student", "floor")
+    }
+    about = {"pattern": result["outcome"]["pattern"], "cosine": cosines["student"], "floor": cosines["floor"]}
+    return {**known, "status": "done", "reason": None, **about, "seconds": result["seconds"]}
+
+
+def unfinished(status: Status) -> dict[str, Any]:
+    """How the report is told of what has no result."""
+    shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
+    return {"status": shown, "reason": status.reason}
 
 
 def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
@@ -135,8 +205,7 @@ def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> 
     result = files.result()
     known = {"cell": name, "parameters": plan.cells[name].parameters}
     if result is None:
-        shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
-        return {**known, "status": shown, "reason": status.reason}
+        return {**known, **unfinished(status)}
     outcome = {key: result["outcome"][key] for key in OUTCOME}
     # By its name in this folder: the path is that of the machine that ran the cell, and another may mount it elsewhere.
     tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"

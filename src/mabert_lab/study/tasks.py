@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mabert.bounds import COUNT
 from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.own import load_own
 from mabert.data.table import Columns
@@ -87,6 +88,7 @@ class StudyTask:
         paper: The paper's column that a table of one's own may stand beside. Where that is scored by F1, the table's
             classes are to be called as GLUE calls them, or 0 and 1: the F1 is of the second.
         finetune: Fields of `FinetuneRecipe`, in place of the scale's.
+        rows: The first rows for training alone, where all would take too long.
     """
 
     name: str
@@ -95,6 +97,7 @@ class StudyTask:
     sample: str | None = None
     paper: str | None = None
     finetune: dict[str, Any] = field(default_factory=dict)
+    rows: Annotated[int, COUNT] | None = None
 
     def __post_init__(self) -> None:
         where = f"tasks.{self.name}"
@@ -138,10 +141,15 @@ class StudyTask:
             ValueError: A file cannot be read.
         """
         if self.files:
-            return LoadedTask(self, *self._tables(Path(data).expanduser()), data)
-        task = glue_task(self.name)
-        splits = [split for split in task.splits if not split.startswith("test")]
-        return LoadedTask(self, task, load_glue(self.name, data, splits), data)
+            task, splits = self._tables(Path(data).expanduser())
+        else:
+            official = glue_task(self.name)
+            wanted = [split for split in official.splits if not split.startswith("test")]
+            task, splits = official, load_glue(self.name, data, wanted)
+        if self.rows is not None:
+            train = splits["train"]
+            splits = {**splits, "train": train.select(range(min(self.rows, len(train))))}
+        return LoadedTask(self, task, splits, data)
 
     def _tables(self, folder: Path) -> tuple[Task, dict[str, Rows]]:
         columns = {split: Columns(file.text_a, file.text_b, file.label) for split, file in self.files.items()}

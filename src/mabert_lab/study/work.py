@@ -22,8 +22,11 @@ from typing import Any
 from filelock import Timeout
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from mabert.conversion.run import ConversionRecipe, convert
+from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.places import place_of
 from mabert.processes import keep_freed_memory
 from mabert.reading import read_json
 from mabert.train.fields import build
@@ -33,6 +36,7 @@ from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
 from mabert.train.run import grid_file
 from mabert.writing import write_text
 from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.conversions import keep, text_of
 from mabert_lab.study.tasks import StudyTask
 
 BUSY = 75
@@ -90,6 +94,8 @@ def do(files: CellFiles, seeds: Sequence[int]) -> None:
     order, begun = read_json(files.order), files.begun
     if order["content"]["kind"] == "pretraining":
         do_pretraining(files, order, begun)
+    elif order["content"]["kind"] == "conversion":
+        do_conversion(files, order, begun)
     else:
         do_finetuning(files, order, seeds, begun)
 
@@ -102,6 +108,20 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
     pretrain(recipe, files.run, resume=begun, trusted=True, callbacks=[Beat(files.progress)])
     leave_no_checkpoints(files)
+
+
+def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
+    """Does the work of a conversion's cell."""
+    recipe, planned = build(ConversionRecipe, order["recipe"], ""), order["content"]
+    known = Teacher.at(place_of(order["teacher"]))
+    check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
+    check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
+    if "text" not in planned:  # nothing is learnt
+        keep(known, recipe, files.run, begun)
+        return
+    texts, text_column = order["texts"], order["text_column"]
+    check_unchanged("the text", planned["text"], text_of(texts, text_column))
+    convert(order["teacher"], texts, files.run, resume=begun, text_column=text_column, **order["recipe"])
 
 
 def leave_no_checkpoints(files: CellFiles) -> None:

@@ -5,9 +5,12 @@ import pytest
 from mabert_lab.report import paper
 from mabert_lab.report.charts import arm_chart, pretraining_chart
 from mabert_lab.report.document import FLAG, MISSING
+from mabert_lab.report.evidence import verdicts
+from mabert_lab.report.judge import UNMEASURED
 from mabert_lab.report.sources import Found
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.study_section import (
+    conversion_table,
     difference_table,
     failures,
     further_table,
@@ -175,3 +178,36 @@ def test_without_held_out_loss_that_of_training_is_drawn_and_arms_of_one_pretrai
     assert "training loss" in pretraining_chart(read([first]))
     first["pretraining"]["history"] = []
     assert pretraining_chart(read([first])) is None
+
+
+def by_conversion():
+    """A study whose arms are conversions, one of which is still to be made."""
+
+    def made(*conversions):
+        about = {"status": "done", "parameters": 2_000_000, "reason": None}
+        return {**about, "conversions": [dict(each) for each in conversions]}
+
+    one = {"pattern": "MMT", "cosine": 0.9, "floor": 0.8, "seconds": 60.0}
+    rows = [
+        row("T", {"cola": [0.3, 0.31]}, budget=1.0, pretraining=made({"pattern": "TTT", "seconds": 1.0})),
+        row("MMT", {"cola": [0.2, 0.22]}, budget=1.0, pretraining=made(one, {**one, "cosine": 0.8})),
+        row("M", {}, budget=1.0, pretraining={**made({"status": "missing"}), "status": "missing"}),
+    ]
+    conversion = {"teacher": "an-encoder", "texts": ["a.txt"], "seeds": [0, 1], "recipe": {"tokens": 1000}}
+    settings = {"conversion": conversion, "finetuning": {}, "seeds": [0, 1, 2], "from_mnli": False}
+    return read(rows, "convert-pattern", ("cola",), reference="MMT", settings=settings, note="Another question.")
+
+
+def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
+    found = by_conversion()
+    shown = conversion_table(found)
+    assert cells(shown, "MMT") == ["done", "2 of 2", "MMT", "0.850 ± 0.071 (2)", "0.800 ± 0.000 (2)", "2.0", "1.0"]
+    assert cells(shown, "T")[:5] == ["done", "1 of 1", "TTT", MISSING, MISSING]
+    assert cells(shown, "M")[:3] == ["missing", "0 of 1", MISSING]
+    assert "over conversions" in score_table(found).attrs["notes"][0]
+    assert "paired conversions" in difference_table(found).attrs["notes"][0]
+    whole = report(Found((found,), None, (), (), (), ())).markdown()
+    assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
+    assert "Another question." in whole
+    assert "Too few seeds" not in whole
+    assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}

@@ -153,7 +153,7 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
         ({"finetune": {"pool": "map"}}, r"unknown field 'finetune.pool'; did you mean 'finetune.pooling'\?"),
         ({"pretrain": {"training": {"step": 3}}}, "unknown field 'pretrain.training.step'"),
         ({"pretrain": {"steps": 3}}, "unknown field 'pretrain.steps'; did you mean 'pretrain.training.steps'"),
-        ({"steps": 3}, r"unknown field 'steps'; there are \['budgets', 'finetune'"),
+        ({"steps": 3}, r"unknown field 'steps'; there are \['budgets', 'convert', 'finetune'"),
         ({"tasks": {"cola": {"finetune": {"epoch": 3}}}}, "tasks.cola.finetune: unknown field 'epoch'; did you mean"),
         ({"tasks": {"cola": 3}}, "tasks.cola is 3; it must be a mapping of fields"),
         ({"tasks": {"cola": {"finetune": {"epochs": 0}}}}, "tasks.cola.finetune: epochs is 0; it must be at least 1"),

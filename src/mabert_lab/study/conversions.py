@@ -1,0 +1,130 @@
+"""Arms that are conversions of one trained encoder: their cells, and the arm that keeps all of its attention."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from mabert.baselines.load import class_for
+from mabert.conversion.run import ConversionRecipe, at_depth, begun, changes_of
+from mabert.conversion.teacher import Teacher, student_config, weights_hash
+from mabert.conversion.training import BATCH_TOKENS
+from mabert.data.build import FORMAT as TOKENS
+from mabert.data.corpus import identities, parse_sources
+from mabert.data.tokenizer import fingerprint
+from mabert.model.load import parameters_of
+from mabert.places import place_of
+from mabert.precision import resolve_precision
+from mabert.train.fields import build
+from mabert.train.recipe import check_seeds
+from mabert.train.run import RunFolder
+from mabert.train.trainer import size_of
+from mabert.writing import filling
+from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
+from mabert_lab.study.grid import Arm, ConvertSettings, Scale
+
+BLOCK = 100
+"""The fine-tunings of conversion c have the seeds from 100 c on: no two conversions share a head or an order of
+examples, so that they vary independently; and more seeds or more conversions leave the cells that are there as they
+are."""
+
+
+class Conversions:
+    """Lays conversions out as cells.
+
+    Args:
+        scale: With its `convert`.
+
+    Raises:
+        FileNotFoundError: There is no teacher or text.
+        ValueError: None is named, the teacher cannot be converted, or the seeds overlap.
+    """
+
+    def __init__(self, scale: Scale) -> None:
+        self.asked, self.seeds = scale.convert or ConvertSettings(), scale.seeds
+        if self.asked.teacher is None:
+            raise ValueError("the study converts an encoder; give --from MODEL, a folder or hub name")
+        if not self.asked.texts:
+            raise ValueError("the study names no text; give --text files, folders or hub data sets")
+        if max(self.seeds) >= BLOCK:
+            raise ValueError(f"seeds are {self.seeds}; where arms are conversions, they must be below {BLOCK}")
+        check_seeds(self.tuned_under(self.asked.seeds))
+        self.known = Teacher.at(place_of(self.asked.teacher))
+        self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
+        self.text = text_of(self.asked.texts, self.asked.text_column)
+
+    def tuned_under(self, seeds: Sequence[int]) -> list[int]:
+        """The seeds of fine-tuning of conversions under some seeds."""
+        return [BLOCK * seed + each for seed in seeds for each in self.seeds]
+
+    def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, PreTrainedConfig, list[int]]]:
+        """Each conversion of an arm: its title, its cell, the model's configuration, and the seeds that it is
+        fine-tuned under. The teacher as it is comes once, with the seeds of all."""
+        fields = {**self.asked.recipe, **(arm.convert or {})}
+        try:
+            recipe = build(ConversionRecipe, fields, "")
+            depth = self.known.copy.config.num_hidden_layers
+            pattern = recipe.pattern if recipe.pattern == "auto" else at_depth(recipe.pattern, depth)
+        except ValueError as error:
+            raise ValueError(f"the conversion of {title}: {error}") from error
+        if set(pattern) == {"T"}:
+            kept = ConversionRecipe(pattern=pattern, length=recipe.length, precision="fp32")
+            yield title, *self.cell(title, kept), self.tuned_under(self.asked.seeds)
+            return
+        for seed in self.asked.seeds:
+            which = f"{title}, conversion {seed}"
+            one = ConversionRecipe(**{**asdict(recipe), "pattern": pattern, "seed": seed})
+            yield which, *self.cell(which, one), self.tuned_under([seed])
+
+    def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
+        """The cell of one conversion, and the configuration of its model."""
+        letters = "M" if recipe.pattern == "auto" else recipe.pattern  # which layers it chooses is not known yet
+        changes = changes_of(self.known, letters, recipe)
+        config = student_config(self.known.model.config, self.known.use, **changes)
+        content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}
+        content["recipe"]["precision"] = resolve_precision(recipe.precision)
+        content["recipe"]["model"] = without(config.to_dict(), (*UNLEARNT, "layer_pattern", "layer_types"))
+        learns = set(recipe.pattern) != {"T"}
+        if learns:
+            content |= {"tokens": TOKENS, "text": self.text}
+        order = {
+            "teacher": located(str(self.asked.teacher)),
+            "texts": [absolute(text) for text in self.asked.texts],
+            "text_column": self.asked.text_column,
+            "recipe": asdict(recipe),
+        }
+        tokens = recipe.tokens if learns else 0
+        cell = Cell(
+            content,
+            order,
+            f"convert {title}",
+            steps=max(1, math.ceil(tokens / BATCH_TOKENS)),
+            tokens=tokens,
+            parameters=parameters_of(class_for("encoder", config), config),
+        )
+        return cell, config
+
+
+def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]]:
+    """What texts are known by, each by its own files: a conversion takes alike many tokens of each."""
+    return [identities(parse_sources(text, text_column)) for text in texts]
+
+
+def located(teacher: str) -> str:
+    """A teacher's folder by its absolute path; a name as it is."""
+    return absolute(teacher) if Path(teacher).exists() else teacher
+
+
+def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:
+    """Writes the MaBERT that keeps all of a teacher's attention, with what `mabert finetune` needs."""
+    began, run = time.monotonic(), RunFolder(folder)
+    run.claim({"pattern": recipe.pattern}, resume)
+    student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
+    with filling(folder, size_of(student), "make room and start the study again") as staging:
+        student.save_pretrained(staging)
+        known.tokenizer.save_pretrained(staging)
+    run.write_result({"use": known.use, "pattern": recipe.pattern}, time.monotonic() - began)
