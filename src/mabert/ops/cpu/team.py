@@ -69,9 +69,8 @@ class Call:
 
 def _take_part(job: Any, call: int, args: Any) -> None:
     """Do jobs until none is left; every thread of a call runs this."""
-    scratch = load_shared(call + 8 * _SCRATCH) + add_atomically(call + 8 * _THREAD, 1) * load_shared(
-        call + 8 * _SCRATCH_SIZE
-    )
+    thread = add_atomically(call + 8 * _THREAD, 1)
+    scratch = load_shared(call + 8 * _SCRATCH) + thread * load_shared(call + 8 * _SCRATCH_SIZE)
     number = add_atomically(call + 8 * _NEXT, 1)
     while number < load_shared(call + 8 * _JOBS):
         job(number, scratch, *args)
