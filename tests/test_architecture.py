@@ -13,7 +13,7 @@ import mabert
 
 SOURCE = Path(mabert.__file__).parents[1]
 ROOMS = {
-    "mabert": {"ops", "model", "data", "baselines", "train", "infer", "cli", "conversion"},
+    "mabert": {"ops", "model", "data", "baselines", "train", "infer", "cli", "conversion", "files", "machine"},
     "mabert_lab": {"bench", "cli", "demo", "report", "study"},
 }
 

@@ -18,10 +18,11 @@ import torch
 import yaml
 
 import mabert
-from mabert import cli, folders
+from mabert import cli
 from mabert.baselines.load import load_config
 from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
+from mabert.files import folders
 from mabert.infer import windows
 from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import load_recipe

@@ -12,7 +12,7 @@ from sentence_transformers import CrossEncoder
 import mabert
 from mabert import MaBertForMaskedLM
 from mabert.data.tokenizer import load_tokenizer
-from mabert.places import SHIPPED
+from mabert.files.places import SHIPPED
 from tests.model.helpers import build, config
 
 GUIDE = Path(__file__).parents[1] / "docs/sentence-transformers.md"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mabert.reading import shown
+from mabert.files.reading import shown
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
 from mabert.extras import check_installed
+from mabert.files.places import place_of
+from mabert.files.sentences import SentenceFolder
+from mabert.files.writing import filling
 from mabert.ops import use_backend
-from mabert.places import place_of
-from mabert.sentences import SentenceFolder
-from mabert.writing import filling
 
 FORMS = ("onnx", "openvino")
 

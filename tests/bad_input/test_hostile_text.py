@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from mabert.reading import parse_json, shown
-from mabert.reading_yaml import parse_yaml
+from mabert.files.reading import parse_json, shown
+from mabert.files.yaml import parse_yaml
 from mabert.train.recipe import load_recipe
 
 ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))

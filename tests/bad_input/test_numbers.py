@@ -11,10 +11,11 @@ from typing import Annotated
 import pytest
 from transformers import BertConfig, BertModel
 
-from mabert import MaBertConfig, memory
+from mabert import MaBertConfig
 from mabert.bounds import RANGES, Range
 from mabert.cli import parser
 from mabert.cli.command import Ranged
+from mabert.machine import memory
 from mabert.model.config import make_config
 from mabert.train.classifier import FinetuneRecipe
 from mabert.train.recipe import DataRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe

@@ -9,7 +9,7 @@ import pytest
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mabert.writing import CannotSaveError, naming_full_disk, saving, write_text
+from mabert.files.writing import CannotSaveError, naming_full_disk, saving, write_text
 from mabert_lab.cli import main
 from tests.bad_input.conftest import hashes
 
@@ -72,7 +72,7 @@ def test_a_file_names_itself_and_the_room(tmp_path, monkeypatch):
     def full(number):
         raise SYSTEM
 
-    monkeypatch.setattr("mabert.writing.os.fsync", full)
+    monkeypatch.setattr("mabert.files.writing.os.fsync", full)
     with pytest.raises(CannotSaveError, match=rf"cannot save {tmp_path}/a.json: {FULL}; [\d,.]+ MiB are free on"):
         write_text(tmp_path / "a.json", "{}")
     assert not list(tmp_path.iterdir())

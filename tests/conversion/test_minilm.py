@@ -7,7 +7,7 @@ import pytest
 import mabert
 from mabert.conversion.delta import FILE
 from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
-from mabert.places import PACKAGES, SHIPPED, place_of
+from mabert.files.places import PACKAGES, SHIPPED, place_of
 from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"

@@ -192,7 +192,7 @@ def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp
 KILLED = """
 import sys, time
 from mabert.data import build
-from mabert.progress import ByteProgress
+from mabert.machine.progress import ByteProgress
 from mabert.data.tokenizer import load_tokenizer
 def slow(*arguments):
     print("writing", flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from mabert.data.corpus import read_documents
 from mabert.data.hub import HubSource
-from mabert.reading import digest
+from mabert.files.reading import digest
 
 
 @pytest.fixture

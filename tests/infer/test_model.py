@@ -9,13 +9,13 @@ import torch
 
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
-from mabert import precision as precisions
 from mabert.infer import model as models
 from mabert.infer.answers import BatchTooLargeError
 from mabert.infer.embed import embed
 from mabert.infer.fill import fill_mask
 from mabert.infer.load import device_named, load_for_use
 from mabert.infer.predict import predict
+from mabert.machine import precision as precisions
 from mabert.model.blocks import MambaBlock
 from mabert.model.prepack import PackedLinear, can_prepack
 from tests.infer.conftest import saved
@@ -135,7 +135,7 @@ def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(maske
 
 
 def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, caplog):
-    with caplog.at_level(logging.WARNING, "mabert.precision"):
+    with caplog.at_level(logging.WARNING, "mabert.machine.precision"):
         for fast in ("bfloat16", "float32"):
             monkeypatch.setattr(precisions, "fast_dtype", lambda device, fast=fast: fast)
             mabert.load(masked_lm, precision="bf16", device="cpu").embed(TEXTS)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mabert
-from mabert import progress
 from mabert.infer import answers
 from mabert.infer import windows as windowing
 from mabert.infer.answers import How, progress_over
 from mabert.infer.windows import windows
+from mabert.machine import progress
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
 HOW = How(progress=False)

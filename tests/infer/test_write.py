@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from mabert.files.writing import check_output
 from mabert.infer.write import write_rows, write_vectors
-from mabert.writing import check_output
 
 
 def test_what_is_written_is_read_back(tmp_path):

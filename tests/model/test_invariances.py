@@ -18,7 +18,7 @@ from mabert import (
     MaBertForTokenClassification,
     MaBertModel,
 )
-from mabert.environment import bf16_instructions
+from mabert.machine.environment import bf16_instructions
 from mabert.model import encoder
 from mabert.ops import use_backend
 from tests.model.helpers import MAKINGS, VOCAB, build, config, ids, makings, run, same

@@ -10,8 +10,8 @@ import yaml
 
 from mabert import MaBertForMaskedLM
 from mabert.cli import main
+from mabert.machine.processes import ended_as_interrupted
 from mabert.model.blocks import MambaBlock
-from mabert.processes import ended_as_interrupted
 from mabert.train.recipe import as_mapping
 from tests.model.helpers import config
 from tests.train.helpers import recipe, tokenizer

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from transformers import TrainerState
 
-from mabert import progress
+from mabert.machine import progress
 from mabert.train.progress import TrainingBar
 
 

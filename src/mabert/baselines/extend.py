@@ -6,7 +6,7 @@ from mabert.baselines.load import load_as_saved, refuse_quantized
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
-from mabert.writing import filling
+from mabert.files.writing import filling
 
 
 def extend(path: str | Path, length: int, output: str | Path) -> int:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines import attention
-from mabert.memory import check_fits
+from mabert.machine.memory import check_fits
 from mabert.model.config import MaBertConfig, in_words, make_config
 from mabert.model.embeddings import stretch
 from mabert.model.load import parameters_of

@@ -22,12 +22,12 @@ from transformers.utils import ModelOutput
 from mabert import model as models
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.bounds import check_fields
-from mabert.folders import CONFIG, config_fields
+from mabert.files.folders import CONFIG, config_fields
+from mabert.files.reading import digest
 from mabert.model import MaBertConfig
 from mabert.model.config import in_words
 from mabert.model.delta import FILE as DELTA
 from mabert.model.load import LOADING, config_of_fields, load_model
-from mabert.reading import digest
 
 Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
 

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
         complain(one_line(error))
         return BAD_INPUT
     except (MemoryError, RuntimeError) as error:
-        from mabert.memory import is_out_of_memory
+        from mabert.machine.memory import is_out_of_memory
 
         if options.debug or not is_out_of_memory(error):
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.cli.command import command, load_libraries, say, within
-from mabert.processes import ended_as_interrupted, keep_freed_memory
+from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
@@ -73,7 +73,7 @@ def tokens(text: str) -> int:
 
 def run_convert(options: argparse.Namespace) -> None:
     """`mabert convert`."""
-    from mabert.folders import config_fields
+    from mabert.files.folders import config_fields
     from mabert.train.run import RunFolder
 
     RunFolder(options.output).check({}, options.resume)

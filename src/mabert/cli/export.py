@@ -17,7 +17,7 @@ def add_export(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> None:
     """`mabert export`."""
-    from mabert.folders import config_fields
+    from mabert.files.folders import config_fields
 
     if Path(options.model).exists():
         config_fields(options.model)

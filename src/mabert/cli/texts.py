@@ -91,10 +91,10 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     What can be wrong without them is found before the model is opened, which takes seconds, and before texts are read,
     since standard input may be a person typing.
     """
-    from mabert.folders import config_fields
+    from mabert.files.folders import config_fields
+    from mabert.files.places import place_of
+    from mabert.files.writing import check_output
     from mabert.infer.texts import has_words, read_rows
-    from mabert.places import place_of
-    from mabert.writing import check_output
 
     check_output(options.output, suffixes)
     options.model = place_of(options.model)
@@ -155,8 +155,8 @@ def naming_options() -> Iterator[None]:
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
     model, rows = opened(options, (".jsonl", ".npy"))
+    from mabert.files.sentences import is_for_similarity
     from mabert.infer.write import write_vectors
-    from mabert.sentences import is_for_similarity
 
     width = model.config.hidden_size
     with naming_options():
@@ -237,8 +237,8 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
-    from mabert.folders import config_fields
-    from mabert.places import place_of
+    from mabert.files.folders import config_fields
+    from mabert.files.places import place_of
 
     options.model = place_of(options.model)
     config_fields(options.model)

@@ -7,8 +7,8 @@ from typing import Any
 
 from mabert.bounds import MOST_SEEDS, SEED, TOKENS
 from mabert.cli.command import add_field, command, load_libraries, quoted, say, within
-from mabert.processes import ended_as_interrupted, keep_freed_memory
-from mabert.reading import shown
+from mabert.files.reading import shown
+from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.train.recipe import FinetuneRecipe
 
 GLUE = "hub:nyu-mll/glue"
@@ -153,8 +153,8 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.folders import config_fields
-    from mabert.places import place_of
+    from mabert.files.folders import config_fields
+    from mabert.files.places import place_of
     from mabert.train.run import RunFolder
 
     check_finetune(options)
@@ -236,8 +236,8 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
-    from mabert.folders import config_fields
-    from mabert.places import place_of
+    from mabert.files.folders import config_fields
+    from mabert.files.places import place_of
 
     options.model = place_of(options.model)
     config_fields(options.model)

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from mabert import __version__
-from mabert.places import PACKAGES
-from mabert.reading_yaml import parse_yaml
+from mabert.files.places import PACKAGES
+from mabert.files.yaml import parse_yaml
 
 CARD = "README.md"
 ASKED = {

@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from mabert.baselines.load import Use
 from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
-from mabert.folders import CONFIG
+from mabert.files.folders import CONFIG
+from mabert.files.places import default_cache, place_of
+from mabert.files.reading import parse_json, sha256
+from mabert.files.writing import locked, whole_folder
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence, SelectiveCore, rename_saved
-from mabert.places import default_cache, place_of
-from mabert.reading import parse_json, sha256
-from mabert.writing import locked, whole_folder
 
 ABOUT = "mabert"
 """The entry of the file's metadata that says, in JSON, what teacher the cores are of and what for."""

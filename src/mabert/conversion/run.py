@@ -32,14 +32,14 @@ from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.places import default_cache, place_of
+from mabert.files.reading import digest
+from mabert.files.writing import filling, write_text
+from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model.config import expand_schedule
-from mabert.places import default_cache, place_of
-from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import digest
 from mabert.train.fields import build
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
-from mabert.writing import filling, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def convert(
     """Turns an encoder into a MaBERT: its attention, in some of its layers, into Mamba cores that say the same.
 
     Args:
-        teacher: Model folder, hub name, or a package of `mabert.places`: an encoder, a masked language
+        teacher: Model folder, hub name, or a package of `mabert.files.places`: an encoder, a masked language
             model or a classifier of sequences, of a family in `mabert.conversion.families`.
         texts: Files, folders or hub data sets, as `mabert pretrain` takes them; all give alike many tokens.
         output: Folder for the student, ready to use, and `result.json`.

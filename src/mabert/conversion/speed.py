@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from mabert.rounds import interleave
+from mabert.machine.rounds import interleave
 
 BUDGET = 6.0
 """Seconds for the rounds of a length, but for the fewest."""

@@ -16,11 +16,11 @@ from mabert.bounds import check_fields
 from mabert.conversion.families import TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
-from mabert.folders import CONFIG, config_fields
+from mabert.files.folders import CONFIG, config_fields
+from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.config import in_words, make_config
 from mabert.model.load import load_model
-from mabert.sentences import SentenceFolder
 
 STUDENTS: dict[Use, type[PreTrainedModel]] = {
     "encoder": MaBertModel,

@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache, write_npy_header
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.progress import ByteProgress
-from mabert.writing import locked, whole_file, whole_folder, write_text
+from mabert.files.writing import locked, whole_file, whole_folder, write_text
+from mabert.machine.progress import ByteProgress
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mabert.reading import read_json
+from mabert.files.reading import read_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 

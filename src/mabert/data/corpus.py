@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from mabert.data import files, rows
 from mabert.data.hub import HubSource
-from mabert.reading import digest, files_below
+from mabert.files.reading import digest, files_below
 
 KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
 LONGEST = 4_000_000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.reading import read_json_if_there
-from mabert.writing import write_text
+from mabert.files.reading import read_json_if_there
+from mabert.files.writing import write_text
 
 if TYPE_CHECKING:
     import datasets

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from mabert.reading import parse_json
+from mabert.files.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
 

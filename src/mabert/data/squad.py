@@ -11,7 +11,7 @@ from typing import Any
 
 from mabert.data import files as on_disk
 from mabert.data.task import Task
-from mabert.reading import parse_json
+from mabert.files.reading import parse_json
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

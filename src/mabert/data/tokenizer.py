@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
-from mabert.reading import read_json
+from mabert.files.reading import read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")

@@ -25,8 +25,8 @@ from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
-from mabert.memory import is_out_of_memory
-from mabert.progress import Lines
+from mabert.machine.memory import is_out_of_memory
+from mabert.machine.progress import Lines
 
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]

@@ -16,11 +16,11 @@ from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
 from mabert.data.encode import encodings
 from mabert.data.tokenizer import load_tokenizer
-from mabert.environment import fast_dtype
-from mabert.memory import is_out_of_memory
+from mabert.machine.environment import fast_dtype
+from mabert.machine.memory import is_out_of_memory
+from mabert.machine.precision import PRECISIONS, resolve_precision, warn_of_emulation
 from mabert.model.prepack import can_prepack, prepack
 from mabert.ops import int8
-from mabert.precision import PRECISIONS, resolve_precision, warn_of_emulation
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 

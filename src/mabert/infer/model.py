@@ -14,6 +14,8 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import Encoding, check_texts
 from mabert.data.entities import is_tag
 from mabert.data.words import Words
+from mabert.files.places import place_of
+from mabert.files.sentences import MAP, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.load import Loaded, check_at_least_one, check_precision, device_named, load_for_use
@@ -22,8 +24,6 @@ from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.load import LOADING
 from mabert.model.pooling import Pooler, pooler_in
-from mabert.places import place_of
-from mabert.sentences import MAP, SentenceFolder
 
 POOLINGS = ("mean", "cls", "map")
 
@@ -32,7 +32,7 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
-        path: Model folder, hub name, name of a package in `mabert.places`, or `minilm`, which comes along:
+        path: Model folder, hub name, name of a package in `mabert.files.places`, or `minilm`, which comes along:
             all-MiniLM-L6-v2, converted.
         precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
             fp32; `int8`, products of 8-bit integers, on a CPU: faster, and a little off (docs/performance.md). Default,

@@ -14,9 +14,9 @@ from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
 from mabert.data.cache import write_npy_header
+from mabert.files.writing import whole_file
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig
-from mabert.writing import whole_file
 
 
 def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:

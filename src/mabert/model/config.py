@@ -10,8 +10,8 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from mabert.bounds import BY_LAYER, DEEPEST, check_fields
+from mabert.files.reading import shown
 from mabert.model.anywhere import AUTO_MAP, OpensAnywhere, write_module
-from mabert.reading import shown
 
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,

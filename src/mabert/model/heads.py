@@ -17,13 +17,13 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from mabert.files.sentences import write_map_modules
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
 from mabert.model.norm import layer_norm
 from mabert.model.packing import BOUNDARIES, Packing
 from mabert.model.pooling import Pooler
-from mabert.sentences import write_map_modules
 
 IGNORED = -100
 """Label of positions that are not scored."""

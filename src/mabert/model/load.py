@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.bounds import check_fields
-from mabert.folders import CONFIG, config_fields
-from mabert.memory import check_fits
+from mabert.files.folders import CONFIG, config_fields
+from mabert.machine.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
 from mabert.model.delta import is_delta
 

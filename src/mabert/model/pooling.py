@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from mabert.files.reading import read_json
 from mabert.model.config import MaBertConfig
 from mabert.model.norm import layer_norm
 from mabert.model.packing import Packing
-from mabert.reading import read_json
 
 FIELDS = ("hidden_size", "pooler_act", "pooler_norm", "layer_norm_eps", "norm_bias")
 """What a `map` pooling needs of a configuration."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mabert.environment import bf16_instructions
+from mabert.machine.environment import bf16_instructions
 
 AUTO = "auto"
 BACKENDS = ("reference", "cpu", "triton")

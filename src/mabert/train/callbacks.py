@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl
 from transformers.trainer_callback import ExportableState
 
-from mabert.processes import handling
+from mabert.machine.processes import handling
 
 
 class SaveOnInterrupt(TrainerCallback):

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mabert.reading import read_json, sha256
-from mabert.writing import write_text
+from mabert.files.reading import read_json, sha256
+from mabert.files.writing import write_text
 
 MANIFEST = "manifest.json"
 """Names the files of a checkpoint with their sizes and digests; written last."""

@@ -25,17 +25,17 @@ from mabert.data.collate import Collator
 from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.task import Rows, Task
-from mabert.memory import TRAINED, check_fits, naming_memory
+from mabert.files.writing import CannotSaveError
+from mabert.machine.memory import TRAINED, check_fits, naming_memory
+from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.model.load import parameters_of
-from mabert.precision import resolve_precision
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.kinds import Kind
 from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, rows_at_once, training_arguments
-from mabert.writing import CannotSaveError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union
 
 from mabert.data import files
-from mabert.reading import shown
+from mabert.files.reading import shown
 
 
 class Checked:
@@ -129,7 +129,7 @@ def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] 
 
 def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
     """Sets `section.field=value` for each override, in place."""
-    from mabert.reading_yaml import parse_yaml
+    from mabert.files.yaml import parse_yaml
 
     for override in overrides or []:
         key, equals, value = override.partition("=")
@@ -152,7 +152,7 @@ def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, by the safe loader."""
-    from mabert.reading_yaml import parse_yaml  # whose library `--help` does without
+    from mabert.files.yaml import parse_yaml  # whose library `--help` does without
 
     content = parse_yaml(files.read_text(path), str(path))
     if not isinstance(content, dict):

@@ -22,14 +22,14 @@ from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
 from mabert.data.tokenizer import load_tokenizer
 from mabert.extras import EXTRAS, check_installed
-from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import read_json, read_json_if_there
+from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.writing import filling, write_text
+from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.train.classifier import Job, rate_for, train_classifier
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError, joined, size_of
-from mabert.writing import filling, write_text
 
 logger = logging.getLogger(__name__)
 

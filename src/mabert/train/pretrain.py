@@ -20,13 +20,14 @@ from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import Windows
 from mabert.extras import EXTRAS, check_installed
-from mabert.memory import TRAINED, check_fits, naming_memory
+from mabert.files.places import default_cache
+from mabert.files.reading import digest
+from mabert.files.writing import filling
+from mabert.machine.memory import TRAINED, check_fits, naming_memory
+from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model import MaBertConfig
 from mabert.model.heads import IGNORED
 from mabert.model.load import parameters_of
-from mabert.places import default_cache
-from mabert.precision import resolve_precision, warn_of_emulation
-from mabert.reading import digest
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
 from mabert.train.recipe import PretrainRecipe, as_mapping
@@ -34,7 +35,6 @@ from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import bytes_of_batch, model_config, new_model, started_model, trained_by_mlm
 from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, size_of, training_arguments
 from mabert.train.vocabulary import find_tokenizer
-from mabert.writing import filling
 
 logger = logging.getLogger(__name__)
 

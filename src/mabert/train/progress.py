@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from rich.text import Text
 from transformers import TrainerCallback
 
-from mabert.progress import Lines
+from mabert.machine.progress import Lines
 
 SHOWN = {
     "loss": "loss {:.3f}",

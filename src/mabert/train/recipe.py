@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_fields
 from mabert.data.corpus import Source, parse_sources
-from mabert.reading import shown
+from mabert.files.reading import shown
 from mabert.train.fields import Checked, build, convert, convert_number, read_yaml, unknown, with_overrides
 from mabert.train.run import DIRECTORY, REQUEST, located
 

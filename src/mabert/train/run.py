@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mabert.environment import environment
-from mabert.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there
+from mabert.files.writing import WRITING, write_text
+from mabert.machine.environment import environment
 from mabert.train.fields import read_yaml
-from mabert.writing import WRITING, write_text
 
 REQUEST = "request.yaml"
 RESULT = "result.json"

@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from mabert.baselines.load import build, load, load_config, refuse_quantized
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
-from mabert.precision import resolve_precision
 from mabert.train.recipe import PretrainRecipe, check_packing, unpad_of
 
 

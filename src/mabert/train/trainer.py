@@ -18,15 +18,15 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.data.collate import Collator, FlatteningCollator
-from mabert.memory import naming_memory
-from mabert.precision import resolve_precision
-from mabert.reading import read_json
+from mabert.files.reading import read_json
+from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
+from mabert.machine.memory import naming_memory
+from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
 from mabert.train.callbacks import SaveOnInterrupt, Stopwatch
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
 from mabert.train.recipe import Packing
-from mabert.writing import STAGING, naming_full_disk, saving, write_text
 
 if TYPE_CHECKING:
     from accelerate import PartialState

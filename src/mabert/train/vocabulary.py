@@ -13,7 +13,7 @@ from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import RECIPES, train_tokenizer
-from mabert.writing import locked, whole_folder
+from mabert.files.writing import locked, whole_folder
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from mabert.baselines.family import Family
 from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_named, family_of
 from mabert.extras import check_installed
+from mabert.files.places import place_of
 from mabert.model.config import MaBertConfig
 from mabert.model.prepack import can_prepack, prepack
-from mabert.places import place_of
 from mabert_lab.bench import runtimes
 from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
 

@@ -28,9 +28,9 @@ from torch.utils.benchmark import Timer
 import mabert
 import mabert_lab
 from mabert.baselines.registry import FAMILIES
+from mabert.files.reading import read_json
+from mabert.machine.rounds import Spread, timed
 from mabert.ops import depthwise_conv1d, selective_scan
-from mabert.reading import read_json
-from mabert.rounds import Spread, timed
 from mabert_lab.bench import lengths
 from mabert_lab.bench.models import GPU_LENGTHS
 from mabert_lab.bench.operators import CHANNELS, STATE, TASKS, conv_inputs, refuse_unless_correct, scan_inputs, task_of

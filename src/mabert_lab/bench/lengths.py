@@ -21,8 +21,8 @@ import torch
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
-from mabert.environment import fast_dtype
-from mabert.rounds import Spread, timed
+from mabert.machine.environment import fast_dtype
+from mabert.machine.rounds import Spread, timed
 from mabert_lab.bench.engines import OUTSIDE, contender, split, title_of
 from mabert_lab.bench.parts import PRODUCTS, REST
 from mabert_lab.bench.profiles import DTYPES, Cell
@@ -141,7 +141,7 @@ def run(
             quoting.
         output: Folder for the dated JSON file; None writes nothing.
         own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
-        dtype: Of the weights; default, `mabert.environment.fast_dtype`.
+        dtype: Of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders beside MaBERT, see `mabert_lab.bench.engines.contender`.
         budget: Seconds for a batch, half of them to be timed whole and half in parts; each side is given its share,
             and three calls whatever they take.

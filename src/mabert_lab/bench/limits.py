@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from mabert.machine.rounds import timed
 from mabert.model.prepack import PackedLinear, can_prepack
-from mabert.rounds import timed
 
 _MATRIX = 2048
 _COPIED_BYTES = 256 << 20

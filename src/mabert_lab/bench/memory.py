@@ -6,7 +6,7 @@ import resource
 import sys
 from pathlib import Path
 
-from mabert.memory import field_of, group_memory
+from mabert.machine.memory import field_of, group_memory
 
 SHARE = 0.85
 """Of the memory that is free when a cell begins, how much its model may take."""

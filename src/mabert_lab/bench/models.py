@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
-from mabert.environment import fast_dtype
+from mabert.machine.environment import fast_dtype
 from mabert_lab.bench.engines import contender, title_of
 from mabert_lab.bench.profiles import DTYPES, Cell, model_of
 from mabert_lab.bench.results import measured_on, record, table
@@ -42,7 +42,7 @@ class Plan:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
         measures: Of `MEASURES`.
         profiles: Of `PROFILES`.
-        dtypes: Names of dtypes; default, `mabert.environment.fast_dtype` alone.
+        dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
         lengths: Tokens.
         device: ``cpu`` or ``cuda``.
         protocol: How.

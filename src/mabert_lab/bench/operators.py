@@ -18,9 +18,9 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
+from mabert.machine.rounds import Spread
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert.rounds import Spread
 from mabert_lab.bench import native
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.turns import Protocol, times

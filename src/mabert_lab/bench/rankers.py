@@ -12,12 +12,12 @@ from mabert.baselines.positions import repeat
 from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
-from mabert.folders import config_fields
+from mabert.files.folders import config_fields
+from mabert.files.places import place_of
 from mabert.infer.load import Loaded, device_named, load_for_use
+from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
-from mabert.places import place_of
-from mabert.precision import resolve_precision
 
 READS = 4096
 """Tokens of a text that are read at most."""

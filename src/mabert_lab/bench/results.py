@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mabert.environment import environment
-from mabert.writing import write_text
+from mabert.files.writing import write_text
+from mabert.machine.environment import environment
 
 Job = Callable[[], None]
 """Measures something and adds it to a result."""

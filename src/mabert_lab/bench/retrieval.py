@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from mabert.data.corpus import read_documents
-from mabert.precision import resolve_precision
+from mabert.machine.precision import resolve_precision
 from mabert_lab.bench.longtexts import Search, searches_of
 from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of
 from mabert_lab.bench.results import measured_on, record, table

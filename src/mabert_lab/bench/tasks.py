@@ -10,11 +10,11 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Shape
 from mabert.baselines.load import build
 from mabert.infer.info import peak_bytes
-from mabert.memory import is_out_of_memory
+from mabert.machine.memory import is_out_of_memory
+from mabert.machine.rounds import timed
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
-from mabert.rounds import timed
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, OUTSIDE, Contender, contender, engine_of
 from mabert_lab.bench.profiles import DTYPES, Cell, configured

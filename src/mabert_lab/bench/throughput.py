@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
-from mabert.environment import fast_dtype
+from mabert.machine.environment import fast_dtype
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.lengths import draw
 from mabert_lab.bench.models import Plan, grid
@@ -105,7 +105,7 @@ def run(
 
     Args:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
-        dtype: Of the weights; default, `mabert.environment.fast_dtype`.
+        dtype: Of the weights; default, `mabert.machine.environment.fast_dtype`.
         quick: Small models and two short texts, to see that everything runs; its numbers are not worth quoting.
         output: Folder for the dated JSON file; None writes nothing.
         device: ``cpu`` or ``cuda``.

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from mabert.rounds import Spread, timed
+from mabert.machine.rounds import Spread, timed
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
@@ -131,7 +131,7 @@ class Row:
         status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
         reason: Why there is no number, in a line.
         setting: The attention it ran with, and the engine.
-        median_ms: See `mabert.rounds.Spread`, as the three that follow; of a whole step.
+        median_ms: See `mabert.machine.rounds.Spread`, as the three that follow; of a whole step.
         at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
             each of the limit, or its fastest sample where that was faster.
         anchor_ms: MaBERT's median in the turns that a rival's training was timed in; MaBERT's own row may be of more.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers.utils import logging
 
-from mabert.memory import is_out_of_memory
-from mabert.processes import LARGEST_KEPT, context
+from mabert.machine.memory import is_out_of_memory
+from mabert.machine.processes import LARGEST_KEPT, context
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert_lab.bench.profiles import Cell, sizes_of

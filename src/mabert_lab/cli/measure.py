@@ -7,7 +7,7 @@ from typing import Any
 
 from mabert.bounds import SECONDS, TOKENS, Range
 from mabert.cli.command import command, load_libraries, say, within
-from mabert.writing import write_text
+from mabert.files.writing import write_text
 
 
 def add_demo(commands: Any) -> None:

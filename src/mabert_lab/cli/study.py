@@ -8,7 +8,7 @@ from typing import Any
 from mabert.bounds import COUNT, Range
 from mabert.cli.command import command, complain, load_libraries, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
-from mabert.writing import write_text
+from mabert.files.writing import write_text
 
 GRIDS = {
     "pattern": "schedules of Mamba and Transformer layers",
@@ -78,7 +78,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
 
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
-    from mabert.processes import import_ahead
+    from mabert.machine.processes import import_ahead
     from mabert_lab.study.grid import check_reach, find_scale, label_of, load_scale, load_study
 
     check_grid(options)
@@ -204,8 +204,8 @@ def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> 
 
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
-    from mabert.folders import config_fields
-    from mabert.places import place_of
+    from mabert.files.folders import config_fields
+    from mabert.files.places import place_of
 
     if options.texts is not None and options.data is not None:
         raise ValueError("--data goes with the CoLA dev set, not with --texts")

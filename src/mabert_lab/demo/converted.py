@@ -11,10 +11,10 @@ import numpy as np
 from mabert.bounds import TO_LEARN
 from mabert.conversion.run import convert
 from mabert.data.tokenizer import load_tokenizer
+from mabert.files.places import place_of
+from mabert.files.writing import write_text
 from mabert.infer.model import TextModel
-from mabert.places import place_of
-from mabert.rounds import interleave
-from mabert.writing import write_text
+from mabert.machine.rounds import interleave
 from mabert_lab.demo.documentation import installed_documentation
 from mabert_lab.demo.sentences import sentences
 from mabert_lab.report.conversion import render

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mabert.progress import ByteProgress
+from mabert.machine.progress import ByteProgress
 from mabert_lab.english import is_prose, split_sentences
 
 # Folders whose docstrings are about tests, are copies of other packages, or would bring this package's own.

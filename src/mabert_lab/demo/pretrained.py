@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from mabert.files.reading import read_json
 from mabert.infer.fill import fill_mask
-from mabert.reading import read_json
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe

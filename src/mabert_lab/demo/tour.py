@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 import mabert
 from mabert.data import corpus
 from mabert.data.train_tokenizer import train_wordpiece
-from mabert.writing import filling, write_text
+from mabert.files.writing import filling, write_text
 from mabert_lab.demo import converted
 from mabert_lab.demo.documentation import installed_documentation
 from mabert_lab.demo.padding import padding_drift

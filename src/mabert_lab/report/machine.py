@@ -8,7 +8,7 @@ def machine_of(environment: Mapping[str, Any], device: str | None = None, *, ins
     """Device or processor, threads and torch's version.
 
     Args:
-        environment: As `mabert.environment.environment` records it.
+        environment: As `mabert.machine.environment.environment` records it.
         device: ``cpu`` or ``cuda``, which of the two was measured; default, both, where there is a GPU.
         instructions: Whether the processor's kind of vector instructions is named, where it is known: one name stands
             for processors with and without AVX-512.

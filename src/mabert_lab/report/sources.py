@@ -74,7 +74,7 @@ def find(paths: Iterable[Path | str]) -> Found:
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     from mabert.data.files import check_can_read_twice
-    from mabert.reading import files_below
+    from mabert.files.reading import files_below
 
     seen = set()
     for path in paths:
@@ -90,7 +90,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _read(path: Path) -> tuple[str, Any]:
     """What a file says it is, and what it holds, checked; empty where that is not said."""
-    from mabert.reading import read_json_value
+    from mabert.files.reading import read_json_value
 
     try:
         content = read_json_value(path, nan=True)

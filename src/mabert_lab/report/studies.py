@@ -226,7 +226,7 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     Raises:
         ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
     """
-    from mabert.reading import shown
+    from mabert.files.reading import shown
 
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")

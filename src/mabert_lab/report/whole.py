@@ -91,7 +91,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
     Raises:
         ValueError: The output is no ``.html`` file, or a file would be written over that is no former report's.
     """
-    from mabert.writing import write_text
+    from mabert.files.writing import write_text
 
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")

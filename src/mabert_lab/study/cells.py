@@ -12,9 +12,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from mabert.reading import read_json, read_json_if_there
+from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.writing import locked
 from mabert.train.run import REQUEST, RESULT, UNFINISHED, grid_file
-from mabert.writing import locked
 
 FORMAT = 3
 """Raised when the same cell would give another result."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.processes import SAVING
+from mabert.machine.processes import SAVING
 
 DAY = 24 * 60
 """Minutes after which a job has to make room; it is sent again and goes on with what it left."""

@@ -16,14 +16,14 @@ from mabert.conversion.training import BATCH_TOKENS
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
 from mabert.data.tokenizer import fingerprint
+from mabert.files.places import place_of
+from mabert.files.writing import filling
+from mabert.machine.precision import resolve_precision
 from mabert.model.load import parameters_of
-from mabert.places import place_of
-from mabert.precision import resolve_precision
 from mabert.train.fields import build
 from mabert.train.recipe import check_seeds
 from mabert.train.run import RunFolder
 from mabert.train.trainer import size_of
-from mabert.writing import filling
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
 

@@ -17,16 +17,16 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.environment import fast_dtype
+from mabert.files.writing import locked, whole_folder
+from mabert.machine.environment import fast_dtype
+from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.precision import resolve_precision
 from mabert.train.classifier import epochs_of
 from mabert.train.finetune import longest_input
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer
-from mabert.writing import locked, whole_folder
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
 from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study

@@ -11,7 +11,7 @@ from rich.status import Status as Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mabert.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import Plan
 from mabert_lab.study.runner import Status

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there
+from mabert.files.writing import write_text
 from mabert.train.classifier import epochs_of
 from mabert.train.vocabulary import TRAINED
-from mabert.writing import write_text
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import BLOCK

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from filelock import Timeout
 
-from mabert.processes import context, ended_as_interrupted
+from mabert.machine.processes import context, ended_as_interrupted
 from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of
 from mabert_lab.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve

@@ -26,15 +26,15 @@ from mabert.conversion.run import ConversionRecipe, convert
 from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.places import place_of
-from mabert.processes import keep_freed_memory
-from mabert.reading import read_json
+from mabert.files.places import place_of
+from mabert.files.reading import read_json
+from mabert.files.writing import write_text
+from mabert.machine.processes import keep_freed_memory
 from mabert.train.fields import build
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
 from mabert.train.run import grid_file
-from mabert.writing import write_text
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import keep, text_of
 from mabert_lab.study.tasks import StudyTask

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mabert.baselines.registry import FAMILIES
+from mabert.machine.rounds import Spread
 from mabert.ops import selective_scan
-from mabert.rounds import Spread
 from mabert_lab.bench import gpu, lengths
 from mabert_lab.bench.gpu import Asked
 from mabert_lab.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs

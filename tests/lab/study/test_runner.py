@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from mabert.environment import processor
-from mabert.processes import ended_as_interrupted
+from mabert.machine.environment import processor
+from mabert.machine.processes import ended_as_interrupted
 from mabert.train import trainer
 from mabert.train.checkpoint import MANIFEST, seal
 from mabert_lab.cli import main

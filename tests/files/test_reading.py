@@ -1,6 +1,6 @@
 """What a file's content is known by."""
 
-from mabert import reading
+from mabert.files import reading
 
 
 def test_digest_follows_the_content_and_samples_large_files(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from mabert.reading import DEEPEST, DIGITS, TOO_DEEP, too_long
+from mabert.files.reading import DEEPEST, DIGITS, TOO_DEEP, too_long
 
 MOST = 100_000
 """Values that a text has at most when its aliases are written out."""

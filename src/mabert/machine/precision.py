@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from mabert.environment import fast_dtype
+from mabert.machine.environment import fast_dtype
 
 logger = logging.getLogger(__name__)
 

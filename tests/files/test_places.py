@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from mabert import places
-from mabert.places import Package, place_of
+from mabert.files import places
+from mabert.files.places import Package, place_of
 
 WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"

@@ -7,9 +7,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mabert.folders import CONFIG, is_hub_name
-from mabert.reading import sha256
-from mabert.writing import whole_folder
+from mabert.files.folders import CONFIG, is_hub_name
+from mabert.files.reading import sha256
+from mabert.files.writing import whole_folder
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Models that come with this package, a folder each."""

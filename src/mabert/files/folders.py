@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mabert.reading import read_json
+from mabert.files.reading import read_json
 
 CONFIG = "config.json"
 WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-", "xlm-")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert import rounds
-from mabert.rounds import Spread, in_turns, interleave
+from mabert.machine import rounds
+from mabert.machine.rounds import Spread, in_turns, interleave
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-import mabert.processes
-from mabert.processes import METHOD
+import mabert.machine.processes
+from mabert.machine.processes import METHOD
 
 PROGRAM = """
 import os, sys
-from mabert.processes import context
+from mabert.machine.processes import context
 
 def tell(pipe):
     pipe.send([os.environ.get("A_VARIABLE"), "colorsys" in sys.modules])
@@ -72,7 +72,7 @@ print(plain, faults())
 def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_path, told):
     (tmp_path / "program.py").write_text(FAULTS)
     quiet = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES" and "THRESHOLD" not in key}
-    run = [sys.executable, tmp_path / "program.py", mabert.processes.__file__]
+    run = [sys.executable, tmp_path / "program.py", mabert.machine.processes.__file__]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, env={**quiet, **told})
     plain, kept = map(int, done.stdout.split())
     pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")
@@ -98,7 +98,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process that its parent has ended")
 def test_a_process_ends_with_its_parent_however_that_ends(tmp_path):
     (tmp_path / "program.py").write_text(ORPHAN)
-    command = [sys.executable, tmp_path / "program.py", mabert.processes.__file__]
+    command = [sys.executable, tmp_path / "program.py", mabert.machine.processes.__file__]
     # The child holds this pipe as well: all is read when it has ended too.
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL

@@ -5,8 +5,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mabert.reading import read_json, read_json_if_there, read_json_value
-from mabert.writing import write_text
+from mabert.files.reading import read_json, read_json_if_there, read_json_value
+from mabert.files.writing import write_text
 
 MODULES = "modules.json"
 LENGTH = "sentence_bert_config.json"

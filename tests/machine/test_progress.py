@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mabert import progress
-from mabert.progress import ByteProgress, Lines
+from mabert.machine import progress
+from mabert.machine.progress import ByteProgress, Lines
 
 
 @pytest.fixture

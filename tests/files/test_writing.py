@@ -2,7 +2,7 @@
 
 import pytest
 
-from mabert.writing import filling, whole_file, whole_folder, write_text
+from mabert.files.writing import filling, whole_file, whole_folder, write_text
 
 
 def half(writing, begin):
@@ -33,7 +33,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         (beside,) = tmp_path.iterdir()
         on_disk.append((beside.read_bytes(), path.exists()))
 
-    monkeypatch.setattr("mabert.writing.os.fsync", sync)
+    monkeypatch.setattr("mabert.files.writing.os.fsync", sync)
     write_text(path, "whole")
     assert on_disk == [(b"whole", False)]
     write_text(path, "a note", lasting=False)

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from mabert.environment import commit, environment, fast_dtype, instructions, processor
+from mabert.machine.environment import commit, environment, fast_dtype, instructions, processor
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_where_torch_does_not_tell_the_system_does(monkeypatch, tmp_path, told, 
     file = tmp_path / "cpuinfo"
     if told is not None:
         file.write_text(told)
-    monkeypatch.setattr("mabert.environment.CPUINFO", file)
+    monkeypatch.setattr("mabert.machine.environment.CPUINFO", file)
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert fast_dtype("cpu") == dtype
 
@@ -60,7 +60,7 @@ def test_a_processor_is_told_from_others_of_its_name(monkeypatch, tmp_path, told
     file = tmp_path / "cpuinfo"
     if told is not None:
         file.write_text(told)
-    monkeypatch.setattr("mabert.environment.CPUINFO", file)
+    monkeypatch.setattr("mabert.machine.environment.CPUINFO", file)
     monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert processor() == environment()["processor"] == name
@@ -76,7 +76,7 @@ def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
 
 
 def test_a_copy_without_its_history_is_told_its_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr("mabert.environment.__file__", str(tmp_path / "environment.py"))
+    monkeypatch.setattr("mabert.machine.environment.__file__", str(tmp_path / "environment.py"))
     monkeypatch.delenv("MABERT_COMMIT", raising=False)
     assert commit() is None
     monkeypatch.setenv("MABERT_COMMIT", "0123abc")
@@ -92,7 +92,7 @@ def test_a_checkout_of_something_else_does_not_lend_its_commit(tmp_path, monkeyp
     as_somebody = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example"]
     for command in (["init", "-q"], ["add", "own.py"], ["commit", "-q", "-m", "own"]):
         subprocess.run([*as_somebody, *command], check=True)
-    monkeypatch.setattr("mabert.environment.__file__", str(installed / "environment.py"))
+    monkeypatch.setattr("mabert.machine.environment.__file__", str(installed / "environment.py"))
     assert commit() is None
     for command in (["add", ".venv"], ["commit", "-q", "-m", "the package"]):
         subprocess.run([*as_somebody, *command], check=True)

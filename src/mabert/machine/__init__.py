@@ -1,0 +1,1 @@
+"""The machine: its processor and memory, processes and signals, precision, progress and time."""
