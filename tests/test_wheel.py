@@ -82,7 +82,6 @@ PROGRAMS = {
 from mabert_lab.cli import main
 assert main(["report", {str(ROOT / "benchmarks/results/2026-11-21T182256-drift.json")!r}, "-o", "page.html"]) == 0
 """,
-    "cluster": "import mabert_lab.study.cluster, submitit",
     "bench": "from mabert_lab.bench.engines import contender\nprint(contender('bert:openvino-int8').engine)",
 }
 """What runs where an extra alone is installed."""

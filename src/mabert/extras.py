@@ -6,7 +6,6 @@ EXTRAS = {
     "train": ("accelerate", "datasets", "pyarrow", "scipy", "sentencepiece", "sklearn", "tensorboard", "zstandard"),
     "export": ("onnx", "onnxruntime", "onnxscript", "openvino"),
     "lab": ("jinja2", "mambapy", "markdown_it", "matplotlib", "pandas"),
-    "cluster": ("submitit",),
     "bench": ("nncf",),
 }
 """Packages of each extra beside those of other extras, as they are imported."""

@@ -19,7 +19,7 @@ def model_of(dtype):
 
 
 def shard(model, policy, apart=True):
-    """As docs/ecosystem.md says; every process has its share of each parameter."""
+    """As docs/many-machines.md says; every process has its share of each parameter."""
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     for module in model.modules():
         if apart and isinstance(module, Recurrence):

@@ -112,11 +112,24 @@ def same_weights(a, b):
 
 def under_torchrun(folder, program, *arguments, processes=2):
     """Runs a program in several processes; returns the exit code and what it said."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return launched(launcher, folder, program, *arguments)
+
+
+def under_accelerate(options, folder, program, *arguments):
+    """The same in two processes by `accelerate launch` with options of it."""
+    launcher = ["accelerate.commands.launch", "--num_processes=2", "--main_process_port=0", *options]
+    return launched(launcher, folder, program, *arguments)
+
+
+def launched(launcher, folder, program, *arguments):
+    """Runs a program by a launcher, a module with its options; returns the exit code and what it said."""
     (folder / "program.py").write_text(program)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     told = [str(folder / "program.py"), *map(str, arguments)]
-    done = subprocess.run([*launch, *told], capture_output=True, text=True, env=environment, timeout=250)
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *told], capture_output=True, text=True, env=environment, timeout=250
+    )
     return done.returncode, done.stderr
 
 

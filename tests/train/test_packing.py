@@ -3,10 +3,13 @@ same bits."""
 
 import json
 import math
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import TrainingArguments
 
 from mabert import MaBertForMaskedLM
@@ -14,7 +17,7 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
-from tests.train.helpers import WORDS, tokenizer, under_torchrun
+from tests.train.helpers import WORDS, tokenizer, under_accelerate, under_torchrun
 
 TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
 
@@ -133,3 +136,47 @@ def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_sam
     assert 0 <= left_out <= 40, "a batch at most has no process left for it"
     assert first["weight"] == second["weight"] == again["weight"]
     assert again["batches"] == first["batches"] - 5
+
+
+AS_ON_GPUS = """
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+
+# accelerate shards on accelerators alone, and trains whole copies on CPUs: they pass for GPUs.
+PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
+PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))
+torch.distributed.init_process_group("gloo")
+"""
+
+TRAIN = """
+import sys
+from tests.train.test_packing import trainer_of
+output, steps, resume, shards = sys.argv[1:]
+trainer = trainer_of(output, max_steps=6, save_steps=int(steps))
+trainer.train(resume_from_checkpoint=resume or None)
+sharded = {type(held).__name__ for held in trainer.model.parameters()} == {"DTensor"}
+assert sharded == trainer.is_fsdp_enabled == (shards == "True")
+trainer.save_model(output + "/end")
+trainer.accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copies_and_resume(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/many-machines.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "fsdp.yaml").write_text(settings, encoding="utf-8")
+    sharded = [f"--config_file={tmp_path / 'fsdp.yaml'}"]
+    runs = {
+        "copies": (["--multi_gpu"], TRAIN, 6, ""),
+        "shards": (sharded, AS_ON_GPUS + TRAIN, 3, ""),
+        "resumed": (sharded, AS_ON_GPUS + TRAIN, 6, tmp_path / "shards/checkpoint-3"),
+    }
+    for name, (options, program, *arguments) in runs.items():
+        code, said = under_accelerate(options, tmp_path, program, tmp_path / name, *arguments, name != "copies")
+        assert code == 0, said
+    copies, shards, resumed = (load_file(tmp_path / name / "end/model.safetensors") for name in runs)
+    for name, value in copies.items():
+        torch.testing.assert_close(shards[name], value)
+        assert torch.equal(resumed[name], shards[name]), name

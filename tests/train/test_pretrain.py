@@ -25,6 +25,7 @@ from tests.train.helpers import (
     same_weights,
     stop_at,
     tokenizer,
+    under_accelerate,
     under_torchrun,
     weights,
 )
@@ -358,3 +359,22 @@ def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
     assert (tmp_path / "broken/checkpoint-7").is_dir()
     assert in_processes(tmp_path, "broken", 2, "unpad", dropout=0.1, resume=1) == 0
     same_weights(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.slow
+def test_accelerate_launches_two_processes_that_keep_to_the_recipes_precision(tmp_path):
+    assert in_processes(tmp_path, "one", 1, "unpad") == 0
+    told = (tmp_path, tmp_path / "two", "unpad", 0.0, -1, 0)
+    code, said = under_accelerate(["--multi_gpu", "--mixed_precision=bf16"], tmp_path, PROGRAM, *told)
+    assert code == 0, said
+    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
+    assert two["request"]["resolved"]["processes"] == 2
+    same_course(one, two)
+
+
+@pytest.mark.parametrize("name", trainer.SHARDING)
+def test_a_launcher_that_wants_the_model_in_parts_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(ValueError, match=f"{name} is set, which asks accelerate to shard the model"):
+        go(recipe(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -13,9 +13,6 @@ from typing import Any
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 """How processes begin; on Windows each imports for itself."""
 
-SAVING = 600
-"""Seconds to save in for what is asked to stop: torchrun's own 30 may be fewer than a step, as may submitit's 90."""
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What `mallopt` calls them, in `malloc.h`."""
 

@@ -104,7 +104,7 @@ class Recurrence(nn.Module):
         if self.A_log.dtype in SHORT:
             logger.warning_once(
                 f"the recurrence's parameters are computed with in {self.A_log.dtype}, and it needs float32: give the "
-                "modules of class Recurrence a precision of their own (docs/ecosystem.md)"
+                "modules of class Recurrence a precision of their own (docs/many-machines.md)"
             )
         u, delta, B, C = steps
         inputs, bias, inner = (u, delta, -self.A_log.exp(), B, C, self.D), self.delta_bias, mask.inner

@@ -31,6 +31,9 @@ from mabert.train.recipe import Packing
 if TYPE_CHECKING:
     from accelerate import PartialState
 
+SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
+"""What `accelerate launch` sets where its configuration asks for a model in parts."""
+
 SAVE_SECONDS = 600.0
 """Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
 
@@ -259,9 +262,11 @@ def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArgu
 
 
 def orderly(arguments: TrainingArguments) -> TrainingArguments:
-    """Keeps one process to one GPU, several being for torchrun, and has connected processes part before they end."""
+    """Keeps one process to one GPU, several being for torchrun, and the precision to the one that the run's record has;
+    has connected processes part before they end."""
     if arguments.n_gpu > 1:  # Trainer would split each batch over all of them.
         arguments._n_gpu = 1
+    arguments.mixed_precision = "bf16" if arguments.bf16 else "no"  # accelerate's own file may say another
     if torch.distributed.is_initialized():
         atexit.unregister(leave_group)
         atexit.register(leave_group)
@@ -282,7 +287,16 @@ def joined(precision: str) -> "PartialState":
 
 
 def device_arguments(precision: str) -> dict[str, Any]:
-    """What TrainingArguments needs to know of the device."""
+    """What TrainingArguments needs to know of the device.
+
+    Raises:
+        ValueError: If accelerate is to cut the model up over the processes.
+    """
+    if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
+        raise ValueError(
+            f"{cut[0]} is set, which asks accelerate to shard the model; here each process trains a whole one: launch "
+            "without it, or shard under transformers' Trainer (docs/many-machines.md)"
+        )
     cuda = torch.cuda.is_available()
     return {
         "use_cpu": not cuda,

@@ -1,7 +1,6 @@
 """`mabert study`: questions about the model, answered by many runs of it."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +67,6 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
         "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
     )
     added.add_argument("--dry-run", action="store_true", help="print the cells and what is left of them, run none")
-    where = added.add_argument_group("where it runs")
-    where.add_argument("--cluster", choices=("slurm", "local"), help="send runners through submitit")
-    where.add_argument("--jobs", type=int, action=within(Range(1, 10_000)), help="runners to send [1]")
-    where.add_argument(
-        "--job-options", nargs="+", default=[], metavar="NAME=VALUE", help="submitit's, such as timeout_min=600"
-    )
 
 
 def run_grid(options: argparse.Namespace) -> None:
@@ -85,7 +78,7 @@ def run_grid(options: argparse.Namespace) -> None:
     find_scale(options.scale)
     study = load_study(options.study)
     check_start(options, study.converts)
-    if not (options.dry_run or options.cluster):
+    if not options.dry_run:
         import_ahead("mabert_lab.study.work")  # as much again as this process imports, and by its side
     load_libraries()
     from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
@@ -104,13 +97,9 @@ def run_grid(options: argparse.Namespace) -> None:
         fields.append("from_mnli=true")
     root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
-    # Before runners are sent as well: what is wrong is told here, and a node without network need find no tokenizer.
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
     if unshared := at_another_precision(plan, root):
         complain(unshared)
-    if options.cluster and not options.dry_run:
-        send_runners(options, fields, root)
-        return
     if slow := emulated_precision(plan, root):
         complain(slow)
     if options.dry_run:
@@ -136,9 +125,6 @@ def check_grid(options: argparse.Namespace) -> None:
             raise ValueError(f"--from goes with {', '.join(CONVERTED)} and grid, not with {options.study}")
         options.study = CONVERTED[options.study]
     options.scale = options.scale or ("tiny" if options.teacher is None else "convert")
-    for name in ("jobs", "job_options"):
-        if getattr(options, name) not in (None, []) and options.cluster is None:
-            raise ValueError(f"--{name.replace('_', '-')} goes with --cluster, which is not given")
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
@@ -181,25 +167,6 @@ def run_plan(plan: Any, root: Path) -> None:
     say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
     if failed:
         raise ValueError(f"{len(failed)} cells gave no result; the same command tries them again")
-
-
-def send_runners(options: argparse.Namespace, fields: list[str], root: Path) -> None:
-    """Sends runners of the same study to a cluster; waits for them where the cluster is this machine."""
-    from mabert.train.fields import with_overrides
-    from mabert_lab.study.cluster import send
-
-    study = ["grid", options.study] if options.study not in GRIDS else [options.study]
-    words = [*study, "--scale", options.scale, "--data", options.data, "-o", str(root.resolve())]
-    words += fields
-    chosen, runners = with_overrides({}, options.job_options), 1 if options.jobs is None else options.jobs
-    root.mkdir(parents=True, exist_ok=True)
-    jobs = send([sys.executable, "-m", "mabert", "study", *words], root, options.cluster, runners, chosen)
-    say(f"sent {len(jobs)} runners: {', '.join(job.job_id for job in jobs)}; logs in {root / 'cluster'}")
-    if options.cluster == "local":
-        ended = [job.exception() for job in jobs]
-        failed = [f"runner {job.job_id}" for job, error in zip(jobs, ended, strict=True) if error is not None]
-        if failed:
-            raise ValueError(f"{', '.join(failed)} failed; see {root / 'cluster'}")
 
 
 def run_drift(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from mabert_lab.report.efficiency import Results, merged, read_results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
-_PASSED_OVER = ("cells", "cache", "tokenizers", "cluster", "conversion")
+_PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
 """Folders of a study that it works in, whose files come and go; and conversions, which have pages of their own."""
 
 

@@ -234,7 +234,7 @@ def test_it_needs_no_package_that_measuring_does_without(tmp_path):
     """A machine with a GPU may be bare but for torch and transformers."""
     program = (
         "import sys\n"
-        "for name in ('zstandard', 'datasets', 'accelerate', 'submitit', 'mambapy', 'matplotlib', 'numba'):\n"
+        "for name in ('zstandard', 'datasets', 'accelerate', 'mambapy', 'matplotlib', 'numba'):\n"
         "    sys.modules[name] = None\n"
         "import mabert_lab.bench.gpu\n"
     )

@@ -9,9 +9,6 @@ from tests.lab.study.helpers import world, written
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pattern", "--jobs", "8"], "--jobs goes with --cluster, which is not given"),
-        (["pattern", "--jobs", "1"], "--jobs goes with --cluster, which is not given"),
-        (["pattern", "--job-options", "timeout_min=5"], "--job-options goes with --cluster, which is not given"),
         (
             ["drift", "model", "--texts", "a.txt", "--data", "glue"],
             "--data goes with the CoLA dev set, not with --texts",

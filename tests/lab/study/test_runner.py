@@ -19,11 +19,9 @@ from mabert.machine.environment import processor
 from mabert.machine.processes import ended_as_interrupted
 from mabert.train import trainer
 from mabert.train.checkpoint import MANIFEST, seal
-from mabert_lab.cli import main
 from mabert_lab.report.studies import read_study
 from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
-from mabert_lab.study.cluster import parameters, send
 from mabert_lab.study.plan import FORMAT
 from mabert_lab.study.results import gathered, pretrained, results_file, write_results
 from mabert_lab.study.runner import Runner
@@ -369,7 +367,8 @@ def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, t
     assert not (files.run / "unfinished").exists()
 
 
-def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
+def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path, number, code):
     folder, fields, _, _ = unbroken
     own = json.loads(json.dumps(fields))
     own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
@@ -378,8 +377,9 @@ def test_when_the_runner_is_killed_its_cell_saves_and_stops_and_the_next_runner_
     root = tmp_path / "root"
     first = command(arguments, root)
     waits_for(lambda: any(json.loads(note.read_text())["step"] > 9 for note in root.glob("cells/*.progress.json")))
-    first.kill()
+    first.send_signal(number)
     first.communicate(timeout=120)
+    assert first.returncode == code
     waits_for(lambda: not list(root.glob("cells/*.progress.json")))
     saved = max(int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*"))
     assert saved % 700 != 0, "a checkpoint at the step it was stopped at"
@@ -636,107 +636,6 @@ def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_pat
     assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
     start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
     assert start.endswith("seed-0")
-
-
-@pytest.mark.parametrize(
-    ("options", "delay"),
-    [({}, 600), ({"timeout_min": 60}, 600), ({"timeout_min": 10}, 300), ({"slurm_signal_delay_s": 5}, 5)],
-)
-def test_slurm_leaves_a_job_time_to_save_and_time_to_work(options, delay):
-    asked = parameters(options)
-    assert asked["slurm_signal_delay_s"] == delay
-    assert asked.items() >= options.items()
-
-
-def test_runners_can_be_sent_through_an_engine(unbroken, tmp_path):
-    pytest.importorskip("submitit")
-    folder, fields, _, _ = unbroken
-    arguments = written(tmp_path, fields, ARMS)
-    (tmp_path / "glue").symlink_to(folder / "glue")
-    sent = command(
-        [*arguments, "--cluster", "local", "--jobs", "2", "--job-options", "timeout_min=5"], tmp_path / "root"
-    )
-    out, _ = sent.communicate(timeout=240)
-    assert sent.returncode == 0, out
-    assert "sent 2 runners" in out
-    (result,) = (tmp_path / "root").glob("test-*-small-*.json")
-    assert all(row["scores"]["cola"]["accuracy"] for row in json.loads(result.read_text())["rows"])
-    refused = command([*arguments, "--cluster", "local", "--job-options", "gpus=3"], tmp_path / "root")
-    out, _ = refused.communicate(timeout=120)
-    assert refused.returncode == 2
-    assert "submitit: " in out
-
-
-@pytest.mark.parametrize(
-    ("option", "told"),
-    [
-        ("slurm_partition", "'slurm_partition' is not of the form"),
-        ("timeout_min=2h", "timeout_min is '2h'; it must be a whole number of minutes above 0"),
-        ("timeout_min=[", "is not YAML"),
-    ],
-)
-def test_wrong_options_of_a_cluster_are_told_before_anything_is_sent(unbroken, tmp_path, capsys, option, told):
-    pytest.importorskip("submitit")
-    folder, fields, _, _ = unbroken
-    (tmp_path / "glue").symlink_to(folder / "glue")
-    arguments = [*written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root")]
-    assert main(["study", *arguments, "--cluster", "local", "--job-options", option]) == 2
-    assert told in capsys.readouterr().err
-    assert not list((tmp_path / "root").glob("cluster/*"))
-
-
-def test_runners_that_were_sent_before_one_was_refused_are_named(tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
-    sent = []
-
-    def submit(self, function):
-        if len(sent) == 2:
-            raise submitit.core.utils.FailedJobError("sbatch: error: no such partition")
-        sent.append(argparse.Namespace(job_id=f"job-{len(sent)}"))
-        return sent[-1]
-
-    monkeypatch.setattr(submitit.AutoExecutor, "submit", submit)
-    with pytest.raises(ValueError, match="submitit: sbatch: error: no such partition; sent before: job-0, job-1"):
-        send(["true"], tmp_path, "local", 3, {})
-
-
-def test_a_study_that_cannot_be_planned_sends_no_runner(unbroken, tmp_path, capsys):
-    pytest.importorskip("submitit")
-    _, fields, _, _ = unbroken
-    arguments = [*written(tmp_path, fields, ARMS), "--data", "nowhere", "-o", str(tmp_path / "root")]
-    assert main(["study", *arguments, "--cluster", "local"]) == 2
-    assert "nowhere" in capsys.readouterr().err
-    assert not (tmp_path / "root/cluster").exists()
-
-
-SAVES = """
-import os, signal, sys, time
-from pathlib import Path
-
-place = Path(sys.argv[1])
-if (place / "saved").exists():
-    (place / "gone-on").touch()
-    sys.exit()
-
-def save(*_):
-    (place / "saved").touch()
-    sys.exit(130)
-
-signal.signal(signal.SIGTERM, save)
-(place / "begun").write_text(f"{os.getppid()}\\n")
-time.sleep(120)
-"""
-
-
-def test_a_runner_whose_job_must_make_room_saves_and_is_sent_again(tmp_path):
-    pytest.importorskip("submitit")
-    (tmp_path / "saves.py").write_text(SAVES)
-    (job,) = send([sys.executable, str(tmp_path / "saves.py"), str(tmp_path)], tmp_path, "local", 1, {"timeout_min": 5})
-    note = tmp_path / "begun"
-    waits_for(lambda: note.is_file() and note.read_text().endswith("\n"))
-    os.kill(int(note.read_text()), signal.SIGUSR2)  # as Slurm does some time before a job must end
-    assert job.result() is None
-    assert (tmp_path / "gone-on").is_file()
 
 
 def test_epochs_and_recipes_reach_the_run(unbroken):
