@@ -11,7 +11,7 @@ from mabert.files.folders import CONFIG, is_hub_name
 from mabert.files.reading import sha256
 from mabert.files.writing import whole_folder
 
-SHIPPED = Path(__file__).parent / "shipped"
+SHIPPED = Path(__file__).parents[1] / "shipped"
 """Models that come with this package, a folder each."""
 
 CARD = "README.md"
