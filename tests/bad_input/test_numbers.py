@@ -187,7 +187,7 @@ OPTIONS = {
     "bench models": ("--limit", "--budget", "--lengths"),
     "bench throughput": ("--times",),
     "study drift": ("--limit",),
-    "study pattern": ("--seeds", "--jobs"),
+    "study pattern": ("--seeds", "--conversions"),
 }
 
 
