@@ -178,9 +178,12 @@ def run_finetune(options: argparse.Namespace) -> None:
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             of = f" of {task.positive!r}" if metric == "f1" and task.positive and not options.task else ""
             mean = "undefined" if score["mean"] is None else f"{score['mean']:.4f}"
-            line = f"{task.name} {split} {metric}{of}: {mean}{spread}"
+            name = f"{task.name} {split}" if options.task else split  # else it is called by its file
             count = len(result["seeds"])
-            say(f"{line} ({count} seed{'s' if count > 1 else ''})")
+            say(f"{name} {metric}{of}: {mean}{spread} ({count} seed{'s' if count > 1 else ''})")
+    if result:
+        folder = Path(options.output) / f"seed-{result['seeds'][0]}"
+        say(f"a model a seed; use one by: mabert predict {folder} TEXTS")
 
 
 def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
 from mabert.baselines.load import load_config
-from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.baselines.registry import FAMILIES, family_of
 from mabert.extras import check_installed
 from mabert.files.places import place_of
 from mabert.model.config import MaBertConfig
@@ -79,7 +79,10 @@ def contender(name: str) -> Contender:
     if model in PRESETS or (model not in FAMILIES and is_model(model)):
         config = PRESETS[model][1]() if model in PRESETS else load_config(place_of(model))
         return Contender(family_of(config), engine, config)
-    return Contender(family_named(model), engine)
+    if model not in FAMILIES:
+        known = ", ".join((*FAMILIES, *PRESETS))
+        raise ValueError(f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub")
+    return Contender(FAMILIES[model], engine)
 
 
 def split(name: str) -> tuple[str, str]:
