@@ -11,6 +11,9 @@ STRONGLY, HARDLY = 0.1, 0.5
 """Shares of the drift without masks: at most the first is left where masks suppress it strongly; more than the second
 where they do not."""
 
+LEAST = 16
+"""Texts below which drift decides nothing."""
+
 Curves = Mapping[str, Mapping[str, Any]]
 """Rows of one situation by masking: of each kind of vector, distances at no padding and then at ever more of it."""
 
@@ -28,6 +31,9 @@ def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> 
         curves = {row["masking"]: row for row in rows}
         rule = claim.rule["rule"]
         compared = _grows(curves) if rule == "grows" else [_farthest(rule, curves)]
+        if result["texts"] < LEAST:
+            needs = (("texts", f"{LEAST} at least, not {result['texts']}"),)
+            compared = [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
         place = f"padding {side}, attention {attention}" + (f", {file}" if len(drifts) > 1 else "")
         yield verdict_on(claim, claim.claim, place, compared)
 

@@ -102,7 +102,7 @@ def test_costs_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
     assert verdicts(claim, results=None) == {UNMEASURED}
 
 
-def curves(**by_masking):
+def curves(texts=24, **by_masking):
     """Trained weights in every situation; by masking, distances from no padding on."""
     about = [{"weights": "trained", "side": side, "attention": seen} for side, seen in SITUATIONS]
     rows = [
@@ -110,7 +110,7 @@ def curves(**by_masking):
         for situation in about
         for masking, distances in by_masking.items()
     ]
-    return [("drift.json", {"rows": rows})]
+    return [("drift.json", {"texts": texts, "rows": rows})]
 
 
 def far(none, pre, post, both):
@@ -130,6 +130,12 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
     holds, fails, cannot = (verdicts(claim, drifts=curves(**each)) for each in DRIFTS[claim.rule["rule"]])
     assert (holds, fails, cannot) == ({HOLDS}, {FAILS}, {OPEN})
     assert verdicts(claim) == {UNMEASURED}
+
+
+@pytest.mark.parametrize("claim", DRIFT, ids=short)
+def test_few_texts_decide_nothing(claim):
+    for each in DRIFTS[claim.rule["rule"]]:
+        assert verdicts(claim, drifts=curves(texts=15, **each)) == {OPEN}
 
 
 def test_what_is_rounding_is_shown_as_0():
