@@ -47,6 +47,9 @@ def test_a_score_that_never_changes_leaves_correlations_undefined(made, tmp_path
     assert "all train scores of constant are 2.5: nothing to learn from them" in caplog.text
     assert "all validation scores of constant are 2.5: a correlation with them is not defined" in caplog.text
     out = capsys.readouterr().out
+    assert out.startswith("validation pearson: undefined"), "not called by the name of the file"
+    assert f"mabert predict {tmp_path / 'tuned/seed-0'} TEXTS" in out
+    assert (tmp_path / "tuned/seed-0/config.json").is_file()
     assert "validation spearman: undefined" in out
     assert "0.0000" not in out
     text = (tmp_path / "tuned/result.json").read_text()

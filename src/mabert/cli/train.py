@@ -183,7 +183,7 @@ def run_finetune(options: argparse.Namespace) -> None:
             say(f"{name} {metric}{of}: {mean}{spread} ({count} seed{'s' if count > 1 else ''})")
     if result:
         folder = Path(options.output) / f"seed-{result['seeds'][0]}"
-        say(f"a model a seed; use one by: mabert predict {folder} TEXTS")
+        say(f"each seed has a model; use one by: mabert predict {folder} TEXTS")
 
 
 def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Call:
     """
 
     def __init__(self, jobs: int, scratch: int) -> None:
+        # Never fewer for fewer jobs: OpenMP would end threads, and begin them anew for torch's next operation.
         threads = torch.get_num_threads() if jobs > 1 and _fork else 1
         size = -(-scratch // _ALIGNMENT) * _ALIGNMENT
         self._scratch = torch.empty(threads * size + _ALIGNMENT, dtype=torch.uint8, device="cpu")
