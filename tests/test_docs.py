@@ -30,7 +30,6 @@ def navigation(section):
 
 
 LONGEST = {**dict.fromkeys(navigation("Guides"), 1200), DOCS / "results.md": 1500, DOCS.parent / "README.md": 900}
-del LONGEST[DOCS / "studies.md"]  # which is not as short yet
 """Words that a page may have, of those with a letter or a digit."""
 
 
