@@ -14,10 +14,10 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
-from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
+from mabert.train import finetune_once as once
 from mabert.train import trainer
-from mabert.train.classifier import ClassifierTrainer, epochs_of, logits_of, rate_for
+from mabert.train.finetune_once import FinetuneTrainer, epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
@@ -29,13 +29,13 @@ TESTED = splits() | {"test": rows(10, 2, False)}
 
 def watched_batches(monkeypatch):
     """A list that every batch that is trained on goes to, as its ids."""
-    seen, train_step = [], ClassifierTrainer.training_step
+    seen, train_step = [], FinetuneTrainer.training_step
 
     def watched(self, model, inputs, *arguments):
         seen.append(inputs["input_ids"].clone())
         return train_step(self, model, inputs, *arguments)
 
-    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    monkeypatch.setattr(FinetuneTrainer, "training_step", watched)
     return seen
 
 
@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(ClassifierTrainer, "_save_optimizer_and_scheduler", full)
+    monkeypatch.setattr(FinetuneTrainer, "_save_optimizer_and_scheduler", full)
     go(pretrained, tmp_path / "run")
     assert (tmp_path / "run/seed-0/result.json").is_file()
     assert "No space left on device" in caplog.text
@@ -357,10 +357,10 @@ def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch
 def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     alone, ran, parts = logits_of(*to_measure, rows=16), [], []
     to_measure[0].register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
-    monkeypatch.setattr(classifiers, "reduce", lambda part, how: parts.append((part, how)) or part)
+    monkeypatch.setattr(once, "reduce", lambda part, how: parts.append((part, how)) or part)
     for rank in range(2):
         one = SimpleNamespace(process_index=rank, num_processes=2)
-        monkeypatch.setattr(classifiers, "PartialState", lambda one=one: one)
+        monkeypatch.setattr(once, "PartialState", lambda one=one: one)
         logits_of(*to_measure, rows=16)
     assert sum(ran) == len(alone) > max(ran) > 0
     assert [how for _, how in parts] == ["sum", "sum"]

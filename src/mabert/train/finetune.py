@@ -25,7 +25,7 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.train.classifier import Job, rate_for, train_classifier
+from mabert.train.finetune_once import Job, finetune_once, rate_for
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, write_record
@@ -191,7 +191,7 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
     """Trains at one learning rate of the grid; writes what it gave and returns it."""
     began, spent, score, diverged = time.time(), 0.0, None, None
     try:
-        trained = train_classifier(job, rate, seed)
+        trained = finetune_once(job, rate, seed)
         score, spent = job.scores(trained.model)[job.kind.task.main_metric], trained.stopwatch.before
     except TrainingDivergedError as error:
         if job.processes.num_processes > 1:  # the others wait for this one
@@ -237,7 +237,7 @@ def run_seeds(
 def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:
     """Trains, saves if it is to be kept, and measures under one seed."""
     began, place, metrics = time.time(), job.folder / f"seed-{seed}", {}
-    trained = train_classifier(job, rate, seed)
+    trained = finetune_once(job, rate, seed)
     model, recipe, writes = trained.model, job.recipe, job.processes.is_main_process
     if writes and keep_model:
         with filling(place, size_of(model), "make room and train it again by --resume") as staging:

@@ -223,7 +223,7 @@ class PretrainRecipe(Checked):
 
 @dataclass
 class FinetuneRecipe(Checked):
-    """How a classifier is trained.
+    """How a model is fine-tuned.
 
     Attributes:
         learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the

@@ -179,14 +179,14 @@ class Job:
         return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
 
 
-def train_classifier(job: Job, rate: float, seed: int) -> "ClassifierTrainer":
+def finetune_once(job: Job, rate: float, seed: int) -> "FinetuneTrainer":
     """One training run, from its last checkpoint if there is one; returns the trainer, with the model. Errors are those
     of `MaBertTrainer.train`."""
     set_seed(seed)
     model = job.new_model()
     job.processes.wait_for_everyone()  # the first may be removing checkpoints of before
     checkpoint = checkpoint_to_resume(job.checkpoints(rate, seed))
-    trainer = ClassifierTrainer(model, job, rate, seed)
+    trainer = FinetuneTrainer(model, job, rate, seed)
     trainer.train(checkpoint)
     if trainer.best_weights is not None:
         model.load_state_dict(trainer.best_weights)
@@ -195,7 +195,7 @@ def train_classifier(job: Job, rate: float, seed: int) -> "ClassifierTrainer":
     return trainer
 
 
-class ClassifierTrainer(MaBertTrainer):
+class FinetuneTrainer(MaBertTrainer):
     """A whole run's batches, which Trainer takes to be one epoch; the task's metrics after every real one."""
 
     smaller = SMALLER
