@@ -229,9 +229,10 @@ class FinetuneRecipe(Checked):
         learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
             validation data. Default, one that suits the model's width (`rate_for`).
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step.
+        batch_size: Examples a step. A step of more than 4,096 tokens is run in parts, so that memory suffices: the
+            result is the same, up to rounding and dropout's draws.
         batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where the model runs it.
+            costs about the same, and is run at once. Counted with padding where the model runs it.
         batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
             padding as where nobody sorts, and measured in the order of the examples.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
