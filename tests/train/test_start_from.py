@@ -10,10 +10,11 @@ from safetensors.torch import save_file
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
 from mabert.baselines.family import Shape
-from mabert.baselines.load import load_config
+from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.files import places
 from mabert.train.pretrain import model_config, pretrain
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
@@ -41,6 +42,16 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
     same_weights(start, tmp_path / "run")
     assert load_config(tmp_path / "run").hidden_size == 24
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
+
+
+def test_a_name_leads_to_the_model_that_every_command_finds(tmp_path, start, monkeypatch):
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    plan = dataclasses.replace(begin(tmp_path, start, steps=1), start_from="start")
+    for resume in (False, True):
+        request = pretrain(plan, tmp_path / "run", resume=resume, progress=False)["request"]
+    assert request["start_from"] == "start"
+    assert request["resolved"]["weights"] == weights_digest(start)
 
 
 def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):

@@ -167,8 +167,8 @@ class PretrainRecipe(Checked):
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
             model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
-        start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
-            sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
+        start_from: Model, as `mabert.files.places.place_of` finds it, whose weights the run begins with, in place of
+            random ones. Architecture, sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
     """
 
     architecture: str = "mabert"
