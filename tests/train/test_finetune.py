@@ -1,6 +1,7 @@
 """Fine-tuning: seeds, grids, what is written, and what is refused."""
 
 import json
+import logging
 import math
 import signal
 from types import SimpleNamespace
@@ -54,13 +55,18 @@ def test_the_default_rate_suits_the_width(width, rate):
     assert rate_for(SimpleNamespace(hidden_size=width)) == rate
 
 
-def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path):
+def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     odd = table_task("birds", ("n\to", "y\nes"))
     result = go(pretrained, tmp_path, task=odd, learning_rates=None, max_length=4, truncate=True)
     assert result["request"]["learning_rates"] == [result["outcome"]["learning_rate"]] == [9.6e-4]
     assert result["request"]["resolved"]["examples"] == {"train": 160, "validation": 40}
     written = (tmp_path / "seed-0/validation.tsv").read_text().splitlines()
     assert len(written) == 41
+    told = [record.message for record in caplog.records if "cut" in record.message]
+    assert told == ["texts that were cut to 4 tokens: 160 of 160 of train, 40 of 40 of validation"] * 2, (
+        "and at the end"
+    )
     assert {word for line in written[1:] for word in line.split("\t")[1:]} == {r"n\to", r"y\nes"}
 
 

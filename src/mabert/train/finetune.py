@@ -112,6 +112,7 @@ def finetune(
     }
     job.new_model()  # which may refuse, before anything is written
     if writes:
+        tell_cut(job)
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
@@ -137,7 +138,15 @@ def write_outcome(
     outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(job, whole)}
     grid = [read_json_if_there(grid_file(job.folder, each)) or {} for each in job.recipe.learning_rates or []]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
+    tell_cut(job)
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
+
+
+def tell_cut(job: Job) -> None:
+    """Says how many texts of each split were cut, where any was."""
+    cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in job.examples.items() if found.cut]
+    if cut:
+        logger.info("texts that were cut to %d tokens: %s", job.max_length, ", ".join(cut))
 
 
 def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
