@@ -115,8 +115,9 @@ def pretrain(
         folder.check(request, resume)
     kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     if recipe.start_from is not None:
-        recipe = dataclasses.replace(recipe, start_from=str(place_of(recipe.start_from)))
-        load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
+        place = place_of(recipe.start_from)
+        load_config(place)  # tells what is wrong with the folder better than the tokenizer's absence does
+        recipe = dataclasses.replace(recipe, start_from=str(place))
     origin = "given by the caller"
     if tokenizer is None:
         tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)
