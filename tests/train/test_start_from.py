@@ -47,9 +47,11 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
 def test_a_name_leads_to_the_model_that_every_command_finds(tmp_path, start, monkeypatch):
     monkeypatch.setattr(places, "SHIPPED", tmp_path)
     monkeypatch.chdir(tmp_path.parent)
-    plan = dataclasses.replace(begin(tmp_path, start, steps=1), start_from="start")
-    for resume in (False, True):
-        request = pretrain(plan, tmp_path / "run", resume=resume, progress=False)["request"]
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path, steps=1))))
+    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", "start", "-o", str(tmp_path / "run")]
+    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
+    request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
     assert request["start_from"] == "start"
     assert request["resolved"]["weights"] == weights_digest(start)
 

@@ -325,8 +325,9 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         if start:
             from mabert.baselines.load import load_config
             from mabert.baselines.registry import family_of
+            from mabert.files.places import place_of
 
-            content.setdefault("architecture", family_of(load_config(start)).name)
+            content.setdefault("architecture", family_of(load_config(place_of(start))).name)
     return build(PretrainRecipe, content, "")
 
 
