@@ -317,6 +317,7 @@ def test_version(capsys):
         (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
         (["bench", "models", "--quick", "--recipe", "mini"], "recipe is not looked at with --quick"),
+        (["bench", "lengths", "--quick", "--texts", "a=b"], "texts is not looked at with --quick"),
         (["bench", "parts", "--recipe", "mini"], "recipe is for `bench models`, not for `bench parts`"),
         (["bench", "models", "--recipe", "nano"], "no recipe 'nano'"),
         (["bench", "models", "--quick", "--limit", "5"], "limit is not looked at with --quick"),

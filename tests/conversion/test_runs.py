@@ -51,6 +51,12 @@ QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0
 """Stops that are not slow to try: what stops, at which step, and after how many seconds a checkpoint is due."""
 
 
+def test_agreement_is_told_at_the_end_where_progress_is_shown(converted, capsys):
+    result = converted[1]
+    assert running.told(result, progress=True) is running.told(result, progress=False) is result
+    assert capsys.readouterr().out.splitlines() == [*running.lines(result["outcome"]["agreement"])]
+
+
 def test_a_result_says_what_was_done(converted):
     folder, result = converted
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))

@@ -37,6 +37,15 @@ def test_neither_how_many_are_encoded_at_once_shows_nor_where_they_stand(tokeniz
     assert encode_texts(tokenizer, kind(texts), kind(texts), max_length=64) == whole
 
 
+@settings(deadline=None)
+@given(texts=TEXTS, pair=st.booleans(), length=st.integers(4, 20))
+def test_texts_that_are_cut_are_counted(tokenizer, texts, pair, length):
+    columns = {"text_a": texts, **({"text_b": texts[::-1]} if pair else {})}
+    whole = encode_rows(Dataset.from_dict(columns), tokenizer, 1000)
+    cut = encode_rows(Dataset.from_dict(columns), tokenizer, length, truncate=True)
+    assert (whole.cut, cut.cut) == (0, sum(tokens > length for tokens in whole.lengths))
+
+
 def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
     texts = ["the river", "the river " * 8, "the river", "the river " * 4]
     message = r"^dev: 2 of 4 texts are longer than 8 tokens \(the first is text 2, the longest text 2 with 18\); sh"

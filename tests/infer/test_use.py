@@ -1,6 +1,7 @@
 """Embedding, predicting, filling: in order, whatever the batches, and with one line for what is wrong."""
 
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -38,6 +39,16 @@ def test_batches_hold_every_text_once_and_keep_to_their_size(lengths, tokens):
         assert len(batch) == 1 or longest * len(batch) <= tokens
     firsts = [lengths[batch[0]] for batch in batches]
     assert firsts == sorted(firsts, reverse=True)
+
+
+def test_the_texts_that_were_cut_are_told_once_at_the_end(words, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    caplog.set_level(logging.INFO)
+    model = saved(MaBertModel, tmp_path, words)
+    embed(model, TEXTS)
+    assert not caplog.records
+    embed(model, TEXTS, max_length=10, truncate=True)
+    assert [record.message for record in caplog.records] == ["texts that were cut: 1 of 5"]
 
 
 @pytest.mark.parametrize("masking", ["none", "pre", "post", "pre+post", "exact"])

@@ -1,6 +1,7 @@
 """Fine-tuning: seeds, grids, what is written, and what is refused."""
 
 import json
+import logging
 import math
 import signal
 from types import SimpleNamespace
@@ -14,10 +15,10 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
-from mabert.train import classifier as classifiers
 from mabert.train import finetune as finetuning
+from mabert.train import finetune_once as once
 from mabert.train import trainer
-from mabert.train.classifier import ClassifierTrainer, epochs_of, logits_of, rate_for
+from mabert.train.finetune_once import FinetuneTrainer, epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
@@ -29,13 +30,13 @@ TESTED = splits() | {"test": rows(10, 2, False)}
 
 def watched_batches(monkeypatch):
     """A list that every batch that is trained on goes to, as its ids."""
-    seen, train_step = [], ClassifierTrainer.training_step
+    seen, train_step = [], FinetuneTrainer.training_step
 
     def watched(self, model, inputs, *arguments):
         seen.append(inputs["input_ids"].clone())
         return train_step(self, model, inputs, *arguments)
 
-    monkeypatch.setattr(ClassifierTrainer, "training_step", watched)
+    monkeypatch.setattr(FinetuneTrainer, "training_step", watched)
     return seen
 
 
@@ -54,13 +55,18 @@ def test_the_default_rate_suits_the_width(width, rate):
     assert rate_for(SimpleNamespace(hidden_size=width)) == rate
 
 
-def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path):
+def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     odd = table_task("birds", ("n\to", "y\nes"))
     result = go(pretrained, tmp_path, task=odd, learning_rates=None, max_length=4, truncate=True)
     assert result["request"]["learning_rates"] == [result["outcome"]["learning_rate"]] == [9.6e-4]
     assert result["request"]["resolved"]["examples"] == {"train": 160, "validation": 40}
     written = (tmp_path / "seed-0/validation.tsv").read_text().splitlines()
     assert len(written) == 41
+    told = [record.message for record in caplog.records if "cut" in record.message]
+    assert told == ["texts that were cut to 4 tokens: 160 of 160 of train, 40 of 40 of validation"] * 2, (
+        "and at the end"
+    )
     assert {word for line in written[1:] for word in line.split("\t")[1:]} == {r"n\to", r"y\nes"}
 
 
@@ -255,7 +261,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(ClassifierTrainer, "_save_optimizer_and_scheduler", full)
+    monkeypatch.setattr(FinetuneTrainer, "_save_optimizer_and_scheduler", full)
     go(pretrained, tmp_path / "run")
     assert (tmp_path / "run/seed-0/result.json").is_file()
     assert "No space left on device" in caplog.text
@@ -357,10 +363,10 @@ def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch
 def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     alone, ran, parts = logits_of(*to_measure, rows=16), [], []
     to_measure[0].register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
-    monkeypatch.setattr(classifiers, "reduce", lambda part, how: parts.append((part, how)) or part)
+    monkeypatch.setattr(once, "reduce", lambda part, how: parts.append((part, how)) or part)
     for rank in range(2):
         one = SimpleNamespace(process_index=rank, num_processes=2)
-        monkeypatch.setattr(classifiers, "PartialState", lambda one=one: one)
+        monkeypatch.setattr(once, "PartialState", lambda one=one: one)
         logits_of(*to_measure, rows=16)
     assert sum(ran) == len(alone) > max(ran) > 0
     assert [how for _, how in parts] == ["sum", "sum"]

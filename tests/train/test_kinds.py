@@ -79,7 +79,9 @@ PROGRAM = """
 import sys
 from tests.train.helpers import must_part
 from tests.train.tasks import go
+from mabert.train import finetune_once
 must_part()
+finetune_once.AT_ONCE = int(sys.argv[5])
 how = {"sizes": (40, 9), "batch_size": 18, "epochs": 2, "seeds": (0, 1), "learning_rates": [1e-6, 2e-2]}
 how |= {"batch_tokens": 100} if sys.argv[4] == "tokens" else {"batches": sys.argv[4]}
 go(sys.argv[1], sys.argv[2], sys.argv[3], **how)
@@ -97,8 +99,9 @@ go(sys.argv[1], sys.argv[2], sys.argv[3], **how)
 )
 def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, kind, family, batches):
     model = pretrained if family == "mabert" else of_family(family, tmp_path / "other")
-    for count in (1, 2):
-        code, told = under_torchrun(tmp_path, PROGRAM, model, tmp_path / str(count), kind, batches, processes=count)
+    for count, at_once in ((1, 4096), (2, 60)):  # tokens, so that each of the two runs its share in parts
+        told = (model, tmp_path / str(count), kind, batches, at_once)
+        code, told = under_torchrun(tmp_path, PROGRAM, *told, processes=count)
         assert code == 0, told
     one, two = tmp_path / "1", tmp_path / "2"
     rates = [json.loads((folder / "result.json").read_text())["outcome"]["learning_rate"] for folder in (one, two)]

@@ -10,10 +10,11 @@ from safetensors.torch import save_file
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
 from mabert.baselines.family import Shape
-from mabert.baselines.load import load_config
+from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.files import places
 from mabert.train.pretrain import model_config, pretrain
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
@@ -41,6 +42,18 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
     same_weights(start, tmp_path / "run")
     assert load_config(tmp_path / "run").hidden_size == 24
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
+
+
+def test_a_name_leads_to_the_model_that_every_command_finds(tmp_path, start, monkeypatch):
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path, steps=1))))
+    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", "start", "-o", str(tmp_path / "run")]
+    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
+    request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
+    assert request["start_from"] == "start"
+    assert request["resolved"]["weights"] == weights_digest(start)
 
 
 def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):

@@ -105,7 +105,7 @@ def write_messages() -> None:
     """Writes our own messages, without those of the libraries below."""
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
     logging.getLogger("mabert").setLevel(logging.INFO)
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # which it reads when it is first imported
 
 
 def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:

@@ -101,10 +101,6 @@ def run_convert(options: argparse.Namespace) -> None:
             delta=options.delta,
         )
     if result:
-        from mabert.conversion.agreement import lines
-
-        for line in lines(result["outcome"]["agreement"]):
-            say(line)
         for line in options.draw("convert", result, Path(options.output)):
             say(line)
         say(f"{options.output}: a MaBERT, ready to use")

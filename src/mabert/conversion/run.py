@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 from mabert.baselines.load import Use
 from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.conversion import choose
-from mabert.conversion.agreement import compare
+from mabert.conversion.agreement import compare, lines
 from mabert.conversion.align import Alignment
 from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
@@ -112,7 +113,7 @@ def convert(
         output: Folder for the student, ready to use, and `result.json`.
         resume: Whether to go on with the conversion in `output`; the weights end as those of an uninterrupted one do.
         text_column: Where tables have the text.
-        progress: Whether to show progress.
+        progress: Whether to show progress, and at the end how far the student agrees with its teacher.
         recipe: Fields of `ConversionRecipe`.
 
     Returns:
@@ -146,7 +147,7 @@ def convert(
     if processes.is_main_process:
         folder.claim(request, resume)
     if resume and (finished := folder.result()) is not None:
-        return finished if processes.is_main_process else {}
+        return told(finished, progress) if processes.is_main_process else {}
     set_seed(asked.seed)
     student = begun(known.model, known.copy, known.use, changes_of(known, pattern, asked))
     stages = learn(known, student, pieces, folder.path, asked, resume, progress)
@@ -157,7 +158,15 @@ def convert(
     save(known, student, folder.path, request, outcome)
     shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
     seconds = sum(stage["seconds"] for stage in stages.values())
-    return folder.write_result(outcome, seconds, seed=asked.seed)
+    return told(folder.write_result(outcome, seconds, seed=asked.seed), progress)
+
+
+def told(result: dict[str, Any], progress: bool) -> dict[str, Any]:
+    """The result of a conversion; how far the student agrees with its teacher is printed where progress is shown."""
+    if progress and sys.stdout is not None:
+        for line in lines(result["outcome"]["agreement"]):
+            sys.stdout.write(line + "\n")
+    return result
 
 
 def read(
@@ -302,23 +311,23 @@ def learn(
         "resume": resume,
     }
     first, second = divided(pieces, 1 - asked.end_to_end)
-    told: dict[str, Any] = {}
+    spent: dict[str, Any] = {}
     if len(first):
         student.requires_grad_(False)
         alignment = Alignment(copy.base_model, student.base_model)
         alignment.requires_grad_(True)
         title = "aligning" if progress else None
-        told["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rate=ALIGNING, **how)
+        spent["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rate=ALIGNING, **how)
     if len(second):
         for name, weight in student.named_parameters():
             weight.requires_grad_(CORE in name)
         whole = Distillation(copy, student, use)
         title = "end to end" if progress else None
-        told["end_to_end"] = train(
+        spent["end_to_end"] = train(
             whole, second, folder / UNFINISHED / "end-to-end", title=title, rate=END_TO_END, **how
         )
     student.config.sparse_prediction = False
-    return told
+    return spent
 
 
 def divided(pieces: Pieces, share: float) -> tuple[Pieces, Pieces]:

@@ -68,15 +68,16 @@ class SplitBatches(Sampler[list[int]]):
         return self.processes * len(self.batches)  # type: ignore[arg-type]
 
 
-def batch_share(scored: Sequence[int], rank: int, processes: int) -> float:
-    """Returns how much of a batch a process has, in shares of an even one.
+def batch_share(scored: Sequence[int], rank: int, processes: int, rows: slice = slice(None)) -> float:
+    """Returns how much of a batch a process has, or some of its rows, in shares of what an even part is.
 
     Args:
         scored: how many terms of the loss each example of the batch has.
         rank: of the process.
         processes: how many there are.
+        rows: some of those of the process.
     """
-    return sum(scored[rank::processes]) * processes / sum(scored)
+    return sum(scored[rank::processes][rows]) * processes / sum(scored)
 
 
 class ExampleSampler(Sampler[list[int]]):

@@ -117,7 +117,7 @@ def _write_ids(
             room = None if max_tokens is None else max_tokens - ends[-1]
             file.write(ids[:room].data)
             ends.extend(itertools.islice(itertools.accumulate(lengths, initial=ends[-1]), 1, None))
-            bar.advance_to(position, f"{ends[-1] / 1e6:.1f} M tokens")
+            bar.advance_to(position, f"{ends[-1]:,} tokens")
             if room is not None and len(ids) >= room:
                 break
         offsets = np.array(ends)

@@ -124,6 +124,11 @@ def encodings(
         )
 
 
+def was_cut(encoding: tokenizers.Encoding) -> bool:
+    """Tells whether a tokenizer cut a text, by its own account of it."""
+    return bool(encoding.overflowing)
+
+
 def encode_texts(
     tokenizer: PreTrainedTokenizerFast, texts_a: Sequence[str], texts_b: Sequence[str] | None = None, **how: Any
 ) -> list[dict[str, list[int]]]:
@@ -161,13 +166,16 @@ class Examples(Dataset):
         items: what each has: `input_ids`, `token_type_ids` where the tokenizer makes them, and its labels.
         pairs: whether they are pairs of texts.
         scored: how many terms of each the loss is a mean over; default, one.
+        cut: how many of them are longer as texts, and were cut.
 
     Attributes:
         lengths: tokens of each example, to batch by length.
     """
 
-    def __init__(self, items: list[dict[str, Any]], pairs: bool = False, scored: Sequence[int] | None = None) -> None:
-        self._items, self.pairs = items, pairs
+    def __init__(
+        self, items: list[dict[str, Any]], pairs: bool = False, scored: Sequence[int] | None = None, cut: int = 0
+    ) -> None:
+        self._items, self.pairs, self.cut = items, pairs, cut
         self.lengths = [len(item["input_ids"]) for item in items]
         self.scored = [1] * len(items) if scored is None else scored
 
@@ -192,7 +200,9 @@ def encode_rows(
     """
     columns: dict[str, list[Any]] = rows[:]
     texts = columns["text_a"], columns.get("text_b")
-    items: list[Any] = encode_texts(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
+    found = encodings(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
+    encoded: list[tuple[Any, bool]] = [(item, was_cut(encoding)) for item, encoding in found]
+    items = [item for item, _ in encoded]
     for item, label in zip(items, columns.get("label", ()), strict=False):
         item["labels"] = label
-    return Examples(items, pairs="text_b" in columns)
+    return Examples(items, pairs="text_b" in columns, cut=sum(cut for _, cut in encoded))

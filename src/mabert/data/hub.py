@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from mabert.files.offline import without_waiting
 from mabert.files.reading import digest
 
 logger = logging.getLogger(__name__)
@@ -123,11 +124,12 @@ class HubSource:
 
     @cached_property
     def _builder(self) -> Any:
-        from datasets import load_dataset_builder
+        from datasets import load_dataset_builder  # before `without_waiting`, which looks whether it is imported
 
         try:
             try:
-                return load_dataset_builder(self.name, self.config, revision=self.revision)
+                with without_waiting():
+                    return load_dataset_builder(self.name, self.config, revision=self.revision)
             except RuntimeError as error:
                 if "scripts are no longer supported" not in str(error) or self.revision:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
+from mabert.files.offline import without_waiting
 from mabert.files.reading import read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -119,7 +121,8 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
 
 def _from_pretrained(source: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with nullcontext() if Path(source).is_dir() else without_waiting():
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the library raises whatever a damaged file makes it stumble over
         message = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if Path(source).is_dir():

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mabert.files.offline import without_waiting
 from mabert.files.reading import read_json
 
 CONFIG = "config.json"
@@ -53,6 +54,7 @@ def fields_from_hub(name: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig  # with torch, seconds
 
     try:
-        return PreTrainedConfig.get_config_dict(name)[0]
+        with without_waiting():
+            return PreTrainedConfig.get_config_dict(name)[0]
     except OSError as error:
         raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error

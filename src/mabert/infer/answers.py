@@ -1,5 +1,6 @@
 """Answers in the order of the texts; batches hold texts of like length, so that little is padding."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ from rich.text import Text
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
+from mabert.data.encode import was_cut
 from mabert.infer.load import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.progress import Lines
+
+logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]
@@ -111,20 +115,28 @@ def answer_windows(
     Yields:
         The rows of a window and their answers, in order.
     """
+    cut = count = 0
     with progress_over(question.title, length_hint(rows) or None, how.progress) as advance:
         for window in windows(rows):
+            count = window.before + len(window.rows)
             if window.last:
-                advance(0, window.before + len(window.rows))
-            yield window.rows, answer_window(question, window, how, advance)
+                advance(0, count)
+            if question.encode is None:
+                encoded, some = encoded_texts(question.loaded, window, how)
+                cut += some
+            else:
+                encoded = question.encode(window, how)
+            yield window.rows, answer_window(question, window, encoded, how, advance)
+    if cut:
+        logger.info("texts that were cut: %s of %s", f"{cut:,}", f"{count:,}")
 
 
 @torch.inference_mode()
 def answer_window(
-    question: Question[Answer], window: Window, how: How, advance: Callable[..., None] = lambda count: None
+    question: Question[Answer], window: Window, encoded: Encoded, how: How, advance: Callable[..., None]
 ) -> list[Answer]:
     """Answers a window's texts batch by batch; of a model whose answers depend on padding each text is alone."""
     loaded = question.loaded
-    encoded = encoded_texts(loaded, window, how) if question.encode is None else question.encode(window, how)
     if question.check is not None:
         question.check(window, encoded)
     lengths = [len(item["input_ids"]) for item in encoded]
@@ -144,12 +156,15 @@ def answer_window(
     return answers if question.finish is None else question.finish(window, how, answers)
 
 
-def encoded_texts(loaded: Loaded[Any], window: Window, how: How) -> Encoded:
-    """The texts of a window, or the pairs, as the model reads them."""
+def encoded_texts(loaded: Loaded[Any], window: Window, how: How) -> tuple[Encoded, int]:
+    """The texts of a window, or the pairs, as the model reads them, and how many were cut."""
     first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
-    return loaded.encode(
-        first, *second, max_length=how.max_length, truncate=bool(how.truncate), name=window.name, before=window.before
-    )
+    asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
+    items, cut = [], 0
+    for item, encoding in loaded.encodings(first, *second, **asked, name=window.name, before=window.before):
+        items.append(item)
+        cut += was_cut(encoding)
+    return items, cut
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.train.classifier import Job, rate_for, train_classifier
+from mabert.train.finetune_once import Job, finetune_once, rate_for
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, write_record
@@ -112,6 +112,7 @@ def finetune(
     }
     job.new_model()  # which may refuse, before anything is written
     if writes:
+        tell_cut(job)
         folder.claim(request, resume)
     # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
@@ -137,7 +138,15 @@ def write_outcome(
     outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(job, whole)}
     grid = [read_json_if_there(grid_file(job.folder, each)) or {} for each in job.recipe.learning_rates or []]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
+    tell_cut(job)
     return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
+
+
+def tell_cut(job: Job) -> None:
+    """Says how many texts of each split were cut, where any was."""
+    cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in job.examples.items() if found.cut]
+    if cut:
+        logger.info("texts that were cut to %d tokens: %s", job.max_length, ", ".join(cut))
 
 
 def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
@@ -191,7 +200,7 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
     """Trains at one learning rate of the grid; writes what it gave and returns it."""
     began, spent, score, diverged = time.time(), 0.0, None, None
     try:
-        trained = train_classifier(job, rate, seed)
+        trained = finetune_once(job, rate, seed)
         score, spent = job.scores(trained.model)[job.kind.task.main_metric], trained.stopwatch.before
     except TrainingDivergedError as error:
         if job.processes.num_processes > 1:  # the others wait for this one
@@ -237,7 +246,7 @@ def run_seeds(
 def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:
     """Trains, saves if it is to be kept, and measures under one seed."""
     began, place, metrics = time.time(), job.folder / f"seed-{seed}", {}
-    trained = train_classifier(job, rate, seed)
+    trained = finetune_once(job, rate, seed)
     model, recipe, writes = trained.model, job.recipe, job.processes.is_main_process
     if writes and keep_model:
         with filling(place, size_of(model), "make room and train it again by --resume") as staging:

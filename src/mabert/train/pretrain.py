@@ -20,7 +20,7 @@ from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import Windows
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.places import default_cache
+from mabert.files.places import default_cache, place_of
 from mabert.files.reading import digest
 from mabert.files.writing import filling
 from mabert.machine.memory import TRAINED, check_fits, naming_memory
@@ -115,7 +115,9 @@ def pretrain(
         folder.check(request, resume)
     kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     if recipe.start_from is not None:
-        load_config(recipe.start_from)  # tells what is wrong with the folder better than the tokenizer's absence does
+        place = place_of(recipe.start_from)
+        load_config(place)  # tells what is wrong with the folder better than the tokenizer's absence does
+        recipe = dataclasses.replace(recipe, start_from=str(place))
     origin = "given by the caller"
     if tokenizer is None:
         tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)

@@ -167,8 +167,8 @@ class PretrainRecipe(Checked):
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
             model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
         stages: The length schedule.
-        start_from: Model folder or hub name whose weights the run begins with, in place of random ones. Architecture,
-            sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
+        start_from: Model, as `mabert.files.places.place_of` finds it, whose weights the run begins with, in place of
+            random ones. Architecture, sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
     """
 
     architecture: str = "mabert"
@@ -223,15 +223,16 @@ class PretrainRecipe(Checked):
 
 @dataclass
 class FinetuneRecipe(Checked):
-    """How a classifier is trained.
+    """How a model is fine-tuned.
 
     Attributes:
         learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
             validation data. Default, one that suits the model's width (`rate_for`).
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step.
+        batch_size: Examples a step. A step of more than 4,096 tokens is run in parts, so that memory suffices: the
+            result is the same, up to rounding and dropout's draws.
         batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same. Counted with padding where the model runs it.
+            costs about the same, and is run at once. Counted with padding where the model runs it.
         batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
             padding as where nobody sorts, and measured in the order of the examples.
         packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
@@ -324,8 +325,9 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         if start:
             from mabert.baselines.load import load_config
             from mabert.baselines.registry import family_of
+            from mabert.files.places import place_of
 
-            content.setdefault("architecture", family_of(load_config(start)).name)
+            content.setdefault("architecture", family_of(load_config(place_of(start))).name)
     return build(PretrainRecipe, content, "")
 
 

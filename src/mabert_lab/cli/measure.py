@@ -121,7 +121,7 @@ def add_bench(commands: Any) -> None:
     )
     uneven = added.add_argument_group("lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
-    uneven.add_argument("--tokenizer", default="bert-base-uncased", help="that counts their tokens [%(default)s]")
+    uneven.add_argument("--tokenizer", default="minilm", help="that counts their tokens [%(default)s]")
     added.add_argument("--quick", action="store_true", help="see that everything runs; no numbers to quote")
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
 
@@ -165,8 +165,9 @@ def check_bench(options: argparse.Namespace) -> None:
     for name, kinds in TAKERS.items():
         if getattr(options, name) not in (None, []) and options.what not in kinds:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
-    if options.quick and options.recipe is not None:
-        raise ValueError("recipe is not looked at with --quick, which has small models of its own")
+    for name, own in {"recipe": "small models", "texts": "two short texts"}.items():
+        if options.quick and getattr(options, name):
+            raise ValueError(f"{name} is not looked at with --quick, which has {own} of its own")
     if options.quick and options.what in TAKERS["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
     if options.what in TAKERS["data"] and not options.files:
@@ -228,6 +229,7 @@ def report_on(files: list[str], output: Path) -> Path:
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
     """Tokens of each text of each file, [CLS] and [SEP] included."""
     from mabert.data.tokenizer import load_tokenizer
+    from mabert.files.places import place_of
     from mabert.infer.texts import read_texts
 
     found = {}
@@ -235,6 +237,6 @@ def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
         name, equals, file = pair.partition("=")
         if not (name and equals and file):
             raise ValueError(f"--texts is {pair!r}; it must be NAME=FILE, such as imdb=reviews.jsonl")
-        counts = load_tokenizer(tokenizer)(read_texts(file), return_length=True)["length"]
+        counts = load_tokenizer(place_of(tokenizer))(read_texts(file), return_length=True, verbose=False)["length"]
         found[name] = [int(count) for count in counts]
     return found

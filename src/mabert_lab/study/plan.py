@@ -22,8 +22,8 @@ from mabert.machine.environment import fast_dtype
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.train.classifier import epochs_of
 from mabert.train.finetune import longest_input
+from mabert.train.finetune_once import epochs_of
 from mabert.train.pretrain import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer

@@ -119,9 +119,9 @@ def show_plan(plan: Plan, root: Path, console: Console) -> None:
 
 
 def in_words(seconds: float | None) -> str:
-    """Time left, or that it is unknown."""
+    """Time left, or when that will be said."""
     if seconds is None:
-        return "time left: unknown until a cell of each kind is finished"
+        return "the time left is said here once a cell of each kind is finished"
     return f"about {duration(seconds)} left for one runner"
 
 

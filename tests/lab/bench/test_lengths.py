@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mabert.cli import parse
 from mabert_lab import cli
 from mabert_lab.bench import lengths
 from mabert_lab.bench.parts import PARTS, REST
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.worker import Answers
+from mabert_lab.cli import measure
 
 SPEEDS = st.lists(st.floats(0.1, 10), min_size=1, max_size=8)
 
@@ -136,6 +138,12 @@ def test_rivals_and_their_time_may_be_chosen(monkeypatch, tmp_path, in_this_proc
 def test_a_rival_that_is_not_there_is_named(capsys):
     assert cli.main(["bench", "lengths", "--models", "bert:mkl"]) == 2
     assert "there is no engine 'mkl' for 'bert:mkl'" in capsys.readouterr().err
+
+
+def test_the_tokens_of_texts_are_counted_without_the_hub(tmp_path):
+    (tmp_path / "a.txt").write_text("a bird sings\n" + "a bird " * 300 + "\n")
+    tokenizer = parse(["bench", "lengths"], [measure.add_bench]).tokenizer
+    assert measure.lengths_of_texts([f"own={tmp_path / 'a.txt'}"], tokenizer) == {"own": [5, 602]}
 
 
 def test_texts_are_named(capsys):

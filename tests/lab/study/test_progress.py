@@ -36,7 +36,7 @@ def test_the_running_cell_and_the_time_left_are_shown(shown):
     first, *rest = plan.cells
     states = {name: Status() for name in plan.cells}
     states[first].state = "running"
-    unknown = "all: time left: unknown until a cell of each kind is finished"
+    unknown = "all: the time left is said here once a cell of each kind is finished"
     assert progress.running(first, states) == f"pretrain map, 100%  {unknown}"
     note = {"step": 6, "steps": 12, "rate": 0.5, "time": 0, "pid": 1}
     CellFiles(root, first).progress.write_text(json.dumps(note))
@@ -137,7 +137,8 @@ def test_a_dry_run_on_the_command_line_lists_the_cells_and_begins_nothing(tmp_pa
     assert cli.main(arguments) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert (
-        f"2 pretrainings and 2 fine-tunings to run, {steps:,} steps, {shortened(tokens)} tokens; time left: unk" in out
+        f"2 pretrainings and 2 fine-tunings to run, {steps:,} steps, {shortened(tokens)} tokens; the time left is said"
+        in out
     )
     for cell in plan.cells.values():
         assert cell.name in out

@@ -50,7 +50,7 @@ class Kind(ABC):
         """What the model's outputs on a split say, an answer a row of it.
 
         Args:
-            logits: See `mabert.train.classifier.logits_of`.
+            logits: See `mabert.train.finetune_once.logits_of`.
             examples: From `encoded`.
         """
 

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use
-from mabert.data.encode import Examples, encodings
+from mabert.data.encode import Examples, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, entity_scores, types_of
 from mabert.data.task import Rows, column
 from mabert.data.words import Words, first_pieces
@@ -23,10 +23,11 @@ class TaggedExamples(Examples):
     Args:
         items: As `Examples` has them.
         pieces: For each word of each sentence, where its first piece stands; None where it has none.
+        cut: How many sentences were cut.
     """
 
-    def __init__(self, items: list[dict[str, Any]], pieces: list[list[int | None]]) -> None:
-        super().__init__(items, scored=[sum(place is not None for place in each) for each in pieces])
+    def __init__(self, items: list[dict[str, Any]], pieces: list[list[int | None]], cut: int) -> None:
+        super().__init__(items, scored=[sum(place is not None for place in each) for each in pieces], cut=cut)
         self.pieces = pieces
 
 
@@ -45,11 +46,12 @@ class Tokens(Kind):
         """As `Kind.encoded`; also refuses a training sentence of which the tokenizer leaves nothing."""
         texts = [Words(words) for words in column(rows, "tokens")]
         name = f"{self.task.name} {split}"
-        items, pieces = [], []
+        items, pieces, cut = [], [], 0
         for text, (item, encoding) in zip(
             texts, encodings(tokenizer, texts, max_length=max_length, truncate=truncate, name=name), strict=True
         ):
             items.append(item)
+            cut += was_cut(encoding)
             pieces.append(first_pieces(text, encoding, text.spans))
             if split == "train" and not any(place is not None for place in pieces[-1]):
                 raise ValueError(f"{name}: the tokenizer leaves nothing of sentence {len(items)}, {text[:40]!r}")
@@ -60,7 +62,7 @@ class Tokens(Kind):
                 for place, tag in zip(places, tags, strict=True):
                     if place is not None:
                         item["labels"][place] = ids[tag]
-        return TaggedExamples(items, pieces)
+        return TaggedExamples(items, pieces, cut)
 
     def labels(self, rows: Rows) -> list[Tags]:
         return column(rows, "tags")

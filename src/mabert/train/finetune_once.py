@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
 
 from mabert.baselines.load import build, class_for, load_config, logits_in, with_new_head
@@ -44,6 +45,10 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 
 BEST = "best.safetensors"
 """The weights of the best epoch so far, in a checkpoint."""
+
+AT_ONCE = 4096
+"""Padded tokens of a step that are run at once, unless `batch_tokens` says how many a step has, or one row has more:
+the default batch of 32 rows of 128 tokens. An encoder of 22 M parameters takes 3.7 GiB for them in rows of 512."""
 
 INPUTS = ("input_ids", "token_type_ids")
 """What a model reads of an example; the rest are labels."""
@@ -179,14 +184,14 @@ class Job:
         return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
 
 
-def train_classifier(job: Job, rate: float, seed: int) -> "ClassifierTrainer":
+def finetune_once(job: Job, rate: float, seed: int) -> "FinetuneTrainer":
     """One training run, from its last checkpoint if there is one; returns the trainer, with the model. Errors are those
     of `MaBertTrainer.train`."""
     set_seed(seed)
     model = job.new_model()
     job.processes.wait_for_everyone()  # the first may be removing checkpoints of before
     checkpoint = checkpoint_to_resume(job.checkpoints(rate, seed))
-    trainer = ClassifierTrainer(model, job, rate, seed)
+    trainer = FinetuneTrainer(model, job, rate, seed)
     trainer.train(checkpoint)
     if trainer.best_weights is not None:
         model.load_state_dict(trainer.best_weights)
@@ -195,7 +200,7 @@ def train_classifier(job: Job, rate: float, seed: int) -> "ClassifierTrainer":
     return trainer
 
 
-class ClassifierTrainer(MaBertTrainer):
+class FinetuneTrainer(MaBertTrainer):
     """A whole run's batches, which Trainer takes to be one epoch; the task's metrics after every real one."""
 
     smaller = SMALLER
@@ -226,10 +231,11 @@ class ClassifierTrainer(MaBertTrainer):
             step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
             callbacks=job.callbacks,
         )
-        # Every family's loss is the mean over what its process's examples are scored by, which several processes
-        # average; Trainer would take those whose forward has keyword arguments for sums over the tokens of a step.
+        # Every family's loss is the mean over what the examples at hand are scored by, see `own_part`; Trainer would
+        # take those whose forward has keyword arguments for sums over the tokens of a step.
         self.model_accepts_loss_kwargs = False
         self.job = job
+        self.rows = slice(None)
         self.add_callback(EvaluateAt(self.whole.epoch_ends()))
         self.best_weights: dict[str, torch.Tensor] | None = None
 
@@ -251,15 +257,27 @@ class ClassifierTrainer(MaBertTrainer):
 
     @property
     def own_part(self) -> float:
-        """What this process's mean counts in that of the present step's batch, of which the processes' means are
-        averaged."""
-        if self.args.world_size == 1:
-            return 1.0
-        return batch_share(self.scored[self.state.global_step], self.args.process_index, self.args.world_size)
+        """What the mean over the present rows of this process counts in that of the whole step, of which the sums of
+        the processes are averaged."""
+        scored = self.scored[self.state.global_step]
+        return batch_share(scored, self.args.process_index, self.args.world_size, self.rows)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Runs a batch of very many tokens in parts, whose gradients add up to those of the whole."""
+        count, length = inputs["input_ids"].shape
+        size = max(1, AT_ONCE // length)
+        rows, batches = [slice(None)], [inputs]
+        if self.job.recipe.batch_tokens is None and count > size:
+            rows = [slice(first, first + size) for first in range(0, count, size)]
+            batches = [{name: value[some] for name, value in inputs.items()} for some in rows]
+        loss = torch.zeros((), device=self.args.device)
+        for number, (self.rows, batch) in enumerate(zip(rows, batches, strict=True), 1):
+            with nullcontext() if number == len(rows) else self.accelerator.no_sync(model):
+                loss += super().training_step(model, batch, num_items_in_batch)
+        return loss
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
-        loss = super().compute_loss(model, inputs, *arguments, **options)
-        return loss if self.args.world_size == 1 else loss * self.own_part
+        return super().compute_loss(model, inputs, *arguments, **options) * self.own_part
 
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
         return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)

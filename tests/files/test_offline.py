@@ -1,0 +1,49 @@
+"""Without network, a name of the hub is refused at once, or found in the hub's cache."""
+
+import socket
+import time
+
+import pytest
+from huggingface_hub import constants
+
+from mabert.data.hub import HubSource
+from mabert.data.tokenizer import load_tokenizer
+from mabert.files.folders import config_fields
+from mabert.files.offline import without_waiting
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """A machine on which no name can be resolved, and no wait is taken."""
+
+    def unresolved(*address, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    def wait(seconds):
+        raise AssertionError(f"waits {seconds} s")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr("mabert.files.offline.getproxies", dict)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+READERS = {
+    "data set": lambda name: next(HubSource(name).read()),
+    "tokenizer": load_tokenizer,
+    "configuration": config_fields,
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_nothing_is_waited_for_where_there_is_no_network(no_network, what):
+    with pytest.raises(OSError, match="no/such") as refused:
+        READERS[what]("no/such")
+    assert len(str(refused.value).splitlines()) == 1
+    assert not constants.HF_HUB_OFFLINE, "it is asked again as soon as there is a network"
+
+
+def test_where_a_proxy_resolves_names_it_is_asked(no_network, monkeypatch):
+    monkeypatch.setattr("mabert.files.offline.getproxies", lambda: {"https": "proxy:3128"})
+    with without_waiting():
+        assert not constants.HF_HUB_OFFLINE
