@@ -146,6 +146,21 @@ class Study:
         """The same as they are written."""
         return [percent(budget) for budget in self.budgets]
 
+    def size(self, budget: float | None = None) -> str:
+        """How large its models are and how much they were trained, of a budget or the largest; its scale where no
+        pretraining tells."""
+        last = budget if budget is not None else max(self.budgets, default=1.0)
+        told = pd.DataFrame([dict(arm.pretraining) for arm in self.arms if arm.budget == last])
+        share = [f"{percent(last)} of the steps"] if budget is not None and self.budgets != [budget] else []
+        units = {"parameters": ("{:,.1f}", 1e-6, "M parameters"), "steps": ("{:,.0f}", 1, "steps")}
+        units["tokens"] = ("{:,.1f}", 1e-6, "M tokens")
+        found = [
+            f"{' to '.join(dict.fromkeys(form.format(end * unit) for end in (own.min(), own.max())))} {name}"
+            for column, (form, unit, name) in units.items()
+            if len(own := told.get(column, pd.Series(dtype=float)).dropna())
+        ]
+        return ", ".join([*share, *found] or [f"scale {self.scale}"])
+
     @property
     def seeds(self) -> int:
         """How many a task was fine-tuned under, or was to be."""

@@ -1,5 +1,7 @@
 """A study's part shows every score, every lack of one with its reason, and the paper's beside them."""
 
+import re
+
 import pytest
 
 from mabert_lab.report import paper
@@ -129,8 +131,8 @@ def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
 
 def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(odd):
     shown = pretraining_table(odd)
-    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt", "abc"]
-    assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 8]
+    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt"]
+    assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 7]
     other = row(MAMBA, {}, MAMBA)
     other["pretraining"]["tokenizer"] = "other.txt"
     notes = pretraining_table(read([row(MMT, {}, MMT), other])).attrs["notes"]
@@ -209,5 +211,8 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     whole = report(Found((found,), None, (), (), (), ())).markdown()
     assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
     assert "Another question." in whole
+    (sections,) = re.findall(r"^## By conversion.*?(?=^## )", whole, re.M | re.S)
+    assert sections.count("\n### Study of convert-pattern (") == 1
+    assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).markdown()
     assert "Too few seeds" not in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}
