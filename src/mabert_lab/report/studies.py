@@ -12,6 +12,11 @@ from mabert_lab.report import paper
 
 VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
+_SIZES = {
+    "parameters": ("{:,.1f}", 1e-6, " M parameters"),
+    "steps": ("{:,.0f}", 1, " steps"),
+    "tokens": ("{:,.1f}", 1e-6, " M tokens"),
+}
 STARTED = "\N{DAGGER}"
 """Marks a task that started from the model fine-tuned on another."""
 
@@ -149,16 +154,13 @@ class Study:
     def size(self, budget: float | None = None) -> str:
         """How large its models are and how much they were trained, of a budget or the largest; its scale where no
         pretraining tells."""
-        last = budget if budget is not None else max(self.budgets, default=1.0)
-        told = pd.DataFrame([dict(arm.pretraining) for arm in self.arms if arm.budget == last])
-        share = [f"{percent(last)} of the steps"] if budget is not None and self.budgets != [budget] else []
-        units = {"parameters": ("{:,.1f}", 1e-6, "M parameters"), "steps": ("{:,.0f}", 1, "steps")}
-        units["tokens"] = ("{:,.1f}", 1e-6, "M tokens")
-        found = [
-            f"{' to '.join(dict.fromkeys(form.format(end * unit) for end in (own.min(), own.max())))} {name}"
-            for column, (form, unit, name) in units.items()
-            if len(own := told.get(column, pd.Series(dtype=float)).dropna())
-        ]
+        share = [f"{percent(budget)} of the steps"] if budget is not None and self.budgets != [budget] else []
+        arms = [arm.pretraining for arm in self.arms if arm.budget == (budget or self.budgets[-1])]
+        found = []
+        for name, (form, unit, words) in _SIZES.items():
+            if own := sorted(arm[name] for arm in arms if arm.get(name)):
+                ends = dict.fromkeys(form.format(end * unit) for end in (own[0], own[-1]))
+                found.append(" to ".join(ends) + words)
         return ", ".join([*share, *found] or [f"scale {self.scale}"])
 
     @property

@@ -23,6 +23,7 @@ _PRETRAINING = {
 """Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
 
 
+_RANKS = ["rank here", "rank in the paper"]
 _UNITS = {
     "seed": "fine-tuning seeds",
     "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
@@ -31,27 +32,33 @@ _UNITS = {
 """What the deviation of a score is over."""
 
 
-def side_by_side(study: Study) -> list[pd.DataFrame]:
-    """Averages over the tasks that both sides have, with their ranks; nothing where the paper has none of the arms."""
-    found = arm_averages(study).dropna(subset="paper")
-    both = found.dropna(subset="mean").groupby("budget").filter(lambda each: len(each) > 1)
+def side_by_side(study: Study) -> pd.DataFrame:
+    """Averages of the models, over the tasks that the paper has too where it has any; and where it has any of the
+    models, of those alone, its averages beside them and the ranks of both."""
+    every = arm_averages(study)
+    found = every.dropna(subset="paper") if every["paper"].notna().any() else every
+    both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
     ranks = both.groupby("budget")[["mean", "paper"]].rank(ascending=False, method="min")
 
     def cells(row: Any) -> dict[str, str]:
         return {
             "here": _written((row.mean, row.std, row.seeds) if row.seeds else None),
-            "rank here": number(ranks["mean"].get(row.Index), "{:.0f}"),
-            "in the paper": f"{row.paper:.3f}",
-            "rank in the paper": number(ranks["paper"].get(row.Index), "{:.0f}"),
+            _RANKS[0]: number(ranks["mean"].get(row.Index), "{:.0f}"),
+            "in the paper": number(row.paper),
+            _RANKS[1]: number(ranks["paper"].get(row.Index), "{:.0f}"),
         }
 
     own = {row.arm: cells(row) for row in found.itertuples()}
-    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    notes = [f"Averages over {study.named(columns)}, with their deviation over seeds and how many."]
+    keys = [column.key for column in study.scored if column.paper in paper.TASKS]
+    tasks = study.named(keys or [column.key for column in study.scored])
+    notes = [f"Averages over {tasks}, with their deviation over {study.unit}s and how many."]
     notes += [*_one_answer(study), *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
+    if found["paper"].isna().all():
+        frame = _table(study, "averages", own.get, notes)
+        return frame.drop(columns=["in the paper", *_RANKS], errors="ignore")
     frame = _table(study, "averages beside the paper's", own.get, notes)
-    return [frame if len(ranks) else frame.drop(columns=["rank here", "rank in the paper"])] if own else []
+    return frame if len(ranks) else frame.drop(columns=_RANKS)
 
 
 def score_table(study: Study) -> pd.DataFrame:

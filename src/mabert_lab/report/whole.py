@@ -74,7 +74,8 @@ def report(found: Found, folder: str = "") -> Page:
         least_pairs=LEAST_PAIRS,
         claims=_claims(judged, {} if found.efficiency is None else letters(found.efficiency)),
         absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
-        told=[*METHOD, *LIMITS],
+        method=METHOD,
+        limits=LIMITS,
         origins=_origins(found),
         charts=charts,
         drift=drift,
@@ -177,15 +178,17 @@ def _claims(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]
 
 
 def _told(own: pd.DataFrame, verdict: str) -> str:
-    """The numbers of a claim's places, by verdict where these differ, and where it cannot be told."""
+    """The numbers of a claim's places, by verdict where these differ, and where there is none."""
     parts = []
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
         shown = [f"{row.numbers.rpartition('; weakest ')[-1]} ({row.short})" for row in these.itertuples()]
         if shown:
             parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
-    left = own[own["verdict"] == OPEN]
-    return ". ".join([*parts, *([f"**{OPEN}:** {_some(list(left['short']))}"] if len(left) else [])])
+    for each in (OPEN, UNMEASURED):
+        if left := list(own.loc[own["verdict"] == each, "short"]):
+            parts.append(f"**{each}:** {_some(left)}")
+    return ". ".join(parts)
 
 
 def _some(words: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
             "Padding",
             "Throughput",
         ]
-        order += ["Not measured, and every claim", "How claims are judged", "Where and when it was measured"]
+        order += ["Not measured, and every claim", "The limits of these numbers", "Where and when it was measured"]
         places = [re.search(rf"(<h2[^>]*>|\n## ){re.escape(title)}", text).start() for title in order]
         assert places == sorted(places)
         assert text.index("How far it carries:") < places[0], "how small the models are stands before the verdicts"
