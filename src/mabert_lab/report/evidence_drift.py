@@ -34,7 +34,8 @@ def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> 
         if result["texts"] < LEAST:
             needs = (("texts", f"{LEAST} at least, not {result['texts']}"),)
             compared = [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
-        place = f"padding {side}, attention {attention}" + (f", {file}" if len(drifts) > 1 else "")
+        papers = " as in the paper's text" if (side, attention) == SITUATIONS[0] else ""
+        place = f"padding {side}, attention {attention}{papers}" + (f", {file}" if len(drifts) > 1 else "")
         yield verdict_on(claim, place, compared)
 
 
