@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from mabert_lab.report import paper
 from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS
@@ -44,7 +44,7 @@ def arm_averages(study: Study) -> pd.DataFrame:
 
 def arm_chart(study: Study) -> str | None:
     """Averages of the arms with their deviation, and the paper's in a panel beside them; None where there is none."""
-    found = arm_averages(study)
+    found = arm_averages(study).dropna(subset=["mean", "paper"], how="all")
     if found["mean"].isna().all():
         return None
     drawing = Figure(figsize=(8.2, 1.3 + 0.3 * len(found)), layout="constrained")
@@ -57,14 +57,15 @@ def arm_chart(study: Study) -> str | None:
             panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
         if not math.isnan(row.paper):
             panels[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
-    labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in study.arms]
+    labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in found["arm"]]
     panels[0].set_yticks(heights, labels, fontsize="small")
     panels[0].set_ylim(0.4, len(found) + 0.6)
     flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
-    titles = (f"here ({study.scale})".replace("$", r"\$"), "the paper's, same tasks" + " (flagged)" * flagged)
+    titles = ("here", "the paper's, same tasks" + " (flagged)" * flagged)
     for axes, title in zip(panels, titles, strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
         axes.set_xlabel("average score")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         plain(axes)
     return svg(drawing)
 

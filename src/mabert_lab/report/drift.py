@@ -12,7 +12,7 @@ MASKINGS = {
     "none": ("no mask", "#a33b3b", "-"),
     "pre": ("pre", "#d0803a", "--"),
     "post": ("post", "#8a4b7d", "-."),
-    "pre+post": ("pre + post (the paper's)", "#2f6f8f", ":"),
+    "pre+post": ("pre and post", "#2f6f8f", ":"),
     "exact": ("exact", "#5d8a4b", "-"),
     "unpadded": ("unpadded", "#1b2a38", "--"),
 }
@@ -38,7 +38,8 @@ def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.Da
     """
     notes = [
         f"The largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding. Cured "
-        "by: the first masking that leaves nothing beyond that."
+        "by: the first masking that leaves nothing beyond that.",
+        "Exact is a third mask in the Mamba layers, after the convolution; unpadded takes padding out of the batch.",
     ]
     tables = []
     for vector, title in VECTORS.items():

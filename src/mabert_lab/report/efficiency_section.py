@@ -57,8 +57,14 @@ def headlines(results: Results) -> pd.DataFrame:
     ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
     title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
-    notes = ["Above 1, MaBERT needs less.", *(f"{letter} is {machine}." for machine, letter in short.items())]
-    return table(title, ("settings", *MEASURES.values()), rows, notes)
+    return table(title, ("settings", *MEASURES.values()), rows, ["Above 1, MaBERT needs less."])
+
+
+def sizes(results: Results) -> str:
+    """How many models were measured, and how many parameters they have."""
+    millions = [count / 1e6 for count in results.parameters.values()]
+    told = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
+    return f"{results.rows['model'].nunique()} models{told}"
 
 
 def letters(results: Results) -> dict[str, str]:

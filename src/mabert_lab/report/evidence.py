@@ -40,19 +40,20 @@ def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None,
         own, needs = [] if results is None else list(of_results(claim, results)), "`mabert bench models`"
     else:
         own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
-    return own or [Verdict(claim, claim.claim.replace("{budget}", "each share"), "-", UNMEASURED, takes=needs)]
+    return own or [Verdict(claim, "-", UNMEASURED, takes=needs)]
 
 
 @cache
-def of_paper(claim: Claim, text: str = "") -> Verdict:
-    """What the paper's own tables say of a claim, at the budget that its text names or where they say least for it."""
+def of_paper(claim: Claim) -> Verdict:
+    """What the paper's own tables say of a claim, at the budget or length where they say least for it."""
     if claim.kind == "drift":
-        return Verdict(claim, claim.claim, "the paper", UNMEASURED, "curves without numbers")
-    if claim.kind == "costs":
-        return next(of_results(claim, papers_results()))
-    judged = list(of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True))
-    own = [each for each in judged if each.text == text] or judged
-    return min(own, key=lambda each: (FAILS, OPEN, UNMEASURED, HOLDS).index(each.verdict))
+        return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
+    judged = (
+        of_results(claim, papers_results())
+        if claim.kind == "costs"
+        else of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True)
+    )
+    return min(judged, key=lambda each: (FAILS, OPEN, UNMEASURED, HOLDS).index(each.verdict))
 
 
 def papers_study(question: str) -> Study:

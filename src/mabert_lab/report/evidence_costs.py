@@ -19,37 +19,26 @@ LEAST_CALLS = 4
 
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
-    """A verdict for each machine, device and precision under the paper's settings, or where none of those reached the
-    claim's lengths, under the settings that did.
+    """A verdict for each of the claim's lengths, and each machine, device and precision under the paper's settings, or
+    where none of those reached the length, under the settings that did.
 
     Args:
         claim: Of kind ``costs``.
         results: What `mabert bench models` wrote.
     """
-    rules = claim.rule["rules"]
-    asked = [
-        (rule, model, group, length)
-        for rule in rules
-        for model, group, length in product(rule["less"], rule["than"], rule["at"])
-    ]
-    found = [each for each, tables in results.tables.items() if all(rule["measure"] in tables for rule in rules)]
-    reach = [each for each in found if _reached(results.tables[each], rules)] or found
-    for condition in [each for each in reach if each.profile == "paper"] or reach:
-        settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-        on = f" on {condition.machine}" if condition.machine else ""
-        place = f"{settings}{DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
-        tables = results.tables[condition]
-        compared = [_held(tables[each[0]["measure"]], *each, len(asked)) for each in asked]
-        yield verdict_on(claim, claim.claim, place, compared)
-
-
-def _reached(tables: Mapping[str, pd.DataFrame], rules: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether at every length that a claim speaks of something is known of a model that it says needs less."""
-    return all(
-        len(spans(tables[rule["measure"]], length, rule["less"]))
-        for rule in rules
-        for length in (*rule["at"], *([rule["from"]] if "from" in rule else []))
-    )
+    rule = claim.rule
+    asked = list(product(rule["less"], rule["than"]))
+    found = {each: tables[rule["measure"]] for each, tables in results.tables.items() if rule["measure"] in tables}
+    for length in rule["at"]:
+        lengths = (length, rule.get("from", length))
+        known = [each for each, rows in found.items() if all(len(spans(rows, at, rule["less"])) for at in lengths)]
+        reach = known or list(found)
+        for condition in [each for each in reach if each.profile == "paper"] or reach:
+            settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+            on = f" on {condition.machine}" if condition.machine else ""
+            dtype = DTYPES.get(condition.dtype, condition.dtype)
+            compared = [_held(found[condition], rule, *each, length, len(asked)) for each in asked]
+            yield verdict_on(claim, f"at {length:,} tokens, {settings}{dtype}, {condition.device}{on}", compared)
 
 
 def _held(
@@ -70,11 +59,10 @@ def _held(
     value = "at least" if found.value is None or found.at_least is not None else f"{found.value:.2f}"
     low, high = (f"{end:.2f}" if math.isfinite(end) else "no bound" for end in found.span)
     spread = "" if low == high else f" [{low}, {high}]"
-    at = f" at {length:,}" if len(rule["at"]) > 1 else ""
     calls = "" if found.rounds is None else f", {min(found.rounds)} calls or more"
     sign, needs = _parted(found, found.span, factor, of, alike=rule["measure"] == "memory")
     outcome = ("not told apart", "as claimed", "the other way")[sign]
-    return Comparison("", sign, outcome, f"{who} {value}{spread} times {NAMES[model]}{at}{calls}", found.span[0], needs)
+    return Comparison("", sign, outcome, f"{who} {value}{spread} times {NAMES[model]}{calls}", found.span[0], needs)
 
 
 def _parted(
@@ -101,7 +89,7 @@ def _parted(
         return (1 if is_above else -1), ()
     few, many = needed
     each = f"{few} of each model" if few == many else f"{few} of one model and {many} of the other"
-    return 0, (("too few rounds, needed are", each),)
+    return 0, (("rounds", each),)
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any
 
-from mabert_lab.report.drift import SITUATIONS, STABLE, VECTORS, written
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, written
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 
 STRONGLY, HARDLY = 0.1, 0.5
@@ -34,8 +34,9 @@ def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> 
         if result["texts"] < LEAST:
             needs = (("texts", f"{LEAST} at least, not {result['texts']}"),)
             compared = [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
-        place = f"padding {side}, attention {attention}" + (f", {file}" if len(drifts) > 1 else "")
-        yield verdict_on(claim, claim.claim, place, compared)
+        papers = " as in the paper's text" if (side, attention) == SITUATIONS[0] else ""
+        place = f"padding {side}, attention {attention}{papers}" + (f", {file}" if len(drifts) > 1 else "")
+        yield verdict_on(claim, place, compared)
 
 
 def _farthest(rule: str, curves: Curves) -> Comparison:
@@ -44,9 +45,9 @@ def _farthest(rule: str, curves: Curves) -> Comparison:
     if not set(maskings) <= curves.keys():
         return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
     far = {masking: max(max(curves[masking][kind]) for kind in VECTORS) for masking in maskings}
-    told = ", ".join(f"{masking} {written(distance)}" for masking, distance in far.items())
-    needs = (("a situation", f"in which {need}"),)
-    return Comparison("", sign(*far.values()), told=f"cosine distance at most: {told}", needs=needs)
+    told = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
+    needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
+    return Comparison("", sign(*far.values()), told=told, needs=(needs,))
 
 
 def _grows(curves: Curves) -> list[Comparison]:
@@ -60,7 +61,7 @@ def _grows(curves: Curves) -> list[Comparison]:
         rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
         signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
         ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
-    told = "from the shortest padding to the longest: " + ", ".join(ends)
+    told = "shortest to longest padding: " + ", ".join(ends)
     needs = (("curves", "of more lengths or texts"),)
     return [Comparison("", sign, told=told, value=sign, needs=needs) for sign in signs]
 
@@ -80,9 +81,10 @@ def _ordered(*far: float) -> int:
     return 0 if pre == post == both else 1 if both <= post < pre else -1
 
 
-_RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], str]] = {
-    "moves": (("none",), _moves, "it is farther from rounding"),
-    "suppressed": (("none", "pre+post"), _suppressed, "something drifts, and a number for strongly"),
-    "ordered": (("pre", "post", "pre+post"), _ordered, "something drifts"),
+_RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] = {
+    "moves": (("none",), _moves, ("a distance", "farther from rounding")),
+    "suppressed": (("none", "pre+post"), _suppressed, ("the paper's word", "how much is strongly")),
+    "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
 }
-"""Rules of claims on drift but for growth: the maskings they look at, the sign, and what it would take."""
+"""Rules of claims on drift but for growth: the maskings they look at, the sign, and what it would take where padding
+moves something."""

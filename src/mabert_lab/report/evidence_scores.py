@@ -29,21 +29,21 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
         title = f"{study.title}, " if len(own) > 1 else ""
         if claim.rule.get("form") in ("rising", "steady"):
             compared = (_rising if claim.rule["form"] == "rising" else _steady)(claim, study, exact)
-            yield verdict_on(claim, claim.claim, f"{title}{study.scale}", compared)
+            yield verdict_on(claim, f"{title}at {study.size()}", compared)
             continue
-        wanted = claim.rule.get("budgets") or study.budgets
-        for budget in [*(each for each in wanted if each not in study.budgets), *study.budgets]:
-            if budget not in wanted:
-                continue
-            text = claim.claim.replace("{budget}", percent(budget))
-            place = f"{title}{study.scale}, {percent(budget)} of the steps"
+        for budget in claim.rule.get("budgets") or study.budgets:
+            place = f"{title}at {study.size(budget)}"
             if budget not in study.budgets:
-                yield Verdict(claim, text, place, UNMEASURED, takes=f"the budget: {percent(budget)}")
+                yield Verdict(claim, place, UNMEASURED, takes=f"the budget: {percent(budget)}")
             for variant in ["", *dict.fromkeys(filter(None, map(study.variant, study.arms)))]:
                 if arms := study.by_paper(budget, variant):
                     compared = _pairs(claim, study, arms, exact)
-                    together = len(claim.rule["tasks"]) if claim.rule.get("most") else 1
-                    yield verdict_on(claim, text, f"{place}, {variant}" if variant else place, compared, together)
+                    yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, _together(claim))
+
+
+def _together(claim: Claim) -> int:
+    """Of how many comparisons most decide: a pair of arms on each task, or on average an arm over each other."""
+    return len(claim.rule.get("tasks") or claim.rule["second"]) if claim.rule.get("most") else 1
 
 
 class _Gap(NamedTuple):
@@ -66,13 +66,13 @@ def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> 
         both = [arms.get(key) for key in pair]
         ours, theirs = map(_scores, both)
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
-        lacking = [("arms", study.label_of(key)) for key in pair if key not in arms]
+        lacking = [("models", study.label_of(key)) for key in pair if key not in arms]
         if not tasks:
             gaps.append(_Gap(name, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
         for task in tasks:
             on = [rule["widest"], task] if "widest" in rule else [task]
             gaps.append(_on(study, on, f"{name} on ", ours - theirs, lacking, both))
-    together = len(tasks) if rule.get("most") else 1
+    together = _together(claim)
     compared = _compared(study, gaps, exact, together - together // 2)
     if rule.get("form") != "trade":
         return compared
@@ -133,7 +133,7 @@ def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
     lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
     there = [found for found in arms.values() if found]
-    lacking += [("arms", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
+    lacking += [("models", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
     steadiness = pd.DataFrame()
     if not lacking:
         leads = [found[key].scores - sum(found[row].scores for row in rivals) / len(rivals) for found in there]
@@ -161,6 +161,7 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     if found is None:
         return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
+    name = gap.name
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
     need = ("seeds", more)
     if exact:
@@ -168,13 +169,27 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
         outcome = ("equal", "above", "below")[sign]
     elif not _learnt(study, gap.arms, gap.columns):
         sign, outcome = 0, "no better than one answer for all"
-        need = ("longer pretraining, for no arm beats one answer for all on", study.named(gap.columns))
+        need = ("longer pretraining, for no model beats one answer for all on", study.named(gap.columns))
     elif found.equal:
         sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
+        name += _why_equal(study, gap.arms)
     else:
         sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
         outcome = ("not told apart", "above", "below")[sign]
-    return Comparison(gap.name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+
+
+def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
+    """Why two arms have equal scores, where their records tell: they are one model, whatever sets them apart."""
+    first, second = (arm for arm in arms if arm is not None)
+    cells = [arm.pretraining.get("cell") for arm in (first, second)]
+    if None in cells or cells[0] != cells[1] or not first.scores.equals(second.scores):
+        return ""
+    asked = study.settings.get("arms") or {}
+    ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
+    apart = [f"`{name}` {value} or {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
+    told = f", {', '.join(apart)}" if apart else ""
+    return f", which are one model here: the same pretraining{told}, and the same score in every seed and task"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import yaml
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
+DEPENDS = "depends on where"
+"""The verdict on a claim that holds in one place and does not in another."""
 
 _CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
-METHOD, LIMITS = (tuple(line.strip() for line in _CONTENT[name]) for name in ("method", "limits"))
-"""How claims are judged, and what limits the numbers, a sentence or a few each."""
+WORDS, METHOD, LIMITS = (tuple(line.strip() for line in _CONTENT[name]) for name in ("words", "method", "limits"))
+"""What names and numbers mean, how claims are judged, and what limits the numbers, a sentence or a few each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Claim:
 
     Attributes:
         kind: ``scores``, ``costs`` or ``drift``.
-        claim: In our words; ``{budget}`` is filled in.
+        claim: In our words.
         source: Label of the table, figure or section of the paper.
         quote: A few words of the paper, by which the place is found.
         note: What a reader must know of the claim itself; may be empty.
@@ -69,15 +71,13 @@ class Verdict:
 
     Attributes:
         claim: What was claimed.
-        text: In our words, filled in.
-        place: Where it was measured: scale and budget, or machine and precision.
+        place: Where it was measured: how large the models were, or at which length, precision and machine.
         verdict: ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``.
         numbers: Those behind the verdict.
         takes: What it would take to decide it; empty where it is decided.
     """
 
     claim: Claim
-    text: str
     place: str
     verdict: str
     numbers: str = ""
@@ -104,7 +104,15 @@ def judge(signs: Iterable[int | None]) -> str:
     return HOLDS if all(sign == 1 for sign in found) else OPEN
 
 
-def verdict_on(claim: Claim, text: str, place: str, compared: Sequence[Comparison], together: int = 1) -> Verdict:
+def overall(verdicts: Iterable[str]) -> str:
+    """The verdict on a claim by those of its places: what cannot be told in one place may be decided in another."""
+    found = set(verdicts)
+    if {HOLDS, FAILS} <= found:
+        return DEPENDS
+    return next(each for each in (HOLDS, FAILS, OPEN, UNMEASURED) if each in found)
+
+
+def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], together: int = 1) -> Verdict:
     """The judge: of so many comparisons `together`, most decide."""
     signs = [each.sign for each in compared]
     verdict = judge([_majority(signs[first : first + together]) for first in range(0, len(signs), together)])
@@ -119,7 +127,7 @@ def verdict_on(claim: Claim, text: str, place: str, compared: Sequence[Compariso
     for kind, which in [need for each in compared if each.sign in (0, None) for need in each.needs]:
         needs.setdefault(kind, {})[which] = None
     takes = "; ".join(f"{kind}: {', '.join(which)}" for kind, which in needs.items())
-    return Verdict(claim, text, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else "")
+    return Verdict(claim, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else "")
 
 
 def _majority(signs: Sequence[int | None]) -> int | None:

@@ -21,6 +21,9 @@ TASKS: dict[str, dict[str, str]] = _CONTENT["tasks"]
 NAMES: dict[str, str] = {**MODELS, **_CONTENT["arms"]}
 """Rows of every table with the names that it prints; a pattern is its own name."""
 
+RECIPE: str = _CONTENT["recipe"].strip()
+"""How much its models were pretrained."""
+
 MACHINE: str = _CONTENT["machine"].strip()
 """What the tables of memory and time were measured on."""
 

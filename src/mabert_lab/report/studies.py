@@ -12,6 +12,11 @@ from mabert_lab.report import paper
 
 VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
+_SIZES = {
+    "parameters": ("{:,.1f}", 1e-6, " M parameters"),
+    "steps": ("{:,.0f}", 1, " steps"),
+    "tokens": ("{:,.1f}", 1e-6, " M tokens"),
+}
 STARTED = "\N{DAGGER}"
 """Marks a task that started from the model fine-tuned on another."""
 
@@ -145,6 +150,18 @@ class Study:
     def shares(self) -> list[str]:
         """The same as they are written."""
         return [percent(budget) for budget in self.budgets]
+
+    def size(self, budget: float | None = None) -> str:
+        """How large its models are and how much they were trained, of a budget or the largest; its scale where no
+        pretraining tells."""
+        share = [f"{percent(budget)} of the steps"] if budget is not None and self.budgets != [budget] else []
+        arms = [arm.pretraining for arm in self.arms if arm.budget == (budget or self.budgets[-1])]
+        found = []
+        for name, (form, unit, words) in _SIZES.items():
+            if own := sorted(arm[name] for arm in arms if arm.get(name)):
+                ends = dict.fromkeys(form.format(end * unit) for end in (own[0], own[-1]))
+                found.append(" to ".join(ends) + words)
+        return ", ".join([*share, *found] or [f"scale {self.scale}"])
 
     @property
     def seeds(self) -> int:

@@ -23,6 +23,7 @@ _PRETRAINING = {
 """Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
 
 
+_RANKS = ["rank here", "rank in the paper"]
 _UNITS = {
     "seed": "fine-tuning seeds",
     "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
@@ -31,26 +32,33 @@ _UNITS = {
 """What the deviation of a score is over."""
 
 
-def side_by_side(study: Study) -> list[pd.DataFrame]:
-    """Averages over the tasks that both sides have, with their ranks; nothing where the paper has none of the arms."""
-    found = arm_averages(study).dropna(subset="paper")
-    both = found.dropna(subset="mean").groupby("budget").filter(lambda each: len(each) > 1)
+def side_by_side(study: Study) -> pd.DataFrame:
+    """Averages of the models, over the tasks that the paper has too where it has any; and where it has any of the
+    models, of those alone, its averages beside them and the ranks of both."""
+    every = arm_averages(study)
+    found = every.dropna(subset="paper") if every["paper"].notna().any() else every
+    both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
     ranks = both.groupby("budget")[["mean", "paper"]].rank(ascending=False, method="min")
 
     def cells(row: Any) -> dict[str, str]:
         return {
             "here": _written((row.mean, row.std, row.seeds) if row.seeds else None),
-            "rank here": number(ranks["mean"].get(row.Index), "{:.0f}"),
-            "in the paper": f"{row.paper:.3f}",
-            "rank in the paper": number(ranks["paper"].get(row.Index), "{:.0f}"),
+            _RANKS[0]: number(ranks["mean"].get(row.Index), "{:.0f}"),
+            "in the paper": number(row.paper),
+            _RANKS[1]: number(ranks["paper"].get(row.Index), "{:.0f}"),
         }
 
     own = {row.arm: cells(row) for row in found.itertuples()}
-    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    notes = [f"Averages over {study.named(columns)}, with their deviation over seeds and how many.", *_uneven(study)]
+    keys = [column.key for column in study.scored if column.paper in paper.TASKS]
+    tasks = study.named(keys or [column.key for column in study.scored])
+    notes = [f"Averages over {tasks}, with their deviation over {study.unit}s and how many."]
+    notes += [*_one_answer(study), *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
+    if found["paper"].isna().all():
+        frame = _table(study, "averages", own.get, notes)
+        return frame.drop(columns=["in the paper", *_RANKS], errors="ignore")
     frame = _table(study, "averages beside the paper's", own.get, notes)
-    return [frame if len(ranks) else frame.drop(columns=["rank here", "rank in the paper"])] if own else []
+    return frame if len(ranks) else frame.drop(columns=_RANKS)
 
 
 def score_table(study: Study) -> pd.DataFrame:
@@ -107,11 +115,14 @@ def difference_table(study: Study) -> pd.DataFrame:
         return {**own, "average": _difference(whole, over)}
 
     variants = sorted({variant for arm in study.arms if (variant := study.variant(arm))})
-    also = "".join(f"; arms with {each} less {study.reference}, {each}, that one less {compared}" for each in variants)
+    also = "".join(
+        f"; models with {each} less {study.reference}, {each}, that one less {compared}" for each in variants
+    )
     notes = [
-        f"The arm less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
+        f"The model less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
         f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there "
-        f"are {LEAST_PAIRS} pairs; each difference is tested by itself."
+        f"are {LEAST_PAIRS} pairs; each difference is tested by itself.",
+        *_one_answer(study),
     ]
     return _table(study, f"differences from {compared}", cells, notes)
 
@@ -137,8 +148,7 @@ def pretraining_table(study: Study) -> pd.DataFrame:
     def cells(arm: Arm) -> dict[str, str]:
         told = arm.pretraining
         numbers = {head: number(told.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
-        names = {name: told.get(name) or MISSING for name in ("tokenizer", "commit")}
-        return {"state": told.get("status", "missing"), **numbers, **names}
+        return {"state": told.get("status", "missing"), **numbers, "tokenizer": told.get("tokenizer") or MISSING}
 
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
     done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]
@@ -233,7 +243,7 @@ def _table(
     rows = [
         (study.label_of(arm.name), *(percent(arm.budget) for _ in several), *own.values()) for arm, own in found.items()
     ]
-    return table(f"{study.title}: {what}", ["arm", *several, *next(iter(found.values()), {})], rows, notes)
+    return table(f"{study.title}: {what}", ["model", *several, *next(iter(found.values()), {})], rows, notes)
 
 
 def _why(arm: Arm, column: str) -> str:
@@ -269,6 +279,18 @@ def _uneven(study: Study) -> list[str]:
     if len(counts) < 2:
         return []
     return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks do not look at how many."]
+
+
+def _one_answer(study: Study) -> list[str]:
+    """Says where all differences are 0 since every model gives one answer for all."""
+    keys = [
+        column.key
+        for column in study.scored
+        if all(
+            (arm.scores[column.key].dropna() == column.constant).all() for arm in study.arms if column.key in arm.scores
+        )
+    ]
+    return [f"Every model gives one answer for all of {study.named(keys)}, so none differ there."] if keys else []
 
 
 def _samples(study: Study) -> Iterator[str]:

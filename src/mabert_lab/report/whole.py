@@ -1,7 +1,7 @@
 """The whole report: claims, the reader's own results, and what was not measured, as a page and files beside it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import flat_rows, letters
 from mabert_lab.report.evidence import of_paper, verdicts
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import FAILS, HOLDS, LIMITS, METHOD, OPEN, UNMEASURED
+from mabert_lab.report.judge import (
+    DEPENDS,
+    FAILS,
+    HOLDS,
+    LIMITS,
+    METHOD,
+    OPEN,
+    UNMEASURED,
+    WORDS,
+    Claim,
+    overall,
+)
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
@@ -25,7 +36,7 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 """Names of the CSV files of a report's folder."""
 
 _SHOWN = 2
-"""Places of a claim whose numbers stand in the first table; all stand in the last."""
+"""Places of a claim under one verdict whose numbers stand in the first table; all stand in the last."""
 
 _EVERY = (
     "claim",
@@ -34,7 +45,6 @@ _EVERY = (
     "numbers here",
     "it would take",
     "by the paper's own numbers",
-    "in the paper",
 )
 
 
@@ -62,11 +72,11 @@ def report(found: Found, folder: str = "") -> Page:
         folded=True,
         few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
         least_pairs=LEAST_PAIRS,
-        claims=_claims(judged),
+        claims=_claims(judged, {} if found.efficiency is None else letters(found.efficiency)),
         absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
-        told=[*METHOD, *LIMITS],
-        machine_of=machine_of,
-        code_of=code_of,
+        method=METHOD,
+        limits=LIMITS,
+        origins=_origins(found),
         charts=charts,
         drift=drift,
         efficiency=efficiency_section,
@@ -119,7 +129,10 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
     models = [name for name in NAMES.values() if any(name == known for known, _ in cells)]
     rows = [(model, *(cells.get((model, each), MISSING) for each in collections)) for model in models]
-    notes = ["In brackets the slowest and the fastest run, and the texts of a batch."]
+    notes = [
+        "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
+        "mean of 256 and a deviation of 64."
+    ]
     shares, lengths = result.get("share", {}), result.get("lengths", {})
     taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
     notes += [f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(taken)}."] if taken else []
@@ -133,45 +146,90 @@ def _short(place: str, places: Mapping[str, str]) -> str:
     return f"{head} on {places[machine]}" if machine in places else place
 
 
-def _claims(judged: pd.DataFrame) -> dict[str, Any]:
+def _claims(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
     """What is decided with its numbers, what cannot be told with what it would take, what was not measured, and all."""
-    counted = judged["verdict"].value_counts().reindex([HOLDS, FAILS, OPEN, UNMEASURED]).dropna()
-    rows = []
-    for (text, verdict), own in judged[judged["verdict"].isin([HOLDS, FAILS])].groupby(["text", "verdict"], sort=False):
-        first = own.head(_SHOWN)
-        told = [
-            f"{numbers.split('; weakest ')[-1]} ({place})"
-            for numbers, place in zip(first["numbers"], first["short"], strict=True)
-        ]
-        told += [f"and {len(own) - _SHOWN} more"] if len(own) > _SHOWN else []
-        claim = own["claim"].iloc[0]
-        doubt = f". {claim.note}" if of_paper(claim).verdict == FAILS else ""
-        rows.append((text, f"**{verdict}**", "; ".join(told), claim.source + doubt))
-    notes = ["Of several comparisons that a claim needs, the weakest is shown; of several places, the first."]
-    if (judged["short"] != judged["place"]).any():
-        notes.append("Letters are machines, named under Memory and time over length.")
-    left = [
-        (text, "; ".join(own["short"]), "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; "))))
-        for text, own in judged[judged["verdict"] == OPEN].groupby("text", sort=False)
+    own = dict(list(judged.groupby("text", sort=False)))
+    found = {text: overall(each["verdict"]) for text, each in own.items()}
+    counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
+    decided = [
+        (text, f"**{found[text]}**", _told(each, found[text]), _place(each["claim"].iloc[0]))
+        for text, each in own.items()
+        if found[text] in (HOLDS, FAILS, DEPENDS)
     ]
-    every = table("", _EVERY, map(_whole, judged.itertuples()))
+    notes = ["Of several comparisons that a claim needs, the weakest is shown. Places of the paper go by its labels."]
+    notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
+
+    def left(verdict: str) -> pd.DataFrame:
+        rows = [
+            (text, "; ".join(each["short"]), _needs(each), _place(each["claim"].iloc[0]))
+            for text, each in own.items()
+            if found[text] == verdict
+        ]
+        return table("", ("claim", "where", "it would take", "in the paper"), rows)
+
     return {
-        "count": len(judged),
+        "count": len(found),
         "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
-        "decided": table("", ("claim", "verdict", "numbers", "in the paper"), rows, notes),
-        "open": table("", ("claim", "where", "it would take"), left),
-        "missing": every.loc[every["verdict"] == UNMEASURED, ["claim", "measured at", "numbers here", "it would take"]],
-        "every": every,
+        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
+        "open": left(OPEN),
+        "missing": left(UNMEASURED),
+        "every": table("", _EVERY, map(_whole, judged.itertuples())),
     }
+
+
+def _told(own: pd.DataFrame, verdict: str) -> str:
+    """The numbers of a claim's places, by verdict where these differ, and where there is none."""
+    parts = []
+    for each in (HOLDS, FAILS):
+        these = own[own["verdict"] == each]
+        shown = [f"{row.numbers.rpartition('; weakest ')[-1]} ({row.short})" for row in these.itertuples()]
+        if shown:
+            parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
+    for each in (OPEN, UNMEASURED):
+        if left := list(own.loc[own["verdict"] == each, "short"]):
+            parts.append(f"**{each}:** {_some(left)}")
+    return ". ".join(parts)
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first of several, and how many more there are."""
+    return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
+
+
+def _needs(own: pd.DataFrame) -> str:
+    """What it would take to decide a claim at any of its places."""
+    return "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; ")))
+
+
+def _place(claim: Claim) -> str:
+    return f'{claim.source}: "{claim.quote}"' + (f". {claim.note}" if claim.note else "")
 
 
 def _whole(each: Any) -> tuple[str, ...]:
     """The row of a verdict, with what the paper's own numbers say of its claim."""
-    claim, theirs = each.claim, of_paper(each.claim, each.text)
-    verdict = "" if claim.kind == "drift" else theirs.verdict
-    told = "; ".join(filter(None, (verdict, theirs.numbers, claim.note)))
-    place = f'{claim.source}: "{claim.quote}"'
-    return each.text, each.verdict, each.short, each.numbers, each.takes, told, place
+    claim, theirs = each.claim, of_paper(each.claim)
+    told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
+    return each.text, each.verdict, each.short, each.numbers, each.takes, told
+
+
+def _origins(found: Found) -> pd.DataFrame:
+    """When, on what and by which code everything was measured, a row for each kind of result on each machine."""
+    rows = [
+        (study.title, f"`{study.name}-{study.scale}`", about) for study in found.studies for about in study.environments
+    ]
+    sources = () if found.efficiency is None else found.efficiency.sources
+    rows += [("Memory and time", f"`{each.name}`", each.environment) for each in sources]
+    for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
+        rows += [(what, f"`{file}`", result.get("environment") or {}) for file, result in kept]
+    told = [
+        (what, machine_of(about), (about.get("date") or "unknown date")[:10], code_of(about), file)
+        for what, file, about in rows
+    ]
+    frame = table("", ("result", "machine", "dates", "code", "files"), told)
+    grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
+    joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
+    joined.attrs.update(frame.attrs)
+    return joined
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -187,7 +245,8 @@ def _judged(found: Found) -> pd.DataFrame:
     """Every verdict, a row each; ``short`` is its place, a letter for a machine of many."""
     places = {} if found.efficiency is None else letters(found.efficiency)
     judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
-    return judged.assign(short=[_short(place, places) for place in judged["place"]])
+    text = [claim.claim for claim in judged["claim"]]
+    return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
 
 
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -1,5 +1,7 @@
 """A study's part shows every score, every lack of one with its reason, and the paper's beside them."""
 
+import re
+
 import pytest
 
 from mabert_lab.report import paper
@@ -83,19 +85,20 @@ def test_the_best_of_each_budget_is_bold_and_alone_none_is():
 
 
 def test_averages_beside_the_papers_are_over_the_same_tasks_with_ranks():
-    (shown,) = side_by_side(read(like_the_paper("pooling", 1.0), "pooling"))
+    shown = side_by_side(read(like_the_paper("pooling", 1.0), "pooling"))
     theirs = (0.676 + 0.654) / 2
     assert cells(shown, "MAP") == [f"{theirs:.3f} ± 0.002 (5)", "1", f"{theirs:.3f}", "1"]
     assert cells(shown, "CLS")[1:] == ["4", f"{(0.661 + 0.597) / 2:.3f}", "4"]
     assert any(paper.TABLES["pooling"].flag in note for note in shown.attrs["notes"])
-    assert not side_by_side(read([row("a", {"cola": [0.1]})]))
+    alone = side_by_side(read([row("a", {"cola": [0.1]})]))
+    assert (list(alone.columns), cells(alone, "a")) == (["model", "here"], ["0.100 (1)"]), "where the paper has none"
 
 
 def test_a_table_of_one_row_has_no_rank():
     (only,) = [each for each in like_the_paper("pooling", 1.0) if each["arm"] == "map"]
-    assert not [name for name in side_by_side(read([only], "pooling"))[0].columns if "rank" in name]
+    assert not [name for name in side_by_side(read([only], "pooling")).columns if "rank" in name]
     unmeasured = [row(key, {}, key, 1.0) for key in ("attn", "cls")]
-    assert not [name for name in side_by_side(read([only, *unmeasured], "pooling"))[0].columns if "rank" in name]
+    assert not [name for name in side_by_side(read([only, *unmeasured], "pooling")).columns if "rank" in name]
 
 
 def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
@@ -129,8 +132,8 @@ def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
 
 def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(odd):
     shown = pretraining_table(odd)
-    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt", "abc"]
-    assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 8]
+    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt"]
+    assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 7]
     other = row(MAMBA, {}, MAMBA)
     other["pretraining"]["tokenizer"] = "other.txt"
     notes = pretraining_table(read([row(MMT, {}, MMT), other])).attrs["notes"]
@@ -209,5 +212,9 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     whole = report(Found((found,), None, (), (), (), ())).markdown()
     assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
     assert "Another question." in whole
+    assert cells(side_by_side(found), "MMT") == ["0.210 ± 0.014 (2)"]
+    (sections,) = re.findall(r"^## By conversion.*?(?=^## )", whole, re.M | re.S)
+    assert sections.count("\n### Study of convert-pattern (") == 1
+    assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).markdown()
     assert "Too few seeds" not in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}

@@ -13,6 +13,7 @@ import pytest
 from mabert_lab import cli, report
 from mabert_lab.report.document import Page, markdown, number, table, with_best
 from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
+from mabert_lab.report.judge import claims
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import report as page_of
 from mabert_lab.report.whole import throughput_table, write_report
@@ -65,14 +66,29 @@ def test_the_page_fetches_nothing_and_its_ids_are_unique(written):
 def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_measured(written):
     for suffix in (".html", ".md"):
         text = written[0].with_suffix(suffix).read_text(encoding="utf-8")
-        order = ["What is decided", "Study of pattern (tiny)", "Memory and time over length", "Padding", "Throughput"]
-        order += ["Not measured, and every claim", "How claims are judged", "Where and when it was measured"]
+        order = [
+            "What is decided",
+            "Study of pattern (4.1 M parameters, 100 steps, 0.4 M tokens)",
+            "Memory and time over length",
+            "Padding",
+            "Throughput",
+        ]
+        order += ["Not measured, and every claim", "The limits of these numbers", "Where and when it was measured"]
         places = [re.search(rf"(<h2[^>]*>|\n## ){re.escape(title)}", text).start() for title in order]
         assert places == sorted(places)
-        assert text.index("commit abc") > text.index("Throughput"), "dates and commits stand at the end"
+        assert text.index("How far it carries:") < places[0], "how small the models are stands before the verdicts"
+        assert text.index("commit abc") > places[-1], "dates and commits stand at the end"
         assert "predicted from 50% ratios" in text.replace("&quot;", '"').replace("&#34;", '"')
         assert "share one pretrained model" in text
     assert "<th" in written[0].read_text()
+
+
+@pytest.mark.slow
+def test_a_claim_stands_in_one_row_of_the_first_tables(written):
+    text = written[0].with_suffix(".md").read_text(encoding="utf-8")
+    tables = text[text.index("## What is decided") : text.index("<details><summary>Every claim at every place")]
+    for claim in claims():
+        assert tables.count(f"| {claim.claim} |") == 1
 
 
 @pytest.mark.slow
