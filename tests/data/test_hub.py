@@ -196,7 +196,8 @@ def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
     assert revisions == [None, "refs/convert/parquet"] * 2
 
 
-def test_an_unreachable_data_set_is_named(monkeypatch):
+@pytest.mark.parametrize("read", [lambda: list(read_documents("hub:a/b")), lambda: HubSource("a/b").dataset()])
+def test_an_unreachable_data_set_is_named_once(monkeypatch, read):
     import datasets
 
     def unreachable(name, config, revision):
@@ -204,4 +205,4 @@ def test_an_unreachable_data_set_is_named(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
     with pytest.raises(ConnectionError, match=r"^hub:a/b: Couldn't reach 'a/b' on the Hub \(timeout\)$"):
-        list(read_documents("hub:a/b"))
+        read()

@@ -106,11 +106,12 @@ class HubSource:
         """Opens the split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming."""
         from datasets.exceptions import DatasetGenerationError, DatasetsError
 
+        builder = self._builder
         try:
             if self.streaming:
-                return self._builder.as_streaming_dataset(split=self.split)
-            self._builder.download_and_prepare()
-            return self._builder.as_dataset(split=self.split)
+                return builder.as_streaming_dataset(split=self.split)
+            builder.download_and_prepare()
+            return builder.as_dataset(split=self.split)
         except (ValueError, KeyError, OSError, DatasetsError) as error:
             # This one says no more than that a set could not be made; what hindered it is the cause.
             cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
