@@ -1,6 +1,10 @@
 """What is written is there whole or not at all, and what was there before stays until then."""
 
+import os
+
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from mabert.files.writing import filling, whole_file, whole_folder, write_text
 
@@ -80,3 +84,18 @@ def test_a_folder_within_one_that_is_filled_is_replaced(tmp_path):
             (folder / "inside").mkdir()
             (folder / "inside" / content).touch()
     assert [path.name for path in (tmp_path / "made").rglob("*")] == ["inside", "new"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("writing", [filling, whole_folder])
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_who_may_read_the_other_files_of_a_folder_may_read_the_weights(tmp_path, writing, umask):
+    before = os.umask(umask)
+    try:
+        with writing(tmp_path / "made") as folder:
+            save_file({"weight": torch.ones(1)}, folder / "model.safetensors")
+            (folder / "config.json").touch()
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "made").iterdir()}
+    assert modes == dict.fromkeys(modes, 0o666 & ~umask)

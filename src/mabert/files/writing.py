@@ -108,6 +108,7 @@ def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Pat
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
             yield staging
+            let_others_read(staging)
             for file in staging.iterdir():
                 place = folder / file.name
                 if place.is_dir():  # which, unlike a file, is not replaced by what takes its name
@@ -115,6 +116,12 @@ def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Pat
                 file.replace(place)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def let_others_read(folder: Path) -> None:
+    """Gives weights in a new folder the permissions of every new file; safetensors 0.8 keeps them to their owner."""
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(folder.stat().st_mode & 0o666)
 
 
 def locked(path: str | Path) -> FileLock:
@@ -214,6 +221,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     try:
         beside.mkdir()
         yield beside
+        let_others_read(beside)
         beside.rename(path)
     except Exception as error:
         if is_full(error):
