@@ -71,6 +71,7 @@ def stretch(table: Tensor, rows: int) -> Tensor:
     Args:
         table: (old rows, D).
         rows: Rows of the new table.
+
     Returns:
         (rows, D), of the same dtype.
     """
