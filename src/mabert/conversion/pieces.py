@@ -42,7 +42,7 @@ class Pieces(Dataset[dict[str, torch.Tensor]]):
 
     @property
     def lengths(self) -> list[int]:
-        """Returns the tokens of each piece, special ones included."""
+        """Tokens of each piece, special ones included."""
         return (self.places[:, 2] - self.places[:, 1] + len(self.around)).tolist()
 
 

@@ -105,7 +105,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
 
 
 def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
-    """The dropout of Eq. 14."""
+    """Makes the dropout of Eq. 14."""
     rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     return nn.Dropout(rate)
 
