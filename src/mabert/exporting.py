@@ -25,8 +25,7 @@ from mabert.ops import use_backend
 FORMS = ("onnx", "openvino")
 
 LARGEST_DIFFERENCE = 1e-4
-"""Largest allowed difference of the runtime's outputs from PyTorch's, relative to the largest output; beyond it nothing
-is written."""
+"""Largest difference of the runtime's outputs from PyTorch's, relative to the largest, at which a graph is written."""
 
 _FOLDED = 1 << 26
 """Largest constant, in bytes, that may be computed before the graph is written."""

@@ -45,8 +45,8 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
 
     Returns:
         `layers`, see `by_layer`, and `bands` by length. Each band has the number of `texts`, and for `student` and
-            `floor` (the teacher with its attention held at its mean wherever the student has none) the results of
-            `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
+        `floor` (the teacher with its attention held at its mean wherever the student has none) the results of
+        `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
     """
     teacher, ours = copy.base_model, student.base_model
     pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
@@ -140,7 +140,7 @@ def agreement(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
 
     Returns:
         `cosine`, the mean cosine between the two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`,
-            the share of texts whose nearest other text is the same by both.
+        the share of texts whose nearest other text is the same by both.
     """
     cosines = (theirs * ours).sum(1)
     return {
@@ -196,7 +196,7 @@ def by_layer(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[str, l
 
     Returns:
         `hidden`, of each layer's output when the whole student runs; `core`, of each core's output in place of
-            attention, from the teacher's own hidden states, None where attention stayed.
+        attention, from the teacher's own hidden states, None where attention stayed.
     """
     alignment = Alignment(teacher, student)
     hidden, core = [], []

@@ -36,8 +36,7 @@ class Survey:
 
     @torch.no_grad()
     def lost(self, layers: Collection[int]) -> float:
-        """Returns the share of the last hidden states' variance that is lost when these layers' attention is held at
-        its mean."""
+        """Returns the share of the last hidden states' variance lost if these layers' attention is held at its mean."""
         with held(self.encoder, {layer: self.means[layer] for layer in layers}):
             return float(unexplained(self.encoder(**self.row).last_hidden_state, self.whole))
 

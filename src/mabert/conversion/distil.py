@@ -63,8 +63,7 @@ class Distillation(nn.Module):
 
 
 def divergence(given: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the Kullback-Leibler divergence of answers, mean over (rows, classes); for one number, the squared
-    error."""
+    """Returns the KL divergence of answers (rows, classes), mean over rows; for one class, the squared error."""
     if wanted.shape[-1] == 1:
         return (given - wanted).square().mean()
     return functional.kl_div(given.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)

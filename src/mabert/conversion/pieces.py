@@ -55,8 +55,7 @@ def cut(
         sources: Documents of each source; all contribute equally many tokens, as far as they last.
         tokenizer: Tells which tokens end a sentence.
         length: Most tokens of a piece, special ones included.
-        tokens: Total tokens of the pieces, special ones included; the first pieces that reach it are taken, None takes
-            all.
+        tokens: Total tokens of the pieces, special ones included; the first ones that reach it are taken, None: all.
         seed: Seed of the lengths and of the documents' order.
 
     Raises:

@@ -20,8 +20,7 @@ class _EnoughError(Exception):
 
 @torch.no_grad()
 def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, tuple[Tensor, Tensor]]:
-    """Returns the input and output of some layers' attention, (1, total, D) each, by layer; stops after the last
-    one."""
+    """Returns input and output of some layers' attention, (1, total, D) each, by layer; stops after the last."""
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def note(layer: int) -> Any:
@@ -90,8 +89,7 @@ def attention_means(encoder: Any, row: Row, layers: Collection[int]) -> dict[int
 
 
 def unexplained(given: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the share of the variance of `wanted` (1, total, D) that `given` does not explain: 1 for the best
-    constant, 0 for equality."""
+    """Returns the unexplained share of the variance of `wanted` (1, total, D): 1 for the best constant, 0 if equal."""
     given, wanted = given.float(), wanted.float()
     return (given - wanted).square().sum() / (wanted - wanted.mean(1, keepdim=True)).square().sum()
 

@@ -90,8 +90,7 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
 
 
 def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
-    """Returns the files in a folder and its subfolders, sorted by path, without hidden ones and macOS's additions to
-    archives.
+    """Returns the files below a folder, sorted by path, without hidden ones and macOS's additions to archives.
 
     It follows links to folders; a folder that is reached twice, even by a loop of links, is read once. Broken links are
     included, so that reading them raises an error.

@@ -180,8 +180,7 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
 
 @contextmanager
 def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[Callable[..., None]]:
-    """Shows a bar over a number of texts on standard error, with rate and time left; without a terminal, occasional
-    lines.
+    """Shows progress over texts on standard error: a bar with rate and time left, or lines without a terminal.
 
     Args:
         title: Title of the bar.

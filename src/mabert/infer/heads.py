@@ -101,8 +101,7 @@ def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarr
 
 
 def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:
-    """Returns a function from a batch to the most likely tokens for each mask of each text, see
-    `TextModel.fill_mask`."""
+    """Returns a function from a batch to the likeliest tokens for each mask of each text, see `TextModel.fill_mask`."""
     model, tokenizer = loaded.model, loaded.tokenizer
 
     def of_batch(batch: Batch) -> Iterator[list[list[dict[str, Any]]]]:

@@ -72,16 +72,14 @@ class Loaded(Generic[Model]):
         bf16 is autocast's, as in fine-tuning's evaluation. A classifier gives the answers it was evaluated with only in
         the same precision. The default is `auto` in fine-tuning and the weights' own here, so scores differ by
         rounding, and labels where two are about equally likely. Weights cast to bf16 would be half as large, but would
-        also round activations between layers (`benchmarks/LOG.md` says by how much). The caller's autocast has no
-        effect.
+        also round activations between layers (`benchmarks/LOG.md` says by how much). The caller's autocast is ignored.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
             yield
 
     def prepacked(self) -> "Loaded[Model]":
-        """Prepacks the model if possible (`mabert.prepack`) and returns self; the model must not be used elsewhere any
-        more."""
+        """Prepacks the model if possible (`mabert.prepack`); it must not be used elsewhere any more. Returns self."""
         if self.int8:
             prepack(self.model, "int8")
             return self

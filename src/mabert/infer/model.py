@@ -90,8 +90,7 @@ class TextModel:
             max_length: Most tokens of a text; default, all that the model takes (see `Loaded.encode`).
             truncate: Whether to cut longer texts; otherwise they are an error.
             batch_tokens: Most tokens of a batch, padding included; changes speed, not the vectors beyond rounding.
-            deterministic: Whether to run each text by itself, so that its vector has the same bits whatever else is
-                asked.
+            deterministic: Whether to run each text alone, so that its vector has the same bits whatever else is asked.
             progress: Whether to show a bar.
 
         Returns:
@@ -132,12 +131,11 @@ class TextModel:
 
         Returns:
             One mapping per text, which depends on the model. A classifier gives the `label` and the `probability` of
-                every label; with several labels per text (`problem_type` of the model), `labels`, those of probability
-                above one half. A regression gives the `score`, or `scores` by label if there are several. A tagger
-                gives `entities`, in order, each with its `type`, `text`, `start` and `end` in characters (a list of
-                words counts as joined by spaces) and `probability`, the mean over its words. A reader gives the
-                `answer`, its `start` and `end` in the context and its `probability`; the answer is empty if no answer
-                is likelier than any.
+            every label; with several labels per text (`problem_type` of the model), `labels`, those of probability
+            above one half. A regression gives the `score`, or `scores` by label if there are several. A tagger gives
+            `entities`, in order, each with its `type`, `text`, `start` and `end` in characters (words of a list count
+            as joined by spaces) and `probability`, the mean over its words. A reader gives the `answer`, its `start`
+            and `end` in the context and its `probability`; the answer is empty if no answer is likelier than any.
 
         Raises:
             ValueError: If the model has no such head, a value is no text, texts are too long, first and second texts
@@ -289,8 +287,7 @@ def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Ro
     """Makes rows of texts, or of pairs of texts.
 
     Raises:
-        ValueError: If a string is given in place of a list, a value is no text, or first and second texts differ in
-            number.
+        ValueError: If a string replaces a list, a value is no text, or first and second texts differ in number.
     """
     given = [texts] if pairs is None else [texts, pairs]
     # An iterator is turned into a list first, since checking would consume it.

@@ -37,8 +37,7 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
 
 
 def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
-    """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL with one `vector` per
-    line.
+    """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL, one `vector` per line.
 
     Returns:
         Their number.

@@ -62,8 +62,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handles a signal while the block runs; does nothing outside of the main thread, where Python does not allow
-    it."""
+    """Handles a signal while the block runs; does nothing outside of the main thread, where Python forbids it."""
     try:
         before = signal.signal(number, handler)
     except ValueError:

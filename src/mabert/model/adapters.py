@@ -42,8 +42,7 @@ class _WhenImported(MetaPathFinder):
         self.model_type = model_type
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Returns PEFT's own spec for its tables, extended to fill them once they are executed; None for other
-        modules."""
+        """Returns the spec of PEFT's tables, extended to fill them once executed; None for other modules."""
         if name != TABLES:
             return None
         sys.meta_path.remove(self)

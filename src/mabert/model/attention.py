@@ -16,8 +16,7 @@ from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 CALL_WORTH = 500_000
-"""Overhead of one more SDPA call, forward and backward, on one CPU thread, in scores times channels; with two threads
-it is more."""
+"""Cost of one more SDPA call, forward and backward, on one CPU thread, in scores times channels; on two it is more."""
 
 
 def eager_attention(
@@ -37,8 +36,7 @@ def eager_attention(
         query: (batch, heads, time, head_size).
         key: Likewise.
         value: Likewise.
-        attention_mask: Broadcastable to (batch, heads, time, time): a float mask is added, a boolean one is True where
-            a score is kept.
+        attention_mask: Broadcastable to (batch, heads, time, time): a float mask is added; in a bool one, True keeps.
         scaling: Factor on the scores.
         dropout: Dropout on the weights.
         kwargs: Ignored; other implementations take them.
@@ -210,8 +208,7 @@ class SelfAttention(nn.Module):
             kwargs: Passed on to the implementation.
 
         Returns:
-            (batch, time, D) and the weights (batch, heads, time, time), or None if the implementation does not return
-                them.
+            (batch, time, D) and the weights (batch, heads, time, time), None if the implementation returns none.
         """
         batch, time, width = hidden.shape
         heads = (batch, time, self.config.num_attention_heads, self.head_size)

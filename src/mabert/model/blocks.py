@@ -35,8 +35,7 @@ class FeedForward(nn.Module):
 class ResidualBlock(GradientCheckpointingLayer):
     """The common part of both blocks: two LayerNorms, the feed-forward network, dropout on each sub-layer's output.
 
-    The paper's norms come before the sub-layers, H + f(LN(H)); BERT's (`norm_position="post"`) after the sum, LN(H +
-    f(H)).
+    The paper's norms come before the sub-layers, H + f(LN(H)); BERT's (`norm_position="post"`) after, LN(H + f(H)).
     """
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:

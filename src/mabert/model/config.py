@@ -37,8 +37,7 @@ def expand_schedule(pattern: str) -> str:
 
     Args:
         pattern: Letters M (Mamba) and T (Transformer), first layer first (`"MMT"` is three layers); the same with a
-            repeat count (`"MMT*4"`); or the name of one of the paper's schedules in lower case (`"mmt"`, see
-            `SCHEDULES`).
+            repeat count (`"MMT*4"`); or a name in `SCHEDULES`, in lower case (`"mmt"`).
 
     Returns:
         One letter per layer.
@@ -68,15 +67,13 @@ def expand_schedule(pattern: str) -> str:
 class MaBertConfig(OpensAnywhere, PreTrainedConfig):
     """Configuration of a MaBERT encoder. The defaults are MaBERT-base: 12 layers, MMT four times.
 
-    Names shared with BERT keep BERT's meaning. `docs/decisions.md` gives the reasons for defaults that the paper leaves
-    open.
+    Names shared with BERT keep BERT's meaning. `docs/decisions.md` explains defaults that the paper leaves open.
 
     Args:
         vocab_size: Entries of the token embedding.
         hidden_size: Width D of the residual stream.
         embedding_size: Width of the embeddings, which a projection widens to D (as in ELECTRA); default, `hidden_size`.
-        layer_pattern: The schedule, see `expand_schedule`. It is repeated or cut to `num_hidden_layers` if that is
-            given.
+        layer_pattern: The schedule, see `expand_schedule`. If `num_hidden_layers` is given, repeated or cut to it.
         num_hidden_layers: Depth; default, the length of `layer_pattern`.
         num_attention_heads: Heads of each Transformer layer.
         intermediate_size: Inner width of the feed-forward network in both kinds of layer.
@@ -114,8 +111,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
             `docs/padding.md`); `never` always runs it padded and masked. Only with `padding_safe_masking="exact"`.
         pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same without masking padding),
             `cls`, `mean`.
-        pooler_act: Activation of a dense layer after a classifier's pooling, such as BERT's `tanh`; default, no such
-            layer (Eq. 14).
+        pooler_act: Activation of a dense layer after a classifier's pooling (BERT: `tanh`); default, no layer (Eq. 14).
         pooler_norm: Whether a LayerNorm follows that dense layer (ModernBERT).
         normalize: Whether `mabert.load(...).embed` scales vectors to length one unless told otherwise.
         sparse_prediction: Whether `MaBertForMaskedLM`, given labels, computes logits at the scored positions only; they
@@ -182,8 +178,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
 
     @classmethod
     def fast(cls, **fields: Any) -> "MaBertConfig":
-        """Returns the preset for speed: a Mamba core as wide as the model (`ssm_expand` 1), half as wide as the
-        paper's.
+        """Returns the preset for speed: a Mamba core as wide as the model (`ssm_expand` 1), half of the paper's.
 
         A Mamba layer then takes 11 D² multiplications per token (the paper's takes 14 D²), a Transformer layer 12 D²
         plus a part that grows with the length.

@@ -9,8 +9,7 @@ from mabert.model.packing import is_tracing
 
 
 class MaBertEmbeddings(nn.Module):
-    """Token + position + segment, LayerNorm, dropout, and a projection if the embeddings are narrower than the
-    stack."""
+    """Token + position + segment, LayerNorm, dropout, and a projection if they are narrower than the stack."""
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()

@@ -32,8 +32,8 @@ HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
 """Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""
 
 NARROW = ("x_proj", "dt_proj")
-"""Modules that bitsandbytes and quanto leave unquantized too: they make the step sizes, B and C, whose errors the scan
-carries on, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
+"""Modules that bitsandbytes and quanto leave unquantized too: the scan carries on errors of the step sizes, B and C
+that they make, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
 (docs/ecosystem.md)."""
 
 
@@ -160,8 +160,8 @@ class MaBertModel(MaBertPreTrainedModel):
 
         Returns:
             `last_hidden_state` (batch, time, D). On request also `hidden_states`, of the embeddings and of each layer,
-                and `attentions`, (batch, heads, time, time) for each layer; for a Mamba layer, the hidden attention of
-                its scan.
+            and `attentions`, (batch, heads, time, time) for each layer; for a Mamba layer, the hidden attention of its
+            scan.
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given; an input, mask or positions

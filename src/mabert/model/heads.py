@@ -151,8 +151,7 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several labels per
-                text.
+            labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
@@ -258,7 +257,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
 
         Returns:
             `loss` if both positions are given, `start_logits` and `end_logits` (batch, time), the dtype's lowest number
-                at padding; for a packed row, one row per sequence.
+            at padding; for a packed row, one row per sequence.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs

@@ -2,8 +2,7 @@
 
 Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, plus D on
 the diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). Each channel has its own
-matrix. The channels are averaged in as many groups as the Transformer layers have heads, so that all layers report the
-same shape.
+matrix. The channels are averaged in as many groups as the Transformer layers have heads, so that all shapes agree.
 """
 
 import torch

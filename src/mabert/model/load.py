@@ -73,8 +73,7 @@ def load_model(
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it is another kind of model, its weights are damaged or fit another configuration, or weights of
-            the class are missing.
+        ValueError: If it is another kind of model, its weights are damaged, incomplete or of another configuration.
     """
     config = config or load_config(path)
     with LOADING:
@@ -151,16 +150,14 @@ def check_finite(model: PreTrainedModel, path: str | Path) -> None:
 
 
 def parts_of(weight: Tensor) -> list[Tensor]:
-    """Returns a tensor itself, or the parts of one of a wrapper class, such as a quantized weight's numbers and
-    scales."""
+    """Returns a tensor itself, or the parts of a wrapper class: a quantized weight's numbers and scales."""
     if not is_traceable_wrapper_subclass(weight):
         return [weight]
     return [part for name in weight.__tensor_flatten__()[0] for part in parts_of(getattr(weight, name))]
 
 
 def weights_file(path: str | Path) -> Path:
-    """Returns the weights file in a folder, or the index of several; the folder itself if it has none, as on the
-    hub."""
+    """Returns a folder's file of weights or index of several; the folder itself if it has none, as on the hub."""
     return next((Path(path) / name for name in WEIGHTS if (Path(path) / name).is_file()), Path(path))
 
 
@@ -171,8 +168,7 @@ def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
-    """Returns whether a checkpoint was saved as this class, or this is its encoder, or the saved head includes this
-    one.
+    """Returns whether a class is the checkpoint's own or its encoder, or has a head that the checkpoint's includes.
 
     Names of weights cannot tell: a token classifier may have the same ones as a text classifier.
     """

@@ -37,8 +37,7 @@ SAVED_NAMES = {
     "D": "recurrence.D",
     "delta_bias": "recurrence.delta_bias",
 }
-"""Names that weights have in files where they differ from the core's: files keep the names from before these weights
-moved into submodules."""
+"""Weights' names in files that differ from a core's: files keep the names from before its submodules existed."""
 
 
 class CoreOutput(NamedTuple):

@@ -12,8 +12,7 @@ from mabert.model.pooling import FIELDS, POOLER, Pooler, map_pooler
 
 
 class MapPooling(Module):
-    """Eqs. 11 to 13 on the token vectors of sentence-transformers' `Transformer`, with or without a classifier's
-    weights.
+    """Eqs. 11 to 13 on the token vectors of sentence-transformers' `Transformer`, with a classifier's weights or none.
 
     A folder of sentence-transformers keeps the pooling's settings and weights in a subfolder. A classifier's folder has
     neither there, and both are read from the classifier.

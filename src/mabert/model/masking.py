@@ -52,8 +52,7 @@ class PaddingMask:
 
         Raises:
             ValueError: If the mask has another shape (the Mamba layers need to know which *positions* are padding, so a
-                4-D attention mask does not suffice) or other numbers, as additive masks and masks that number sequences
-                do.
+                4-D attention mask does not suffice) or other numbers, as masks that are additive or number sequences.
         """
         shape = given.shape[:2]
         if attention_mask is not None and attention_mask.shape != shape:
@@ -84,8 +83,7 @@ class PaddingMask:
     def keys(self) -> Tensor | None:
         """Positions that attention may look at, bool (batch, time).
 
-        In a row without tokens all positions are open: softmax over nothing is NaN, and the row's output is zeroed at
-        the end.
+        In a row without tokens all positions are open: softmax over nothing is NaN, and the output is zeroed later.
         """
         if self.valid is None:
             return None

@@ -33,8 +33,8 @@ _LIKE_BOUNDARIES = (
     *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
     *("document", "docid", "segmentid", "sampleid"),
 )
-"""Prefixes, without underscores, of names that others use for boundaries. A forward accepts any keyword and would
-silently ignore these."""
+"""Prefixes, without underscores, of names that others use for boundaries. A forward accepts any name and would silently
+ignore these."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""One vector per text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and the pooling table's
-alternatives."""
+"""One vector per text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its alternatives."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -194,8 +194,7 @@ class Int8Linear(PackedLinear):
 
 
 def refuse_all_but_inference(input: Tensor) -> None:
-    """Raises RuntimeError under a graph capture or transform, which do not know prepacked layers, or if a gradient is
-    asked for."""
+    """Raises RuntimeError for a gradient, or under a graph capture or transform, which cannot use prepacked layers."""
     if is_tracing() or is_transformed():
         raise RuntimeError(
             "a prepacked model is in no graph of torch.compile or torch.export and under no transform of "
@@ -285,8 +284,7 @@ def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str
 
 
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Returns whether prepacked layers run on a device in a dtype: on x86, float32, or a short float that the CPU has
-    instructions for."""
+    """Returns whether prepacked layers run there: on x86 in float32, or in a short float that the CPU multiplies."""
     here = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
     if not here or not torch.backends.mkldnn.is_available():
         return False
@@ -304,7 +302,6 @@ def is_plain(module: nn.Module | None) -> TypeGuard[nn.Linear]:
 
 
 def is_bare(module: nn.Module) -> bool:
-    """Returns whether a module is called as its class defines: without hooks, its own or global, and without its own
-    forward."""
+    """Returns whether a module is called as its class defines: no hooks, local or global, no forward of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return not (any(hooks) or _has_any_global_hook() or "forward" in vars(module))

@@ -15,8 +15,7 @@ STEP = 16
 
 
 class Bytes(NamedTuple):
-    """A weight in 8 bits: bytes in oneDNN's own layout, float32 (out,) scales, and the int32 (out,) zeros that oneDNN
-    requires."""
+    """A weight in 8 bits: bytes in oneDNN's layout, float32 (out,) scales, and int32 (out,) zeros for oneDNN."""
 
     packed: Tensor
     scales: Tensor

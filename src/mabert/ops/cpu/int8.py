@@ -1,7 +1,7 @@
 """Steps around a product of 8-bit integers: rounds rows of numbers to bytes, and scales the product's rows back.
 
 A row, the channels of one token, has its own scale, so that a token with large numbers costs no other token precision.
-Bytes are unsigned, with 128 for zero: oneDNN's signed product is not optimized for these processors and takes a
+Bytes are unsigned, with 128 for zero: oneDNN's signed product is not made for these processors and takes a
 thousand times as long.
 """
 
@@ -149,7 +149,7 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         uint8 (rows, channels) and float32 (rows,): x is about (byte - 128) times its row's scale, which is NaN if the
-            row has a NaN or an infinity.
+        row has a NaN or an infinity.
     """
     x = _matrix(x)
     rows, channels = x.shape[1:]

@@ -41,7 +41,7 @@ def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Pla
 
     Returns:
         The plan; its parts are row, start, end, and slot of the first saved state. Empty sequences are left out, since
-            nothing is computed or saved for them.
+        nothing is computed or saved for them.
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.

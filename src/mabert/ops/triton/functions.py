@@ -17,8 +17,7 @@ def sigmoid(x):
 def softplus(x):
     """Returns log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)).
 
-    Adding small e to 1 loses digits of e, so a series is used there; at its end, e = 1/16, the next term is 5e-9 of the
-    sum.
+    Adding small e to 1 loses digits of e, so a series is used there; at its end, e = 1/16, the next term adds 5e-9.
     """
     e = tl.exp2(-tl.abs(x) * LOG2_E)
     series = e * (1 - e * (0.5 - e * (1 / 3 - e * (0.25 - e * (0.2 - e * (1 / 6))))))

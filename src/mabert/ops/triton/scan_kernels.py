@@ -4,8 +4,8 @@ If rows and channels alone would leave most of the GPU idle, rows are cut into s
 a zero state to its end, `combine` carries the states across splits, and `scan_forward` starts each split from its true
 state. The backward is split in the same way, from its end.
 
-States are in registers, one for each state and channel of a thread. `mabert.ops.cpu.scan_backward` has the equations of
-the backward.
+States are in registers, one for each state and channel of a thread. `mabert.ops.cpu.scan_backward` has the backward's
+equations.
 """
 
 import triton
