@@ -55,7 +55,7 @@ def default_cache() -> Path:
 
 
 def place_of(model: str | Path) -> str | Path:
-    """Returns the folder of a model that is given by path or name; a name that is none of those below, unchanged.
+    """Returns the folder of a model given by path or name; an unknown name is returned unchanged.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
     cache, so that its files of sentence-transformers are beside the weights.

@@ -251,8 +251,7 @@ class TextModel:
         return replace(loaded, model=loaded.model.base_model)
 
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
-        """Returns the encoder and its learned pooling, from sentence-transformers' folder or else from the
-        classifier."""
+        """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
         if (pooler := pooler_in(Path(self.path) / MAP)) is not None:
             loaded = self._encoder()
             return loaded, pooler.to(loaded.model.device)
@@ -287,7 +286,7 @@ def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Ro
     """Makes rows of texts, or of pairs of texts.
 
     Raises:
-        ValueError: If a string replaces a list, a value is no text, or first and second texts differ in number.
+        ValueError: If a single string is given, a value is no text, or first and second texts differ in number.
     """
     given = [texts] if pairs is None else [texts, pairs]
     # An iterator is turned into a list first, since checking would consume it.

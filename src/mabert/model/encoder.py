@@ -63,7 +63,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
 
-        A `quantization_config` that names no modules to skip skips `HEADS` and, except for torchao, `NARROW`.
+        A `quantization_config` that names no modules to skip gets `HEADS` and, except for torchao, `NARROW`.
         """
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
