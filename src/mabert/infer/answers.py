@@ -189,7 +189,6 @@ def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[
 
     Yields:
         A function to call with the number of texts just done, and with the total once it is known.
-        A function to call with the number of texts just done, and with the total once that is known.
     """
     console = Console(stderr=True)
     lines = Lines(title, show=show)

@@ -29,8 +29,7 @@ class PaddingMask:
     Attributes:
         valid: bool (batch, time), True at tokens; None if there is no padding.
         regime: `none`: no mask; `pre`: Eq. 2; `post`: Eq. 3; `pre+post`: both, as in the paper; `exact`: both and the
-            mask
-            inside convolution and scan.
+            mask inside convolution and scan.
         packing: The sequences of a packed row, which has no padding; None where each row is one sequence.
     """
 

@@ -204,7 +204,6 @@ def softmax_attention(
             2020) and ModernBERT; masked steps count. A step without a valid one in its window outputs 0. NaN and
             infinity may spread from any valid step of a sequence to any other, as through a full matrix of weights.
             None for no window.
-            all.
 
     Returns:
         ``(batch, time, width)``, contiguous, in the dtype of ``query``.

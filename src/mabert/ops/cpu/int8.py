@@ -1,8 +1,8 @@
 """Steps around a product of 8-bit integers: rounds rows of numbers to bytes, and scales the product's rows back.
 
 A row, the channels of one token, has its own scale, so that a token with large numbers costs no other token precision.
-Bytes are unsigned, with 128 for zero: oneDNN's signed product is not made for these processors and takes a
-thousand times as long.
+Bytes are unsigned, with 128 for zero: oneDNN's signed product is not made for these processors and takes a thousand
+times as long.
 """
 
 from typing import Any
