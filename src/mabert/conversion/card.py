@@ -16,7 +16,7 @@ ASKED = {
     "masked_lm": 'guesses = model.fill_mask(["A text with a [MASK] in it."])  # or <mask>, as its tokenizer has it',
     "classifier": 'labels = model.predict(["A text.", "Another one."])',
 }
-"""Which call each use of a model answers."""
+"""Example call in the card for each use of a model."""
 
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
