@@ -54,11 +54,11 @@ _ELSEWHERE = {
     "depthwise_conv1d": "mabert.ops",
     "selective_scan": "mabert.ops",
 }
-"""Where a public name is defined; the others are in `mabert.model`."""
+"""Modules that define public names; the other names are in `mabert.model`."""
 
 
 def __getattr__(name: str) -> Any:
-    """A public name on its first use: what `load` needs beside the models would make every import slower."""
+    """Imports a public name on first use: what `load` needs beyond the models would slow down every import."""
     if name in __all__ or name in _ELSEWHERE:
         value = getattr(import_module(_ELSEWHERE.get(name, "mabert.model")), name)
         globals()[name] = value
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# The command line imports what it runs, and nothing to print its help or refuse an option.
+# The command line imports only what it runs, and nothing to print its help or refuse an option.
 if "mabert_launch" not in sys.modules:
-    import_module("mabert.baselines.attention")  # attn_implementation="mabert", for any encoder of transformers
+    import_module("mabert.baselines.attention")  # attn_implementation="mabert", for any encoder in transformers
     import_module("mabert.model")

@@ -1,4 +1,4 @@
-"""`python -m mabert`, which torchrun needs: `torchrun --nproc-per-node 2 -m mabert pretrain ...`."""
+"""Makes `python -m mabert` work, which torchrun needs: `torchrun --nproc-per-node 2 -m mabert pretrain ...`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Numbers within what a person can mean: a range is declared beside each field and option.
+"""Ranges of sensible numbers, declared beside each field and option.
 
-A range stands in a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, which `mabert.train.fields` looks at,
-or in a table by the field's name.
+A range is part of a field's annotation, `steps: Annotated[int, Range(1, 10**9)]`, which `mabert.train.fields` reads, or
+of a table by the field's name.
 """
 
 import math
@@ -14,13 +14,13 @@ from mabert.files.reading import shown
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be; it must be finite in any case.
+    """The range of a number, which must be finite in any case.
 
     Attributes:
-        least: The smallest.
-        most: The largest.
-        above: Whether it must be above `least`.
-        below: Whether it must be below `most`.
+        least: Smallest value.
+        most: Largest value.
+        above: Whether the number must exceed `least`.
+        below: Whether the number must be below `most`.
     """
 
     least: float
@@ -33,12 +33,12 @@ class Range:
         return math.isfinite(value) and enough and (value < self.most if self.below else value <= self.most)
 
     def __str__(self) -> str:
-        # A bound is written as its numbers are: 4294967295, not 4.29e+09.
+        # A bound is printed as users write it: 4294967295, not 4.29e+09.
         least, most = (f"{bound}" if isinstance(bound, int) else f"{bound:g}" for bound in (self.least, self.most))
         return f"{'above' if self.above else 'at least'} {least} and {'below' if self.below else 'at most'} {most}"
 
     def check(self, value: Any, name: str) -> None:
-        """Refuses what is no number, or none within the range.
+        """Refuses a value that is no number or is outside the range.
 
         Raises:
             ValueError: Naming the field, the value and what would be right.
@@ -50,24 +50,24 @@ class Range:
 
 
 COUNT = Range(1, 10**9)
-"""Of steps, epochs and the like."""
+"""Number of steps, epochs and the like."""
 
 TOKENS = Range(1, 2**24)
-"""Of a text, a window or a batch: the Bible has a million."""
+"""Tokens of a text, a window or a batch: the Bible has a million."""
 
 ROWS = Range(1, 2**20)
-"""Of a batch: the largest that anyone trains with are some ten thousand."""
+"""Rows of a batch: the largest ones in use have some ten thousand."""
 
 RATE = Range(0, 1, below=True)
-"""A share that must leave something, such as dropout."""
+"""A share below 1, such as dropout."""
 
 SHARE = Range(0, 1)
 
 SECONDS = Range(0, 10**6, above=True)
-"""Of a measurement."""
+"""Seconds of a measurement."""
 
 LEARNING_RATE = Range(0, 1e38)
-"""Wide, since a rate that is too large shows as divergence, which is told."""
+"""A wide range, since a learning rate that is too large leads to divergence, which is reported."""
 
 SEED = Range(0, 2**32 - 1)
 
@@ -80,13 +80,13 @@ LONGEST = Range(16, 2**20)
 """Tokens of the longest text that a conversion learns from."""
 
 EXPANSION = Range(0, 64, above=True)
-"""Channels of a Mamba core, in widths of the model."""
+"""Channels of a Mamba core relative to the model's width."""
 
 ANY = Range(-(2**31), 2**31)
-"""Of fields that have no range of their own."""
+"""Range of fields that have none of their own."""
 
 DEEPEST = 1000
-"""Layers at most."""
+"""Most layers."""
 
 RANGES = {
     "vocab_size": Range(1, 2**24),
@@ -112,18 +112,18 @@ RANGES = {
     "ssm_dt_max": Range(0, 10**6, above=True),
     "attention_window": Range(0, 2**24),
 }
-"""What the numbers of a configuration may be, of this family and of others, by name."""
+"""Ranges of a configuration's numbers, in MaBERT and other families, by name."""
 
 BY_LAYER = ("rotary_base", "attention_window")
-"""Fields that may be a list with an entry for each layer."""
+"""Fields that may be a list with one entry per layer."""
 
 
 def check_fields(fields: Mapping[str, Any], where: str = "") -> None:
-    """Refuses numbers of a configuration, of any family, that a person cannot mean or torch refuses later.
+    """Refuses numbers in any family's configuration that make no sense or that torch would refuse later.
 
     Args:
-        fields: Those that are set.
-        where: What stands before a name in messages.
+        fields: The fields that are set.
+        where: Prefix of a field's name in messages.
 
     Raises:
         ValueError: Naming the field, the value and what would be right.

@@ -1,4 +1,4 @@
-"""A model written as ONNX or for OpenVINO, for runtimes that know neither torch nor this package."""
+"""Exports a model to ONNX or OpenVINO, for runtimes that know neither torch nor this package."""
 
 import contextlib
 import dataclasses
@@ -25,20 +25,20 @@ from mabert.ops import use_backend
 FORMS = ("onnx", "openvino")
 
 LARGEST_DIFFERENCE = 1e-4
-"""Of the runtime's outputs to PyTorch's, in shares of the largest output; beyond it nothing is written."""
+"""Largest difference of the runtime's outputs from PyTorch's, relative to the largest, at which a graph is written."""
 
 _FOLDED = 1 << 26
-"""Bytes of a constant that may be computed before the graph is written."""
+"""Largest constant, in bytes, that may be computed before the graph is written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What `export` wrote.
+    """The result of `export`.
 
     Attributes:
         file: The graph.
-        difference: Largest difference of an output to PyTorch's, in shares of the largest output.
-        runtime: Who computed it, with its version.
+        difference: Largest difference of an output from PyTorch's, relative to the largest output.
+        runtime: Runtime that computed the outputs, with its version.
     """
 
     file: Path
@@ -47,10 +47,10 @@ class Exported:
 
 
 def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
-    """Writes a model with the head it was saved with, in float32, for batches of any number and length.
+    """Exports a model with the head it was saved with, in float32, for batches of any size and length.
 
-    The folder is as `optimum` has it: the graph beside configuration, tokenizer and, for a folder of
-    sentence-transformers, its modules. Inputs are `input_ids`, `attention_mask` and, where the tokenizer makes them,
+    The folder has `optimum`'s layout: the graph with configuration, tokenizer and, for a folder of
+    sentence-transformers, its modules. Inputs are `input_ids`, `attention_mask` and, if the tokenizer makes them,
     `token_type_ids`, all int64 (batch, sequence); outputs have transformers' names.
 
     Args:
@@ -59,8 +59,8 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
         to: `onnx`, or `openvino`.
 
     Raises:
-        ValueError: If there is no such form, a package that it takes is not installed, the model cannot be captured, or
-            the runtime's outputs are not PyTorch's, or the folder holds other files.
+        ValueError: If `to` is unknown, a package is missing, the model cannot be captured, the runtime's outputs differ
+            from PyTorch's, or the folder holds other files.
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
@@ -70,7 +70,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
     loaded, tokenizer = load_as_saved(place).float(), load_tokenizer(place)
-    loaded.set_attn_implementation("sdpa")  # an exporter knows torch's attention, not ours
+    loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = Plain(loaded, names)
     sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
@@ -82,7 +82,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
             raise ValueError(f"{running.title} gives outputs {difference:.1e} from PyTorch's; nothing is written")
         loaded.config.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-        if sentences is not None and sentences.pooling != "map":  # which is part of no graph
+        if sentences is not None and sentences.pooling != "map":  # `map` pooling is not part of the graph
             sentences.copy_to(staging)
         if encoding is not None:
             encoding.save(staging)
@@ -90,7 +90,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
 
 
 class Plain(nn.Module):
-    """A model that takes its inputs by position and gives a tuple."""
+    """A model that takes its inputs by position and returns a tuple."""
 
     def __init__(self, model: Any, names: list[str]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Plain(nn.Module):
         self.outputs = list(model(**dict(zip(names, self.sample(), strict=True))).keys())
 
     def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> tuple[Tensor, ...]:
-        """Random ids; the second row is padded on the right, each further one on the left."""
+        """Makes random ids; the second row is padded on the right, each further one on the left."""
         draw = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.model.config.vocab_size, (rows, time), generator=draw)
         mask = torch.ones_like(ids)
@@ -108,15 +108,15 @@ class Plain(nn.Module):
         return (ids, mask, torch.zeros_like(ids))[: len(self.names)]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The model's outputs, see `outputs`."""
+        """Returns the model's outputs, see `outputs`."""
         given = self.model(**dict(zip(self.names, inputs, strict=True)))
         return tuple(given[name] for name in self.outputs)
 
 
 def onnx_program(plain: Plain) -> Any:
-    """The graph as torch's exporter makes it, with constants computed and each loop holding its own.
+    """Captures the graph with torch's exporter; folds constants and gives each loop copies of its constants.
 
-    OpenVINO reads no loop whose body looks at values around it.
+    OpenVINO does not read loops whose body refers to values outside.
     """
     from onnxscript import optimizer
 
@@ -141,7 +141,7 @@ def onnx_program(plain: Plain) -> Any:
 
 
 def _hold_constants(body: Any, prefix: str) -> None:
-    """Gives a loop's body constants of its own in place of those around it."""
+    """Gives a loop's body its own copies of the constants around it."""
     import onnx_ir
 
     nodes = list(body)
@@ -161,7 +161,7 @@ def _hold_constants(body: Any, prefix: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not there and on its own deprecations."""
+    """Silences the exporter's remarks on missing packages and its own deprecations."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     with warnings.catch_warnings():
@@ -190,11 +190,11 @@ class OnnxRuntime:
 
     @staticmethod
     def write(program: Any, file: Path) -> None:
-        """Writes the graph, with weights in a file of their own where one file cannot hold them."""
+        """Writes the graph, with the weights in a separate file if they do not fit into one."""
         program.save(file)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs in order."""
+        """Returns the outputs in order."""
         return self._session.run(None, inputs)
 
 
@@ -214,7 +214,7 @@ class OpenVino:
 
     @staticmethod
     def write(program: Any, file: Path) -> None:
-        """Writes the graph and, beside it, its weights."""
+        """Writes the graph and its weights beside it."""
         import openvino
 
         onnx = file.with_suffix(".onnx")
@@ -224,12 +224,12 @@ class OpenVino:
             written.unlink(missing_ok=True)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs in order."""
+        """Returns the outputs in order."""
         return list(self._compiled(inputs).to_tuple())
 
 
 def _differences(plain: Plain, running: Any) -> Iterator[float]:
-    """Differences of a runtime's outputs to PyTorch's on a few batches, in shares of the largest output."""
+    """Yields differences of a runtime's outputs from PyTorch's on a few batches, relative to the largest output."""
     for rows, time in ((1, 2), (3, 9), (4, 24)):
         inputs = plain.sample(rows, min(time, plain.longest or time), seed=rows)
         with torch.no_grad():
@@ -240,10 +240,10 @@ def _differences(plain: Plain, running: Any) -> Iterator[float]:
 
 
 def _difference(wanted: np.ndarray, given: np.ndarray) -> float:
-    """Largest difference, in shares of the largest value.
+    """Returns the largest difference, relative to the largest value.
 
-    Scores of answers at padding are the lowest number there is. They are left out; where they stand elsewhere, the
-    difference is infinite.
+    Scores of answers at padding are the dtype's lowest number. They are left out; if the two sides have them at
+    different places, the difference is infinite.
     """
     lowest = wanted < -1e30
     if wanted.shape != given.shape or (lowest != (given < -1e30)).any():

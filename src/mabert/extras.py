@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and what is said where one is missing: which extra brings it."""
+"""Packages that only some commands need, and the message that names the extra to install if one is missing."""
 
 from importlib.util import find_spec
 
@@ -8,14 +8,14 @@ EXTRAS = {
     "lab": ("jinja2", "mambapy", "markdown_it", "matplotlib", "pandas"),
     "bench": ("nncf",),
 }
-"""Packages of each extra beside those of other extras, as they are imported."""
+"""Import names of each extra's packages, without those of other extras."""
 
 DISTRIBUTIONS = {"markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
-"""Names to install, where they differ from those to import."""
+"""Names to install, if they differ from those to import."""
 
 
 def check_installed(*packages: str) -> None:
-    """Checks that packages of the extras are there, without importing them.
+    """Checks that packages of the extras are installed, without importing them.
 
     Raises:
         ValueError: If one is missing; names the extra that brings it.
@@ -26,10 +26,10 @@ def check_installed(*packages: str) -> None:
 
 
 def lacking(error: ModuleNotFoundError) -> str:
-    """Says which extra brings the package that an import missed.
+    """Returns a message that names the extra with the package that an import missed.
 
     Raises:
-        ModuleNotFoundError: The same, where no extra brings it.
+        ModuleNotFoundError: The same error, if no extra has the package.
     """
     package = str(error.name).partition(".")[0]
     if not any(package in packages for packages in EXTRAS.values()):

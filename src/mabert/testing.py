@@ -1,4 +1,4 @@
-"""Tests for what others add to a model."""
+"""Tests for users' additions to a model."""
 
 from typing import Any
 
@@ -12,26 +12,26 @@ from mabert.model.packing import Packing
 from mabert.ops import use_backend
 
 NEAR = 1e-12
-"""Of float64 results that must be equal, in shares of the largest."""
+"""Tolerance for float64 results that must be equal, relative to the largest."""
 
 SIZES = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50, "layer_pattern": "T"}
 
 
 def check_mixer(mixer: type[nn.Module], **fields: Any) -> None:
-    """Tests that a mixer can stand in a model: see `mabert.model.mixers` for what it is called with.
+    """Tests that a mixer works in a model; see `mabert.model.mixers` for its arguments.
 
-    It is made in float64 and called on random texts of 1 to 9 tokens. Each text must be mixed as if it were alone:
-    padded on the right and on the left, and in one packed row with others. The result must have the shape and dtype of
-    the input, and every parameter a gradient, which is finite.
+    The mixer is made in float64 and called on random texts of 1 to 9 tokens. Each text must give the same result as
+    alone: padded on the right, padded on the left, and packed into one row with others. The result must have the shape
+    and dtype of the input, and every parameter must get a finite gradient.
 
     Args:
-        mixer: Its class.
-        fields: Of the configuration it is made with, in place of small defaults.
+        mixer: The mixer's class.
+        fields: Fields of its configuration that replace small defaults.
 
     Raises:
         AssertionError: Naming what does not hold, and by how much.
     """
-    with use_backend("reference"):  # whose arithmetic is float64's
+    with use_backend("reference"):  # computes in float64
         _check(mixer, MaBertConfig(**{**SIZES, **fields}))
 
 
@@ -58,7 +58,7 @@ def _check(mixer: type[nn.Module], config: MaBertConfig) -> None:
 
 
 def mixed(made: nn.Module, hidden: Tensor, mask: PaddingMask) -> Tensor:
-    """The first of what a mixer returns."""
+    """Returns the first of a mixer's results."""
     result = made(hidden, mask, output_attentions=False)
     assert isinstance(result, tuple), f"a mixer returns (mixed, attention or None); this one a {type(result).__name__}"
     assert len(result) == 2, f"a mixer returns (mixed, attention or None); this one {len(result)} values"
@@ -66,7 +66,7 @@ def mixed(made: nn.Module, hidden: Tensor, mask: PaddingMask) -> Tensor:
 
 
 def check_padding(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> None:
-    """Each text in a batch that is padded on the right or the left is as alone."""
+    """Checks that each text gives the same in a batch padded on the right or left as alone."""
     longest = max(text.shape[1] for text in texts) + 2
     right = torch.arange(longest) < torch.tensor([[text.shape[1]] for text in texts])
     for side, valid in (("right", right), ("left", right.flip(1))):
@@ -78,7 +78,7 @@ def check_padding(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> 
 
 
 def check_packing(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> None:
-    """Each text in a packed row is as alone."""
+    """Checks that each text gives the same in a packed row as alone."""
     lengths = [text.shape[1] for text in texts]
     mask = PaddingMask(None, packing=Packing.of_lengths(torch.tensor(lengths)))
     found = mixed(made, torch.cat(texts, dim=1), mask)[0].split(lengths)
@@ -87,7 +87,7 @@ def check_packing(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> 
 
 
 def check_gradients(made: nn.Module, texts: list[Tensor]) -> None:
-    """Every parameter and every token has a gradient."""
+    """Checks that every parameter and every token gets a gradient."""
     given = [text.clone().requires_grad_() for text in texts if text.shape[1] > 1]
     total = sum((mixed(made, text, PaddingMask(None)) * torch.randn_like(text)).sum() for text in given)
     assert isinstance(total, Tensor)
@@ -102,6 +102,6 @@ def check_gradients(made: nn.Module, texts: list[Tensor]) -> None:
 
 
 def near(found: Tensor, expected: Tensor, what: str) -> None:
-    """Raises AssertionError where two results differ by more than rounding."""
+    """Raises AssertionError if two results differ by more than rounding."""
     apart = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
     assert apart <= NEAR, f"{what} differs from the text alone by {apart:.1e} of its largest number"

@@ -1,4 +1,4 @@
-"""How far a student agrees with its teacher on texts that neither learnt from, beside the floor of a constant."""
+"""How closely a student agrees with its teacher on held-out texts, compared with a constant as the floor."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -17,37 +17,36 @@ from mabert.data.batches import batches_by_length
 from mabert.data.collate import FlatteningCollator
 
 TOKENS = 4096
-"""Of a batch."""
+"""Tokens per batch."""
 
 FEW = 512
-"""Of a batch whose every token may have a number for each entry of the vocabulary."""
+"""Tokens per batch where each token may have a logit for every entry of the vocabulary."""
 
 BANDS = (32, 128, 512, 2048)
-"""Tokens up to which texts are compared together."""
+"""Upper limits, in tokens, of the groups of texts that are compared together."""
 
 TEXTS = 500
-"""Compared in a band at most. Among more texts the nearest one is harder to find."""
+"""Texts compared in a band at most. Among more texts the nearest one is harder to find."""
 
 LAYERED = 100
-"""Texts on which the layers are measured: with several times as many, the figures move by a few hundredths of
-themselves."""
+"""Texts on which the layers are measured: several times as many change the figures by only a few per cent."""
 
 
 def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]:
-    """Compares teacher and student, both in the precision that the caller is in: a conversion compares in its own.
+    """Compares teacher and student, both in the caller's precision (a conversion's own).
 
-    Texts that are longer than the teacher's positions it reads in windows.
+    The teacher reads texts beyond its positions in windows.
 
     Args:
         copy: The teacher's copy that keeps all layers, with its head.
-        student: With a head of the same kind.
-        use: What both are for.
-        pieces: Texts that nobody learnt from.
+        student: The student, with a head of the same kind.
+        use: The use of both.
+        pieces: Held-out texts.
 
     Returns:
-        `layers`, see `by_layer`; `bands`, by tokens of the texts, each with their number, and of `student` and `floor`
-        (the teacher with its attention held at its mean wherever the student has none) what `agreement` gives, `order`
-        (see `nearness`), and `answers` where there is a head (see `same_answers`).
+        `layers`, see `by_layer`, and `bands` by length. Each band has the number of `texts`, and for `student` and
+        `floor` (the teacher with its attention held at its mean wherever the student has none) the results of
+        `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
     """
     teacher, ours = copy.base_model, student.base_model
     pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
@@ -77,7 +76,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
 
 
 def lines(agreement: dict[str, Any]) -> Iterator[str]:
-    """What `compare` gave, a line a band of lengths."""
+    """Words the result of `compare`, one line per band of lengths."""
     for band, told in agreement["bands"].items():
         student, floor = told["student"], told["floor"]
         yield (
@@ -87,14 +86,14 @@ def lines(agreement: dict[str, Any]) -> Iterator[str]:
 
 
 def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
-    """What the teacher's attention gives on the average in the layers where the student has none, (D,) by layer."""
+    """Returns the mean output of the teacher's attention in the layers where the student has none, (D,) by layer."""
     row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]
     row = windows_of(row, teacher.config.max_position_embeddings).row
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
 def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
-    """Texts of like lengths as packed rows: which they are, and the row."""
+    """Yields packed rows of texts of similar lengths, each with the indices of its texts."""
     collate = FlatteningCollator()
     for chosen in batches_by_length([len(text) for text in texts], tokens):
         row = collate([{"input_ids": texts[index]} for index in chosen])
@@ -103,11 +102,11 @@ def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) ->
 
 @torch.no_grad()
 def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
-    """Vectors of texts, scaled to length one, float32 (texts, D).
+    """Returns vectors of texts, scaled to length one, float32 (texts, D).
 
     Args:
-        encoder: A MaBERT. It reads texts beyond its positions in windows; their vector is then the mean over windows.
-        texts: Ids of each, int64 (time,).
+        encoder: A MaBERT. It reads texts beyond its positions in windows and takes the mean over them.
+        texts: Ids of each text, int64 (time,).
         pooling: `mean` or `cls`.
     """
     found = np.empty((len(texts), encoder.config.hidden_size), np.float32)
@@ -121,8 +120,8 @@ def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
 
 @torch.no_grad()
 def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
-    """What a head answers, row by row of texts: the likeliest class of each text, or the likeliest entry of the
-    vocabulary at each token; of a regression, its number."""
+    """Returns a head's answers: the most likely class per text, the most likely vocabulary entry per token, or a
+    regression's number per text."""
     found = []
     for _, row in rows(texts, model.device, FEW):
         windows = windows_of(row, model.config.max_position_embeddings)
@@ -137,11 +136,11 @@ def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
 
 
 def agreement(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
-    """Compares the vectors of the same texts, (texts, D) each, of length one.
+    """Compares vectors of the same texts, (texts, D) each, of length one.
 
     Returns:
-        `cosine`, the mean between the two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`, for what
-        share of the texts the nearest other one is the same by both.
+        `cosine`, the mean cosine between the two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`,
+        the share of texts whose nearest other text is the same by both.
     """
     cosines = (theirs * ours).sum(1)
     return {
@@ -152,26 +151,26 @@ def agreement(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
 
 
 def nearest(vectors: np.ndarray) -> np.ndarray:
-    """The nearest other text of each, int64 (texts,)."""
+    """Returns the nearest other text of each text, int64 (texts,)."""
     scores = vectors @ vectors.T
     np.fill_diagonal(scores, -np.inf)
     return scores.argmax(1)
 
 
 def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
-    """Share of the answers that are the same; of a regression's, their correlation."""
+    """Returns the share of equal answers; for a regression, their correlation."""
     return correlation(theirs, ours) if classes == 1 else float((theirs == ours).mean())
 
 
 def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str, found: np.ndarray) -> np.ndarray:
-    """How near a model finds each text and its words in another order, (texts,).
+    """Returns each text's similarity to itself with shuffled words, (texts,).
 
-    A model that only counts words finds them the same. Whether a student feels order where its teacher does is the
-    correlation between the two.
+    A model that only counts words finds the two equal. The correlation between student and teacher tells whether the
+    student is sensitive to word order where its teacher is.
 
     Args:
         encoder: A MaBERT.
-        texts: Ids of each, int64 (time,).
+        texts: Ids of each text, int64 (time,).
         pooling: `mean` or `cls`.
         found: The model's vectors of these texts, (texts, D).
     """
@@ -179,7 +178,7 @@ def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str, found: np.ndar
 
 
 def shuffled(texts: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
-    """The same texts, the tokens between the special ones in another order."""
+    """Returns the texts with the tokens between the special ones shuffled."""
     draws = torch.Generator().manual_seed(seed)
     return [
         torch.cat((text[:1], text[1:-1][torch.randperm(len(text) - 2, generator=draws)], text[-1:])) for text in texts
@@ -187,16 +186,16 @@ def shuffled(texts: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's; 0 where one of them is constant."""
+    """Returns Pearson's correlation; 0 if one side is constant."""
     return float(np.corrcoef(first, second)[0, 1]) if first.std() and second.std() else 0.0
 
 
 @torch.no_grad()
 def by_layer(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[str, list[float | None]]:
-    """Unexplained variance layer by layer, mean over rows of texts.
+    """Returns the unexplained variance by layer, mean over rows of texts.
 
     Returns:
-        `hidden`, of what each layer gives when the whole student runs; `core`, of what each core gives in the place of
+        `hidden`, of each layer's output when the whole student runs; `core`, of each core's output in place of
         attention, from the teacher's own hidden states, None where attention stayed.
     """
     alignment = Alignment(teacher, student)

@@ -1,4 +1,4 @@
-"""Stage 1: from the teacher's own hidden states each core learns to say what the attention it stands for says."""
+"""Stage 1: each core learns to reproduce the attention it replaces, from the teacher's own hidden states."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from mabert.model.masking import PaddingMask
 
 
 class Alignment(nn.Module):
-    """The cores of a student as one module, whose forward is how far they are from the teacher's attention.
+    """The cores of a student as one module, whose forward returns their distance from the teacher's attention.
 
     Layers are independent here: no gradient goes through the stack, which makes a step cheap.
 
     Args:
-        teacher: An encoder that keeps all its layers. It reads longer texts than it has positions for in windows.
+        teacher: An encoder that keeps all its layers. It reads texts beyond its positions in windows.
         student: The encoder whose cores learn.
     """
 
@@ -25,13 +25,13 @@ class Alignment(nn.Module):
         self.mixers = nn.ModuleDict(
             {str(layer): block.mixer for layer, block in enumerate(student.layers) if hasattr(block, "mixer")}
         )
-        self._teacher = [teacher.eval()]  # in a list, it is none of this module's parts: it is not trained or saved
+        self._teacher = [teacher.eval()]  # the list keeps it from being a submodule, which is trained and saved
 
     def forward(self, **row: Any) -> Tensor:
-        """Unexplained variance of what the attention of each converted layer gives, (cores,).
+        """Returns the unexplained variance of the attention's output for each converted layer, (cores,).
 
         Args:
-            row: A packed row as `FlatteningCollator` makes it; labels are not looked at.
+            row: A packed row as `FlatteningCollator` makes it; labels are ignored.
         """
         (teacher,) = self._teacher
         row.pop("labels", None)

@@ -1,4 +1,4 @@
-"""The model card of a student: from what, how, on what text, with which agreement and licence."""
+"""The model card of a student: teacher, method, text, agreement and licence."""
 
 import re
 from pathlib import Path
@@ -16,18 +16,18 @@ ASKED = {
     "masked_lm": 'guesses = model.fill_mask(["A text with a [MASK] in it."])  # or <mask>, as its tokenizer has it',
     "classifier": 'labels = model.predict(["A text.", "Another one."])',
 }
-"""What a model is asked, by what it is for."""
+"""Example call in the card for each use of a model."""
 
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
 def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) -> str:
-    """Writes it.
+    """Writes the card.
 
     Args:
-        teacher: Where the teacher lies.
-        request: What was asked.
-        outcome: What came out, see `mabert.conversion.run.convert`.
+        teacher: Folder of the teacher.
+        request: The conversion's request.
+        outcome: The conversion's outcome, see `mabert.conversion.run.convert`.
     """
     known = PACKAGES.get(request["teacher"])
     licence = licence_of(teacher) or (None if known is None else known.licence)
@@ -77,7 +77,7 @@ model = mabert.load("path/of/this/folder")
 
 
 def longer_texts(request: dict[str, Any], outcome: dict[str, Any]) -> str:
-    """What texts are compared with that are longer than the teacher reads; nothing where there are none."""
+    """Says how texts beyond the teacher's length were compared; empty if there are none."""
     if request["length"] <= outcome["teacher_reads"]:
         return ""
     reads = outcome["teacher_reads"]
@@ -88,12 +88,12 @@ def longer_texts(request: dict[str, Any], outcome: dict[str, Any]) -> str:
 
 
 def cells(told: dict[str, float]) -> str:
-    """Cosine and neighbours as two cells of a table."""
+    """Formats cosine and neighbours as two cells of a table."""
     return f"{told['cosine']:.3f} / {told['cosine_p10']:.3f} | {told['neighbours']:.3f}"
 
 
 def licence_of(teacher: str | Path) -> str | None:
-    """The licence in a folder's model card; None where it has none."""
+    """Returns the licence in a folder's model card; None if it names none."""
     file = Path(teacher) / CARD
     front = FRONT.match(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
     if front is None:

@@ -1,4 +1,4 @@
-"""Which layers keep their attention: those that a model can do without least."""
+"""Chooses the layers that keep their attention: those that the model needs most."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,15 +14,15 @@ KEPT = 1 / 3
 """Share of the layers that keep their attention, as in the paper's schedule."""
 
 MUCH = 3.0
-"""A layer matters much if it matters so many times as much as the middle one."""
+"""A layer's attention matters if its loss is more than this many times the middle layer's."""
 
 
 class Survey:
-    """Measures what an encoder loses without the attention of some layers, on a few texts.
+    """Measures, on a few texts, what an encoder loses without the attention of some layers.
 
     Args:
-        encoder: That keeps all its layers.
-        texts: Ids of each, int64 (time,); what is longer than its positions is read in windows.
+        encoder: An encoder that keeps all its layers.
+        texts: Ids of each text, int64 (time,); texts beyond its positions are read in windows.
     """
 
     @torch.no_grad()
@@ -36,18 +36,19 @@ class Survey:
 
     @torch.no_grad()
     def lost(self, layers: Collection[int]) -> float:
-        """Share of the variance of the last hidden states that is lost when the attention of those layers is held at
-        its mean."""
+        """Returns the share of the last hidden states' variance lost if these layers' attention is held at its mean."""
         with held(self.encoder, {layer: self.means[layer] for layer in layers}):
             return float(unexplained(self.encoder(**self.row).last_hidden_state, self.whole))
 
     def importance(self) -> list[float]:
-        """What is lost without the attention of each layer alone."""
+        """Returns the loss without the attention of each single layer."""
         return [self.lost([layer]) for layer in range(self.depth)]
 
     def pattern(self) -> str:
-        """A schedule that keeps the attention of a third of the layers, at least one: each time the one without which,
-        beside those that are kept already, the most is lost."""
+        """Chooses a schedule that keeps the attention of a third of the layers, at least one.
+
+        It adds one layer at a time: the one that loses the most if it is missing from the layers kept so far.
+        """
         kept: set[int] = set()
         while len(kept) < max(1, round(KEPT * self.depth)):
             rest = [layer for layer in range(self.depth) if layer not in kept]
@@ -56,7 +57,7 @@ class Survey:
 
 
 def warnings_of(pattern: str, lost: Sequence[float]) -> list[str]:
-    """A line for each layer whose attention matters much and does not stay."""
+    """Returns a warning for each layer that loses attention that matters."""
     middle = sorted(lost)[len(lost) // 2]
     return [
         f"layer {layer + 1} becomes Mamba, and its attention matters: without it {share:.0%} of the last hidden "

@@ -1,4 +1,4 @@
-"""A conversion as its Mamba cores alone: saved without the teacher's weights, and put together with them again."""
+"""A conversion saved as its Mamba cores alone, without the teacher's weights, and its reassembly with them."""
 
 import json
 from pathlib import Path
@@ -20,10 +20,10 @@ from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence, SelectiveCore, rename_saved
 
 ABOUT = "mabert"
-"""The entry of the file's metadata that says, in JSON, what teacher the cores are of and what for."""
+"""The entry of the file's metadata that holds, as JSON, the cores' teacher and its use."""
 
 CORE = ".mixer."
-"""What stands in the names of the weights that are no teacher's."""
+"""The part of a weight's name that marks it as not the teacher's."""
 
 
 CHOSEN = (
@@ -38,38 +38,38 @@ CHOSEN = (
     "pooling",
     "normalize",
 )
-"""Fields of a student's configuration that a conversion chooses; the others follow from its teacher."""
+"""Fields of a student's configuration that a conversion chooses; the others follow from the teacher."""
 
 
 def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path) -> None:
     """Writes a student's cores and its configuration.
 
     Args:
-        student: Whose other weights are all its teacher's.
-        use: What both are for.
+        student: The student, whose other weights are all its teacher's.
+        use: The use of both.
         teacher: Where others find the teacher: a hub name, a package or a folder.
-        weights: Its hash, see `weights_hash`.
-        folder: To write in.
+        weights: Hash of the teacher, see `weights_hash`.
+        folder: Folder to write to.
     """
     student.config.save_pretrained(folder)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
     about = {"teacher": teacher, "weights": weights, "use": use}
-    # In one entry: safetensors writes several in any order, and the same cores are to be the same file.
+    # One entry only: safetensors writes several in any order, and equal cores should make equal files.
     save_file(cores, folder / FILE, {ABOUT: json.dumps(about)})
 
 
 def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
-    """A weight in bf16, but for those of the recurrence, which need float32."""
+    """Returns a weight in bf16, or in float32 if it is one of the recurrence's, which need it."""
     wide = name.rpartition(".")[2] in Recurrence.FLOAT32
     return weight.detach().cpu().to(torch.float32 if wide else torch.bfloat16).contiguous()
 
 
 def compose(path: str | Path) -> Path:
-    """The folder of the whole model that a delta stands for; made on the first call, in the cache.
+    """Returns the folder of the whole model that a delta stands for; the first call makes it in the cache.
 
     Raises:
-        FileNotFoundError: If the teacher is not to be had.
-        ValueError: If the teacher has other weights than the one that the cores learnt from, or the file is damaged.
+        FileNotFoundError: If the teacher cannot be found.
+        ValueError: If the teacher's weights differ from those that the cores learnt from, or the file is damaged.
     """
     file = Path(path) / FILE
     place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
@@ -85,10 +85,10 @@ def compose(path: str | Path) -> Path:
 
 
 def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """What a delta says of its teacher, and its cores.
+    """Returns what a delta says about its teacher, and its cores.
 
     Raises:
-        ValueError: If the file is damaged, or does not say what teacher it is of and what for.
+        ValueError: If the file is damaged, or does not name its teacher and use.
     """
     try:
         with safe_open(file, framework="pt") as opened:
@@ -107,11 +107,11 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tensor]) -> Any:
-    """The student of a teacher and cores.
+    """Makes the student from its teacher and cores.
 
     Raises:
-        FileNotFoundError: If the teacher is not to be had.
-        ValueError: If it is another than the one that the cores learnt from, or they do not fit the configuration.
+        FileNotFoundError: If the teacher cannot be found.
+        ValueError: If the cores learnt from another teacher, or do not fit the configuration.
     """
     use: Any = about["use"]
     try:

@@ -1,4 +1,4 @@
-"""Stage 2: the whole student learns to end where its teacher ends."""
+"""Stage 2: the whole student learns to reproduce its teacher's output."""
 
 from typing import Any
 
@@ -11,33 +11,32 @@ from mabert.conversion.watch import hidden_states_of, packing_of, pooled, unexpl
 from mabert.conversion.windows import windows_of
 
 VECTOR, RELATIONS, ANSWERS = 10.0, 10.0, 1.0
-"""Weights of the losses of vectors, of their products, and of a head's answers, beside that of hidden states."""
+"""Weights of the losses of vectors, their products, and a head's answers, relative to that of hidden states."""
 
 
 class Distillation(nn.Module):
-    """A student as a module whose forward is how far it is from its teacher.
+    """A student as a module whose forward returns its distance from its teacher.
 
     Args:
-        teacher: The copy that keeps all layers, with its head. It reads longer texts than it has positions for in
-            windows.
-        student: With a head of the same kind.
-        use: What both are for. An embedder's vectors, a classifier's logits and a masked language model's logits at
-            hidden tokens count beside hidden states.
+        teacher: The copy that keeps all layers, with its head. It reads texts beyond its positions in windows.
+        student: The student, with a head of the same kind.
+        use: The use of both. Besides hidden states, the losses compare an embedder's vectors, a classifier's logits or
+            a masked language model's logits at masked tokens.
     """
 
     def __init__(self, teacher: Any, student: Any, use: Use) -> None:
         super().__init__()
         self.student, self.use = student, use
-        self._teacher = [teacher.eval()]  # in a list, it is none of this module's parts: it is not trained or saved
+        self._teacher = [teacher.eval()]  # the list keeps it from being a submodule, which is trained and saved
         for model in (teacher, student):
             model.config.sparse_prediction = True
 
     def train(self, mode: bool = True) -> "Distillation":
-        """Leaves dropout off: a student that drops what its teacher does not cannot end where it ends."""
+        """Keeps dropout off: with dropout that the teacher lacks, a student cannot match it."""
         return super().train(False)
 
     def forward(self, **row: Any) -> Tensor:
-        """Losses: unexplained variance of hidden states, mean over layers; then what the use asks for.
+        """Returns the losses: unexplained variance of hidden states, mean over layers, then those of the use.
 
         Args:
             row: A packed row as `FlatteningCollator` makes it.
@@ -57,15 +56,14 @@ class Distillation(nn.Module):
             losses.append(VECTOR * (1 - (mine * end).sum(1)).mean())
             losses.append(RELATIONS * (mine @ mine.T - end @ end.T).square().mean())
         else:
-            # A masked language model's rows are the tokens that have labels, which come in the same order.
+            # A masked language model's rows are the tokens with labels, which are in the same order for both.
             end = windows.of_texts(wanted.logits) if self.use == "classifier" else wanted.logits
             losses.append(ANSWERS * divergence(given.logits.float(), end.float()))
         return torch.stack(losses)
 
 
 def divergence(given: Tensor, wanted: Tensor) -> Tensor:
-    """Kullback-Leibler divergence between answers, mean over rows of (rows, classes); of one number, its square
-    error."""
+    """Returns the KL divergence of answers (rows, classes), mean over rows; for one class, the squared error."""
     if wanted.shape[-1] == 1:
         return (given - wanted).square().mean()
     return functional.kl_div(given.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)

@@ -1,4 +1,4 @@
-"""What each family of teachers calls its parts, and what makes a MaBERT of its kind: one entry in a table each."""
+"""Each family of teachers: the names of its modules and the MaBERT configuration of its kind, one table entry each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from transformers import PreTrainedConfig
 PARTS = ("query", "key", "value")
 
 Names = Mapping[str, str | tuple[str, ...]]
-"""A teacher's name of a module to MaBERT's, with * for the number of a layer; of a module that is cut along its rows,
-several."""
+"""A teacher's module names mapped to MaBERT's, with * for a layer's number; to several if its rows are split."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +17,12 @@ class TeacherFamily:
     """A kind of encoder that can be converted.
 
     Attributes:
-        fields: The fields of MaBERT's configuration that make a model of its kind, from the teacher's configuration.
+        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture.
         encoder: Names of the encoder's modules.
-        masked_lm: Those of a masked language model's head.
-        classifier: Those of a classifier's head.
+        masked_lm: Names of the modules of a masked language model's head.
+        classifier: Names of the modules of a classifier's head.
         pooler_act: Activation of the dense layer in a classifier's head.
-        skipped_positions: Rows of the table of positions that stand before the first token's, see `from_roberta`.
+        skipped_positions: Rows of the table of positions before the first token's, see `from_roberta`.
     """
 
     fields: Callable[[Any], dict[str, Any]]
@@ -35,7 +34,7 @@ class TeacherFamily:
 
 
 def from_bert(config: PreTrainedConfig) -> dict[str, Any]:
-    """BERT (Devlin et al. 2019): norms behind the sub-layers, no last norm, learned positions."""
+    """BERT (Devlin et al. 2019): norms after the sub-layers, no last norm, learned positions."""
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -80,20 +79,20 @@ def from_distilbert(config: Any) -> dict[str, Any]:
 
 
 def from_roberta(config: Any) -> dict[str, Any]:
-    """RoBERTa (Liu et al. 2019): BERT whose positions are counted from one behind the padding's id, so that the first
-    rows of the table stand for no token; they are left out here."""
+    """RoBERTa (Liu et al. 2019): BERT with positions counted from the padding's id plus one. The table's rows before
+    that stand for no token and are dropped here."""
     skipped = positions_before(config)
     return from_bert(config) | {"max_position_embeddings": config.max_position_embeddings - skipped}
 
 
 def positions_before(config: Any) -> int:
-    """Rows of RoBERTa's table before the first token's."""
+    """Returns the number of rows in RoBERTa's table before the first token's."""
     return config.pad_token_id + 1
 
 
 def from_modernbert(config: Any) -> dict[str, Any]:
-    """ModernBERT (Warner et al. 2024): norms before the sub-layers but for the first, gated feed-forward networks,
-    rotary positions, and windows of attention in the local layers.
+    """ModernBERT (Warner et al. 2024): norms before all sub-layers but the first, gated feed-forward networks, rotary
+    positions, and attention windows in the local layers.
 
     Raises:
         ValueError: If its rotary frequencies are scaled.
@@ -218,4 +217,4 @@ TEACHERS: dict[str, TeacherFamily] = {
         pooler_act=lambda config: config.classifier_activation,
     ),
 }
-"""transformers' name of a model type to what converts it: another family is one entry here."""
+"""Converters by transformers' name of the model type; another family is one more entry here."""

@@ -1,5 +1,4 @@
-"""Where a Mamba core begins that is to stand for attention: the values and the output of that attention, all tokens
-weighing alike."""
+"""Initial weights of a Mamba core that replaces attention: the output of that attention with uniform weights."""
 
 from typing import Any
 
@@ -10,21 +9,21 @@ from mabert.model.attention import SelfAttention
 from mabert.model.mamba import MambaMixer
 
 OPEN = 1.278
-"""Where SiLU is 1: a gate with this bias lets everything through."""
+"""Bias at which SiLU is 1, so that a gate lets everything through."""
 
 
 @torch.no_grad()
 def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
-    """Draws a mixer's weights so that it begins near the attention which it will stand for.
+    """Initializes a mixer near the attention that it will replace.
 
     Its channels are the attention's values twice, v and -v, read out by the attention's output weights, O and -O: since
-    SiLU(v) - SiLU(-v) = v, what the pair lets through is linear in v. The gate begins open, the convolution near the
-    identity, everything else with variances that a signal keeps. With fewer than two channels a value, values are cut
-    or stand once.
+    SiLU(v) - SiLU(-v) = v, each pair's output is linear in v. The gate starts open, the convolution near the identity,
+    and everything else with variances that preserve a signal's scale. With fewer than two channels per value, some
+    values get one channel or none.
 
     Args:
-        mixer: Of any expansion, with biases.
-        attention: Of the same width.
+        mixer: A mixer of any expansion, with biases.
+        attention: Attention of the same width.
     """
     width, channels = attention.value.in_features, mixer.out_proj.in_features
     init.normal_(mixer.in_proj.weight, std=width**-0.5)
@@ -36,7 +35,7 @@ def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
         mixer.in_proj.bias[:channels] = paired(attention.value.bias, channels)[0]
     mixer.in_proj.bias[channels:] = OPEN
     read = attention.output.weight.T.repeat(-(-channels // width), 1)[:channels] * sign
-    # A pair gives its value once, whatever the number of pairs; a channel without its partner half of it.
+    # A pair passes its value on once, however many pairs there are; a channel without a partner passes half.
     mixer.out_proj.weight.copy_(read.T * (2 * width / channels / len(mixer.cores)))
     mixer.out_proj.bias.zero_()
     if attention.output.bias is not None:
@@ -46,7 +45,7 @@ def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
 
 
 def paired(weight: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight's rows repeated, every second time negated, to so many; and the signs, (channels, 1)."""
+    """Repeats a weight's rows to `channels`, negating every second copy; also returns the signs, (channels, 1)."""
     times = -(-channels // len(weight))
     sign = torch.tensor([1.0, -1.0]).repeat(times)[:times].repeat_interleave(len(weight))[:channels]
     repeated = weight.repeat(times, *([1] * (weight.dim() - 1)))[:channels]
@@ -54,7 +53,7 @@ def paired(weight: torch.Tensor, channels: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def begin_core(core: Any, width: int) -> None:
-    """Draws one direction: Mamba-1's initialisation, the two of a pair of channels alike."""
+    """Initializes one direction as Mamba-1 does, with both channels of a pair alike."""
     core.init_weights()
     scan = core.recurrence
     init.normal_(core.x_proj.weight, std=core.x_proj.in_features**-0.5)

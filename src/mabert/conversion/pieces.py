@@ -1,4 +1,4 @@
-"""The texts that a conversion learns from: pieces of documents, from a sentence to the longest it is to read."""
+"""The texts that a conversion learns from: pieces of documents, from a sentence to the longest text to read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import Documents
 
 SHORTEST = 4
-"""Tokens of the shortest pieces, but for what is left at the end of a document."""
+"""Tokens of the shortest pieces, except for the rest at the end of a document."""
 
 ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
-"""Tokens that end a sentence, in vocabularies that have them as tokens of their own."""
+"""Tokens that end a sentence, in vocabularies that have them as separate tokens."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Pieces(Dataset[dict[str, torch.Tensor]]):
 
     Attributes:
         sources: Documents of each source.
-        places: int64 (pieces, 3): the source, and first and last + 1 of the piece's ids in that source's cache.
-        around: Ids of the special tokens before and behind.
+        places: int64 (pieces, 3): the source, and the piece's first and last + 1 position in that source's cached ids.
+        around: Ids of the special tokens before and after.
     """
 
     sources: Sequence[Documents]
@@ -49,17 +49,17 @@ class Pieces(Dataset[dict[str, torch.Tensor]]):
 def cut(
     sources: Sequence[Documents], tokenizer: PreTrainedTokenizerFast, *, length: int, tokens: int | None, seed: int
 ) -> Pieces:
-    """Cuts documents into pieces, whose lengths are log-uniform, at ends of sentences where there are some.
+    """Cuts documents into pieces of log-uniform lengths, at ends of sentences where possible.
 
     Args:
-        sources: Documents of each source; all give alike many tokens, as far as they have them.
-        tokenizer: Says which tokens end a sentence.
-        length: Tokens of a piece at most, special ones included.
-        tokens: Of all pieces, special ones included: the first that reach them; None takes all.
-        seed: Of the lengths and of the order of documents.
+        sources: Documents of each source; all contribute equally many tokens, as far as they last.
+        tokenizer: Tells which tokens end a sentence.
+        length: Most tokens of a piece, special ones included.
+        tokens: Total tokens of the pieces, special ones included; the first ones that reach it are taken, None: all.
+        seed: Seed of the lengths and of the documents' order.
 
     Raises:
-        ValueError: If the text is too short for the tokens; says how many it has.
+        ValueError: If the text has too few tokens; says how many.
     """
     vocabulary = tokenizer.get_vocab()
     ends = np.array([vocabulary[end] for end in ENDS if end in vocabulary])
@@ -82,7 +82,7 @@ def cut(
 def _places(
     source: int, documents: Documents, ends: np.ndarray, room: int, tokens: int | None, draws: np.random.Generator
 ) -> np.ndarray:
-    """Places of pieces of one source until there are so many tokens."""
+    """Cuts pieces of one source until they have enough tokens; returns their places."""
     found: list[tuple[int, int, int]] = []
     shortest, total = min(SHORTEST, room), 0
     for index in draws.permutation(len(documents)):

@@ -1,4 +1,4 @@
-"""A conversion from its beginning to a folder that is ready to use."""
+"""A whole conversion, from an encoder to a folder that is ready to use."""
 
 import dataclasses
 import logging
@@ -45,42 +45,41 @@ from mabert.train.trainer import joined, size_of
 logger = logging.getLogger(__name__)
 
 FREE = ("resolved.processes",)
-"""What a resumed conversion may change."""
+"""Settings that may change when a conversion is resumed."""
 
 ALIGNING, END_TO_END = 2.5e-3, 3e-4
 """Learning rates of the two stages."""
 
 HELD_OUT = 60_000
-"""Tokens of text that is kept from learning, to compare teacher and student on; a tenth at most."""
+"""Tokens of text held out from learning, to compare teacher and student on; at most a tenth."""
 
 STEP_SIZES = 6
-"""Width over the rank r of the step sizes Δ: 16 in Mamba-1; in attention's place a higher rank learns better
+"""Width divided by the rank r of the step sizes Δ. Mamba-1 has 16; in place of attention a higher rank learns better
 (benchmarks/LOG.md)."""
 
 SURVEYED, TYPICAL = 4_000, 512
-"""Tokens of it on which layers' importance is measured, and of the longest text among them."""
+"""Held-out tokens on which layers' importance is measured, and tokens of the longest text among them."""
 
 BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
-"""Said where texts may be longer than a teacher reads."""
+"""Logged if texts may be longer than the teacher reads."""
 
 
 @dataclass(frozen=True)
 class ConversionRecipe:
-    """What a conversion is to do.
+    """Settings of a conversion.
 
     Attributes:
         pattern: The student's schedule, repeated to the teacher's depth; `auto` measures which layers' attention
             matters least and replaces two thirds of them.
-        tokens: To learn from.
-        length: Tokens of the longest text to learn from. Where the teacher has fewer positions, the student gets that
-            many and learns from the teacher's windows, see `mabert.conversion.windows`.
-        direction: Of the Mamba cores.
-        expand: Their expansion ε.
+        tokens: Tokens to learn from.
+        length: Tokens of the longest text to learn from. If the teacher has fewer positions, the student gets this many
+            and learns from the teacher's windows, see `mabert.conversion.windows`.
+        direction: Direction of the Mamba cores.
+        expand: Expansion ε of the cores.
         end_to_end: Share of the tokens that stage 2 learns from.
-        precision: `fp32`, `bf16`, or `auto`, bf16 where the device is fast in it.
-        seed: Of everything that is drawn.
-        delta: Whether only the cores are saved; the folder then names its teacher, which is joined to them when the
-            student is loaded.
+        precision: `fp32`, `bf16`, or `auto`, which is bf16 if the device is fast in it.
+        seed: Seed of everything random.
+        delta: Whether to save only the cores; the folder then names its teacher, which is joined to them on loading.
     """
 
     pattern: str = "auto"
@@ -104,20 +103,20 @@ def convert(
     progress: bool = True,
     **recipe: Any,
 ) -> dict[str, Any]:
-    """Turns an encoder into a MaBERT: its attention, in some of its layers, into Mamba cores that say the same.
+    """Converts an encoder to a MaBERT: trains Mamba cores to replace the attention of some of its layers.
 
     Args:
         teacher: Model folder, hub name, or a package of `mabert.files.places`: an encoder, a masked language
             model or a classifier of sequences, of a family in `mabert.conversion.families`.
-        texts: Files, folders or hub data sets, as `mabert pretrain` takes them; all give alike many tokens.
+        texts: Files, folders or hub data sets, as for `mabert pretrain`; all contribute equally many tokens.
         output: Folder for the student, ready to use, and `result.json`.
-        resume: Whether to go on with the conversion in `output`; the weights end as those of an uninterrupted one do.
-        text_column: Where tables have the text.
-        progress: Whether to show progress, and at the end how far the student agrees with its teacher.
+        resume: Whether to resume the conversion in `output`; the weights end the same as without interruption.
+        text_column: Column of the text in tables.
+        progress: Whether to show progress, and at the end the student's agreement with its teacher.
         recipe: Fields of `ConversionRecipe`.
 
     Returns:
-        The content of `result.json`; in the other processes of several, nothing.
+        The content of `result.json`; empty in all processes but the main one.
 
     Raises:
         FileNotFoundError: If there is no teacher or text.
@@ -162,7 +161,7 @@ def convert(
 
 
 def told(result: dict[str, Any], progress: bool) -> dict[str, Any]:
-    """The result of a conversion; how far the student agrees with its teacher is printed where progress is shown."""
+    """Returns a conversion's result; with progress shown, also prints the student's agreement with its teacher."""
     if progress and sys.stdout is not None:
         for line in lines(result["outcome"]["agreement"]):
             sys.stdout.write(line + "\n")
@@ -176,7 +175,7 @@ def read(
     text_column: str,
     progress: bool,
 ) -> tuple[list[Documents], list[Documents]]:
-    """Tokenises as much of each source as can be needed; returns documents to learn from, and those held out."""
+    """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
     wanted = -(-asked.tokens // len(texts)) + HELD_OUT
     caches = [
         build_cache(
@@ -194,7 +193,7 @@ def read(
 
 
 def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRecipe) -> dict[str, Any]:
-    """What the student is worth: how far it agrees with its teacher, and how fast both are."""
+    """Measures the student's agreement with its teacher, and the speed of both."""
     lengths, dtype = timed_lengths(asked.length), resolve_precision(asked.precision)
     with torch.autocast(student.device.type, torch.bfloat16, enabled=dtype == "bf16"):
         agreement = compare(known.copy, student, known.use, samples)
@@ -203,13 +202,15 @@ def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRec
 
 
 def timed_lengths(length: int) -> list[int]:
-    """Lengths of texts at which teacher and student are timed: powers of two, and the longest learnt from."""
+    """Returns the text lengths at which teacher and student are timed: powers of two, and the longest learnt from."""
     return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
 
 
 def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
-    """The first pieces, of so many tokens in all, among those of at most `longest` tokens: few long ones would stand
-    for all. Where there are none, among all."""
+    """Returns the first pieces, `tokens` in all, of at most `longest` tokens, so that a few long ones do not dominate.
+
+    If all pieces are longer, takes from all.
+    """
     lengths = np.array(pieces.lengths)
     chosen = np.flatnonzero(lengths <= longest) if lengths.min() <= longest else np.arange(len(lengths))
     enough = int(np.searchsorted(lengths[chosen].cumsum(), tokens)) + 1
@@ -217,18 +218,18 @@ def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
 
 
 def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
-    """The schedule that was asked for, or the one that a survey of the teacher's attention chooses; and what is lost
-    without the attention of each layer."""
+    """Returns the requested schedule, or the one that a survey of the teacher's attention chooses, and the loss without
+    the attention of each layer."""
     survey = choose.Survey(copy.base_model, some(samples, SURVEYED, TYPICAL))
     lost = survey.importance()
     return survey.pattern() if asked == "auto" else checked_pattern(asked, lost), lost
 
 
 def at_depth(asked: str, depth: int) -> str:
-    """A schedule repeated to a teacher's depth.
+    """Repeats a schedule to a teacher's depth.
 
     Raises:
-        ValueError: If it does not repeat to so many layers.
+        ValueError: If no repetition has that many layers.
     """
     letters = expand_schedule(asked)
     if len(letters) > depth or depth % len(letters):
@@ -240,7 +241,7 @@ def at_depth(asked: str, depth: int) -> str:
 
 
 def checked_pattern(asked: str, lost: list[float]) -> str:
-    """The schedule that was asked for, at the teacher's depth; warns of layers whose attention it had better keep.
+    """Returns the requested schedule at the teacher's depth; warns of layers whose attention it should keep.
 
     Raises:
         ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
@@ -256,7 +257,7 @@ def checked_pattern(asked: str, lost: list[float]) -> str:
 def resolved(
     known: Teacher, training: Sequence[Documents], pattern: str, asked: ConversionRecipe, processes: int
 ) -> dict[str, Any]:
-    """What a conversion comes from besides its request: what must be the same to go on with it."""
+    """Returns a conversion's inputs other than its request, which must not change on resuming."""
     return {
         "weights": weights_hash(known.copy),
         "vocabulary": fingerprint(known.tokenizer),
@@ -268,7 +269,7 @@ def resolved(
 
 
 def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) -> Any:
-    """The student before it learns: the teacher's weights, and cores that begin near the attention they stand for."""
+    """Makes the untrained student: the teacher's weights, and cores initialized near the attention they replace."""
     student: Any = student_of(model, use, **changes)
     for block, before in zip(student.base_model.layers, copy.base_model.layers, strict=True):
         if hasattr(block, "mixer"):
@@ -277,7 +278,7 @@ def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) 
 
 
 def changes_of(known: Teacher, pattern: str, asked: ConversionRecipe) -> dict[str, Any]:
-    """Fields of the student's configuration that do not follow from the teacher's."""
+    """Returns the fields of the student's configuration that do not follow from the teacher's."""
     changes: dict[str, Any] = {
         "layer_pattern": pattern,
         "ssm_direction": asked.direction,
@@ -299,7 +300,7 @@ def learn(
     resume: bool,
     progress: bool,
 ) -> dict[str, Any]:
-    """Both stages; returns what `train` tells of each."""
+    """Runs both stages; returns the report of `train` on each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     copy, use = known.copy.to(device).requires_grad_(False), known.use
     student.to(device)
@@ -331,16 +332,16 @@ def learn(
 
 
 def divided(pieces: Pieces, share: float) -> tuple[Pieces, Pieces]:
-    """Pieces cut in two, the first with a share of them."""
+    """Splits pieces in two, the first with a given share of them."""
     border = round(share * len(pieces))
     first, second = pieces.places[:border], pieces.places[border:]
     return dataclasses.replace(pieces, places=first), dataclasses.replace(pieces, places=second)
 
 
 def save(known: Teacher, student: Any, folder: Path, request: dict[str, Any], outcome: dict[str, Any]) -> None:
-    """Writes the student's folder: weights, tokenizer, what sentence-transformers or `mabert predict` needs, a card.
+    """Writes the student's folder: weights, tokenizer, card, files of sentence-transformers and `mabert predict`.
 
-    A student that takes longer texts than its teacher says so wherever a length stands.
+    If the student reads longer texts than its teacher, every file that holds a length gets the student's.
     """
     longer = request["length"] if request["length"] > known.longest else None
     encoding = Encoding.beside(known.place)

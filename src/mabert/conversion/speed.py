@@ -1,4 +1,4 @@
-"""What a conversion gains: forwards of student and teacher at several lengths, in turns."""
+"""Speed of a conversion: forwards of student and teacher at several lengths, in turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,20 +10,20 @@ from transformers import PreTrainedModel
 from mabert.machine.rounds import interleave
 
 BUDGET = 6.0
-"""Seconds for the rounds of a length, but for the fewest."""
+"""Seconds after which no more rounds of a length begin, once the minimum number is done."""
 
 
 def speed(
     teacher: PreTrainedModel, student: PreTrainedModel, lengths: Sequence[int], longest: int, dtype: str
 ) -> list[dict[str, Any]]:
-    """Times one text at a time, in inference.
+    """Times inference on one text at a time.
 
     Args:
-        teacher: As transformers loads it: with SDPA, and beside it with `attn_implementation="mabert"`.
+        teacher: The teacher, timed with SDPA and with `attn_implementation="mabert"`.
         student: The MaBERT.
         lengths: Tokens of a text.
         longest: Tokens that the teacher has positions for; longer texts are timed with the student alone.
-        dtype: `fp32`, or `bf16` by autocast, as `mabert.load` computes.
+        dtype: `fp32`, or `bf16` by autocast, as in `mabert.load`.
 
     Returns:
         For each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
@@ -46,7 +46,7 @@ def speed(
 def forward_of(
     model: PreTrainedModel, ids: torch.Tensor, dtype: str, attention: str | None = None
 ) -> Callable[[], Any]:
-    """One forward of a model, with that attention."""
+    """Returns a function that runs one forward of a model, with the given attention."""
 
     def run() -> Any:
         if attention is not None:

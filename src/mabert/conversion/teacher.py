@@ -1,4 +1,4 @@
-"""Teachers: opening one, and the MaBERT of its kind that says the same."""
+"""Teachers: opening them, and making MaBERT copies that give the same output."""
 
 import hashlib
 from collections.abc import Mapping
@@ -33,16 +33,16 @@ HEADS: dict[str, Use] = {
     "ForMaskedLM": "masked_lm",
     "ForSequenceClassification": "classifier",
 }
-"""How names of classes end, and what such a model is for."""
+"""Endings of class names, and the use of such a model."""
 
 KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type", "id2label", "label2id")
-"""Fields that a MaBERT has by the same name and meaning whatever its teacher is."""
+"""Fields that have the same name and meaning in MaBERT and every teacher."""
 
 POSITIONS = "embeddings.position_embeddings.weight"
 """MaBERT's table of learned positions."""
 
 SAME = 1e-5
-"""Largest difference between teacher and copy, relative to the teacher's largest output, that is rounding."""
+"""Largest difference of teacher and copy, relative to the teacher's largest output, that counts as rounding."""
 
 
 class NotATeacherError(ValueError):
@@ -50,11 +50,11 @@ class NotATeacherError(ValueError):
 
 
 def teacher_config(path: str | Path) -> PreTrainedConfig:
-    """The configuration of a model that can be converted.
+    """Reads the configuration of a model that can be converted.
 
     Raises:
         FileNotFoundError: If there is no model.
-        NotATeacherError: If it is of a family that has no entry in `TEACHERS`; lists those that have.
+        NotATeacherError: If its family has no entry in `TEACHERS`; lists those that have.
         ValueError: If a field has a wrong value.
     """
     fields = config_fields(path)
@@ -72,13 +72,13 @@ def teacher_config(path: str | Path) -> PreTrainedConfig:
 
 
 def use_of(path: str | Path, config: PreTrainedConfig) -> Use:
-    """What a teacher is for, by the class that it was saved as.
+    """Returns the use of a teacher, from the class it was saved as.
 
     Raises:
         NotATeacherError: If it has a head that a conversion would lose.
     """
     for name in config.architectures or ("Model",):
-        # BERT's pretraining model has the head of a masked language model; ELECTRA's has one that its users drop.
+        # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
         pretraining: Use = "encoder" if config.model_type == "electra" else "masked_lm"
         for end, use in {**HEADS, "ForPreTraining": pretraining}.items():
             if name.endswith(end):
@@ -90,11 +90,11 @@ def use_of(path: str | Path, config: PreTrainedConfig) -> Use:
 
 
 def load_teacher(path: str | Path) -> PreTrainedModel:
-    """A teacher in float32 and evaluation mode, with the head it was saved with.
+    """Loads a teacher in float32 and evaluation mode, with the head it was saved with.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: As `teacher_config` and `use_of`, or if its weights are damaged or incomplete.
+        ValueError: As in `teacher_config` and `use_of`, or if its weights are damaged or incomplete.
     """
     config = teacher_config(path)
     use = use_of(path, config)
@@ -103,15 +103,15 @@ def load_teacher(path: str | Path) -> PreTrainedModel:
 
 
 def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBertConfig:
-    """The configuration of a MaBERT of a teacher's kind, every layer attention unless the changes say otherwise.
+    """Makes the MaBERT configuration of a teacher's kind, with attention in every layer unless the changes differ.
 
     Args:
-        teacher: The teacher's.
-        use: What it is for.
-        changes: Fields in place of those that follow from the teacher's.
+        teacher: The teacher's configuration.
+        use: The teacher's use.
+        changes: Fields that replace those derived from the teacher's.
 
     Raises:
-        ValueError: If they make no model.
+        ValueError: If the result is no valid configuration.
     """
     family = TEACHERS[teacher.model_type]
     fields = {"layer_pattern": "T", **family.fields(teacher)}
@@ -125,19 +125,18 @@ def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBer
 
 
 def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrainedModel:
-    """A MaBERT with a teacher's weights: all but the Mamba cores, where the changes ask for such layers.
+    """Makes a MaBERT with a teacher's weights, except for Mamba cores if the changes ask for such layers.
 
     Args:
-        teacher: In float32.
-        use: What it is for.
-        changes: Fields of the configuration, see `student_config`; with more positions its table is made longer, see
-            `lengthened`.
+        teacher: The teacher, in float32.
+        use: The teacher's use.
+        changes: Fields of the configuration, see `student_config`; more positions lengthen the table, see `lengthened`.
 
     Returns:
-        A model in evaluation mode. Cores are drawn as `MaBertModel` draws them.
+        A model in evaluation mode. Cores are initialized as in `MaBertModel`.
 
     Raises:
-        ValueError: If the teacher lacks a weight that its kind has.
+        ValueError: If the teacher lacks a weight that its kind should have.
     """
     student = STUDENTS[use](student_config(teacher.config, use, **changes)).eval()
     there = translated(teacher, TEACHERS[teacher.config.model_type], use)
@@ -148,7 +147,7 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
         if name in there:
             weight.copy_(there[name])
         elif name.endswith((".bias", "token_type_embeddings.weight")) and ".mixer." not in name:
-            weight.zero_()  # which says nothing, as the teacher that has none
+            weight.zero_()  # has no effect, as in the teacher, which has no such weight
         elif ".mixer." not in name:
             raise ValueError(f"{type(teacher).__name__} has no weight for {name}")
     student.load_state_dict(weights)
@@ -156,7 +155,7 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
 
 
 def translated(teacher: PreTrainedModel, family: TeacherFamily, use: Use) -> dict[str, Tensor]:
-    """A teacher's weights by MaBERT's names."""
+    """Returns a teacher's weights under MaBERT's names."""
     weights = teacher.state_dict()
     inside, within = ("", "") if use == "encoder" else (teacher.base_model_prefix + ".", "mabert.")
     depth = teacher.config.num_hidden_layers
@@ -178,21 +177,21 @@ def translated(teacher: PreTrainedModel, family: TeacherFamily, use: Use) -> dic
 
 
 def placed(ours: str | tuple[str, ...], within: str) -> tuple[str, ...]:
-    """Names of modules of the encoder as those of the whole model."""
+    """Prefixes names of the encoder's modules, as they are in the whole model."""
     return tuple(within + name for name in ((ours,) if isinstance(ours, str) else ours))
 
 
 @torch.no_grad()
 def difference(teacher: PreTrainedModel, copy: PreTrainedModel, seed: int = 0) -> float:
-    """How far a copy is from its teacher on a padded batch of random tokens.
+    """Measures the difference between a copy and its teacher on a padded batch of random tokens.
 
     Args:
-        teacher: In evaluation mode.
+        teacher: The teacher, in evaluation mode.
         copy: A MaBERT that keeps all its layers.
-        seed: Of the tokens.
+        seed: Seed of the tokens.
 
     Returns:
-        The largest difference of an output at a token, relative to the teacher's largest.
+        The largest difference at any token, relative to the teacher's largest output.
     """
     config: Any = copy.config
     windows = [window for window in config.attention_window or () if window is not None]
@@ -212,10 +211,10 @@ def difference(teacher: PreTrainedModel, copy: PreTrainedModel, seed: int = 0) -
 
 
 def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
-    """The copy of a teacher that keeps all its layers, once it is seen to say what the teacher says.
+    """Returns the copy of a teacher that keeps all its layers, after checking that their outputs agree.
 
     Raises:
-        NotATeacherError: If it says something else: the teacher has a setting that MaBERT does not know.
+        NotATeacherError: If the outputs differ: the teacher has a setting that MaBERT does not know.
     """
     copy = student_of(teacher, use)
     off = difference(teacher, copy)
@@ -229,15 +228,15 @@ def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A teacher and what lies beside it.
+    """A teacher and the files beside it.
 
     Attributes:
-        place: Its folder.
-        use: What it is for.
-        sentences: How it makes vectors, where its folder says so.
-        tokenizer: Its own.
-        model: As transformers loads it.
-        copy: The MaBERT that keeps all its layers.
+        place: The teacher's folder.
+        use: The teacher's use.
+        sentences: How the teacher makes text vectors, if its folder says so.
+        tokenizer: The teacher's tokenizer.
+        model: The teacher as transformers loads it.
+        copy: The MaBERT that keeps all the teacher's layers.
     """
 
     place: str | Path
@@ -249,10 +248,10 @@ class Teacher:
 
     @classmethod
     def at(cls, place: str | Path) -> "Teacher":
-        """Opens a teacher and checks that its copy says what it says.
+        """Opens a teacher and checks that its copy gives the same output.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If there is no teacher.
             ValueError: If it cannot be converted, or a file is damaged.
         """
         config = teacher_config(place)
@@ -264,12 +263,12 @@ class Teacher:
 
     @property
     def longest(self) -> int:
-        """Tokens that it has positions for."""
+        """Tokens that the teacher has positions for."""
         return self.copy.config.max_position_embeddings
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """SHA-256 of a model's weights: their names, shapes and numbers, whatever file they came from."""
+    """Returns the SHA-256 of a model's weights: their names, shapes and numbers, whatever file they came from."""
     sha = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         sha.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())

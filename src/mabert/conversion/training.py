@@ -1,4 +1,4 @@
-"""How both stages are trained: transformers' Trainer over packed rows of pieces."""
+"""Training of both stages: transformers' Trainer over packed rows of pieces."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.trainer import MaBertTrainer, training_arguments
 
 BATCH_TOKENS = 512
-"""Of a step, of all processes together."""
+"""Tokens per step, over all processes."""
 
 SAVE_SECONDS = 120.0
 LOG_STEPS = 25
@@ -22,10 +22,10 @@ WEIGHTS = "model.safetensors"
 
 
 class ConversionTrainer(MaBertTrainer):
-    """Trains a module whose forward gives losses, to be added up.
+    """Trains a module whose forward returns losses, which it sums.
 
     Args:
-        arguments: As `MaBertTrainer` takes them.
+        arguments: As for `MaBertTrainer`.
     """
 
     smaller = "a machine with more memory helps"
@@ -53,7 +53,7 @@ class ConversionTrainer(MaBertTrainer):
             save_file({name: weight.detach().contiguous() for name, weight in trained.items()}, folder / WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        # Trainer's own takes what is not trained, and so not saved, for missing.
+        # Trainer's own method would report the frozen weights, which are not saved, as missing.
         self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
 
 
@@ -70,19 +70,19 @@ def train(
     resume: bool,
     beta2: float = 0.98,
 ) -> dict[str, Any]:
-    """Trains one stage to its end, or goes on with it.
+    """Trains one stage to its end, from the start or a checkpoint.
 
     Args:
-        module: What learns: its parameters that require gradients.
-        pieces: Each is read once.
-        folder: For checkpoints.
-        title: Of the progress bar; None shows none.
-        rate: The highest learning rate.
+        module: The module; its parameters that require gradients are trained.
+        pieces: The texts; each is read once.
+        folder: Folder for checkpoints.
+        title: Title of the progress bar; None shows none.
+        rate: Peak learning rate.
         collate: Makes a packed row.
         precision: `fp32`, `bf16` or `auto`.
-        seed: Of the order.
-        resume: Whether to go on from the newest checkpoint, if there is one.
-        beta2: Adam's.
+        seed: Seed of the order.
+        resume: Whether to resume from the newest checkpoint, if there is one.
+        beta2: Adam's second decay rate.
 
     Returns:
         `steps`, `tokens`, `seconds` and the `history` of losses.

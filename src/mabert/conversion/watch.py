@@ -1,4 +1,4 @@
-"""What goes on inside an encoder: recorded, compared, and held constant for a while."""
+"""Tools that record, compare or hold constant what layers of an encoder output."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +15,12 @@ Row = dict[str, Any]
 
 
 class _EnoughError(Exception):
-    """Ends a forward behind which nothing is wanted."""
+    """Ends a forward once everything wanted has been recorded."""
 
 
 @torch.no_grad()
 def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, tuple[Tensor, Tensor]]:
-    """What the attention of some layers reads and gives, (1, total, D) each, by layer; what follows the last of them is
-    not computed."""
+    """Returns input and output of some layers' attention, (1, total, D) each, by layer; stops after the last."""
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def note(layer: int) -> Any:
@@ -45,7 +44,7 @@ def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, t
 
 @contextmanager
 def hidden_states_of(encoder: Any) -> Iterator[list[Tensor]]:
-    """Records what each layer gives while the block runs, (1, total, D) each."""
+    """Records each layer's output while the block runs, (1, total, D) each."""
     seen: list[Tensor] = []
 
     def note(module: nn.Module, given: Any, output: Tensor) -> None:
@@ -60,20 +59,20 @@ def hidden_states_of(encoder: Any) -> Iterator[list[Tensor]]:
 
 
 class Constant(nn.Module):
-    """Stands for attention, and gives the same vector (D,) at every token."""
+    """Replaces attention and returns the same vector (D,) at every token."""
 
     def __init__(self, vector: Tensor) -> None:
         super().__init__()
         self.vector = vector
 
     def forward(self, hidden: Tensor, *given: Any, **named: Any) -> tuple[Tensor, None]:
-        """(batch, time, D) to the same."""
+        """Returns the vector at every token, (batch, time, D)."""
         return self.vector.expand_as(hidden), None
 
 
 @contextmanager
 def held(encoder: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
-    """Holds the attention of some layers at a vector (D,) each while the block runs."""
+    """Replaces the output of some layers' attention with a vector (D,) each while the block runs."""
     before = {layer: encoder.layers[layer].attention for layer in vectors}
     try:
         for layer, vector in vectors.items():
@@ -85,25 +84,25 @@ def held(encoder: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
 
 
 def attention_means(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, Tensor]:
-    """What the attention of some layers gives on the average over a row, (D,) by layer."""
+    """Returns the mean output of some layers' attention over a row, (D,) by layer."""
     return {layer: given.mean((0, 1)) for layer, (_, given) in attention_of(encoder, row, layers).items()}
 
 
 def unexplained(given: Tensor, wanted: Tensor) -> Tensor:
-    """Share of the variance of vectors (1, total, D) that others do not explain: 1 for the best constant, 0 for all."""
+    """Returns the unexplained share of the variance of `wanted` (1, total, D): 1 for the best constant, 0 if equal."""
     given, wanted = given.float(), wanted.float()
     return (given - wanted).square().sum() / (wanted - wanted.mean(1, keepdim=True)).square().sum()
 
 
 def packing_of(row: Row) -> Packing:
-    """The sequences of a row."""
+    """Returns the sequences of a row."""
     packing = Packing.from_caller(row, row["input_ids"], None, row["position_ids"])
     assert packing is not None
     return packing
 
 
 def pooled(hidden: Tensor, packing: Packing, pooling: str) -> Tensor:
-    """One vector a sequence, (1, total, D) to (sequences, D); `pooling` is `mean` or `cls`."""
+    """Pools (1, total, D) to one vector per sequence, (sequences, D); `pooling` is `mean` or `cls`."""
     batches, pool = packing.batches(), Pooler.FIXED[pooling]
     parts = zip(batches.cut(hidden), batches.masks, strict=True)
     return batches.in_order([pool(part, valid) for part, valid in parts])

@@ -1,9 +1,9 @@
-"""How a teacher reads texts that are longer than its positions: in windows that overlap by half. For each token the
-window speaks in which it stands most in the middle.
+"""Windows by which a teacher reads texts beyond its positions.
 
-With 512 positions, windows begin every 256 tokens. The first speaks for the tokens up to position 383, each further one
-for those at its positions 128 to 383, and the last one for all that are left. The student's table of positions goes on
-in the same way, so that its embeddings are those of the windows.
+Windows overlap by half, and each token takes its output from the window in which it is nearest the middle. With 512
+positions, windows begin every 256 tokens. The first covers the tokens up to position 383, each later one those at its
+positions 128 to 383, and the last one all that remain. The student's table of positions continues in the same way, so
+its embeddings equal those of the windows.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class TeacherWindows:
 
     Attributes:
         row: The windows as a packed row.
-        index: int64 (total,), where in that row the token stands that speaks for each token of the texts.
-        text: int64 (windows,), of which text each window is.
-        share: float32 (windows,), for what share of its text's tokens each window speaks.
-        starts: int64 (texts,), where each text begins in its own row.
-        window_starts: int64 (windows,), where each window begins in theirs.
+        index: int64 (total,), index in that row of the token that each token of the texts takes its output from.
+        text: int64 (windows,), the text of each window.
+        share: float32 (windows,), share of its text's tokens that each window covers.
+        starts: int64 (texts,), start of each text in its own row.
+        window_starts: int64 (windows,), start of each window in the windows' row.
     """
 
     row: Row
@@ -37,17 +37,18 @@ class TeacherWindows:
     window_starts: Tensor
 
     def of_tokens(self, values: Tensor) -> Tensor:
-        """What windows say at their tokens, (1, tokens of windows, ...), for the tokens of the texts, (1, total, ...).
+        """Maps the windows' outputs at tokens, (1, tokens of windows, ...), to the tokens of the texts, (1, total,
+        ...).
 
-        The first token, [CLS], stands for its whole text: it gets the mean over the windows, see `of_texts`.
+        The first token, [CLS], represents its whole text: it gets the mean over the windows, see `of_texts`.
         """
         whole = values.index_select(1, self.index)
         whole[0, self.starts] = self.of_texts(values[0, self.window_starts])
         return whole
 
     def of_texts(self, values: Tensor) -> Tensor:
-        """What each window says as a whole, (windows, ...), for the texts, (texts, ...): the mean, weighted by the
-        number of tokens that a window speaks for."""
+        """Maps one output per window, (windows, ...), to one per text, (texts, ...): the mean, weighted by the tokens
+        that each window covers."""
         share = self.share.view(-1, *[1] * (values.dim() - 1))
         means = values.new_zeros(len(self.starts), *values.shape[1:], dtype=torch.float32)
         return means.index_add_(0, self.text, values.float() * share).to(values.dtype)
@@ -59,9 +60,9 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
     A window is a slice of its text whose first and last token are the text's own, [CLS] and [SEP].
 
     Args:
-        row: As `FlatteningCollator` makes it, with `input_ids` and perhaps `labels`. Each label goes to the token that
-            speaks, so that the tokens which have one follow one another as in the row.
-        limit: Tokens of a window, at least 3.
+        row: A row made by `FlatteningCollator`, with `input_ids` and perhaps `labels`. Each label goes to the token
+            that its output is taken from, so labelled tokens keep the row's order.
+        limit: Most tokens of a window, at least 3.
     """
     step, before = steps(limit)
     packing, device = packing_of(row), row["input_ids"].device
@@ -97,13 +98,13 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
 
 
 def lengthened(table: Tensor, rows: int) -> Tensor:
-    """A longer table of positions, whose further rows are those that the windows have where they speak.
+    """Lengthens a table of positions: each new row equals the one at which a window covers that token.
 
-    The rows that are there stay, so that texts up to the teacher's length keep its positions.
+    The old rows stay, so texts up to the teacher's length keep its positions.
 
     Args:
         table: (positions, D).
-        rows: Of the new table, at least as many.
+        rows: Rows of the new table, at least as many.
 
     Returns:
         (rows, D).
@@ -114,7 +115,7 @@ def lengthened(table: Tensor, rows: int) -> Tensor:
 
 
 def steps(limit: int) -> tuple[int, int]:
-    """After how many tokens the next window begins, and the position from which on a window speaks, but for the
-    first, which speaks from its beginning."""
+    """Returns the tokens between the starts of two windows, and the position from which a window covers tokens (0 for
+    the first window)."""
     step = limit // 2
     return step, (limit - step) // 2

@@ -1,1 +1,1 @@
-"""Folders and files: finding models, reading what people give, writing so that nothing on the disk is lost."""
+"""Folders and files: finds models, reads users' files, writes so that nothing on the disk is lost."""

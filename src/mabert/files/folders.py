@@ -1,4 +1,4 @@
-"""Model folders, as far as they can be looked at without a model: what their `config.json` holds."""
+"""Model folders read without loading a model: their `config.json`."""
 
 import re
 from pathlib import Path
@@ -9,14 +9,14 @@ from mabert.files.reading import read_json
 
 CONFIG = "config.json"
 WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-", "xlm-")
-"""How the hub's names begin that have no owner, such as bert-base-uncased."""
+"""Prefixes of names on the hub that have no owner, such as bert-base-uncased."""
 
 
 def config_fields(path: str | Path) -> dict[str, Any]:
-    """What the `config.json` of a model folder (or of a model on the hub) holds.
+    """Reads the `config.json` of a model folder or of a model on the hub.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        FileNotFoundError: If there is none.
         ValueError: If it is no JSON object.
     """
     folder = Path(path)
@@ -33,8 +33,10 @@ def config_fields(path: str | Path) -> dict[str, Any]:
 
 
 def model_inside(folder: Path) -> Path | None:
-    """The model in a folder of one or of several runs that a person most likely means: one that is finished, else the
-    newest checkpoint. What is not whole yet has a hidden name."""
+    """Returns the model most likely meant in a folder of runs: a finished one, else the newest checkpoint.
+
+    Models that are still being written have hidden names.
+    """
     places = (f"*/{CONFIG}", f"unfinished/*/*/{CONFIG}")
     found = [file.parent for place in places for file in sorted(folder.glob(place))]
     shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
@@ -44,14 +46,14 @@ def model_inside(folder: Path) -> Path | None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name is one of the hub: owner/name, or one of those that have been there without an owner."""
+    """Returns whether a name is one on the hub: owner/name, or an old one without an owner."""
     owned = name.count("/") == 1 and not name.startswith((".", "/"))
     return owned or ("/" not in name and name.startswith(WITHOUT_OWNER))
 
 
 def fields_from_hub(name: str) -> dict[str, Any]:
-    """The same of a model on the hub, or in the hub's cache here."""
-    from transformers import PreTrainedConfig  # with torch, seconds
+    """Reads the `config.json` of a model on the hub, or in the hub's cache here."""
+    from transformers import PreTrainedConfig  # imports torch, which takes seconds
 
     try:
         with without_waiting():

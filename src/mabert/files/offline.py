@@ -1,4 +1,4 @@
-"""What the hub has given before, at once, where there is no network."""
+"""Reads the hub's cache at once when there is no network, instead of retrying."""
 
 import socket
 import sys
@@ -11,16 +11,18 @@ from urllib.request import getproxies
 
 @contextmanager
 def without_waiting() -> Iterator[None]:
-    """Has the hub's libraries look into their caches alone where the hub's address cannot be resolved: they would try
-    each file for half a minute. Where a proxy resolves it, they are left to try."""
-    from huggingface_hub import constants  # which takes a while, and only a name of the hub needs it
+    """Makes the hub's libraries use only their caches if the hub's address cannot be resolved.
+
+    Otherwise they would retry each file for half a minute. Behind a proxy, which resolves the address, nothing changes.
+    """
+    from huggingface_hub import constants  # slow to import, and only hub names need it
 
     host = urlsplit(constants.ENDPOINT).hostname
     try:
         if not getproxies():
             socket.getaddrinfo(host, 443)
     except socket.gaierror:
-        # datasets has a copy of its own, made when it is imported.
+        # datasets copies the setting when it is imported.
         there: list[Any] = [constants, *filter(None, [sys.modules.get("datasets.config")])]
         before = [module.HF_HUB_OFFLINE for module in there]
         for module in there:

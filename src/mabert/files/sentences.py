@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: how they make a vector of a text, and what a student's folder takes over."""
+"""Folders of sentence-transformers: how they make text vectors, and which files a student's folder gets."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from mabert.files.writing import write_text
 
 MODULES = "modules.json"
 LENGTH = "sentence_bert_config.json"
-"""The settings that say to what length texts are cut."""
+"""Settings with the length at which texts are cut."""
 
 SETTINGS = (LENGTH, "config_sentence_transformers.json")
 MAP, MAP_TYPE = "1_MapPooling", "mabert.model.map_pooling.MapPooling"
@@ -22,7 +22,7 @@ MODES = {"mean": "mean", "cls": "cls"}
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """What a folder of sentence-transformers says.
+    """Settings of a folder of sentence-transformers.
 
     Attributes:
         path: The folder.
@@ -36,10 +36,10 @@ class SentenceFolder:
 
     @classmethod
     def at(cls, path: str | Path) -> "SentenceFolder | None":
-        """Reads a folder; None where it is none of sentence-transformers.
+        """Reads a folder; returns None if it is not from sentence-transformers.
 
         Raises:
-            ValueError: If it makes vectors in another way, or has further layers.
+            ValueError: If its vectors are made in another way, or by further layers.
         """
         folder = Path(path)
         if not (folder / MODULES).is_file():
@@ -64,11 +64,11 @@ class SentenceFolder:
         return cls(folder, modes[0], "Normalize" in kinds)
 
     def copy_to(self, place: Path, longest: int | None = None) -> None:
-        """Copies its modules and settings into another model's folder.
+        """Copies the folder's modules and settings into another model's folder.
 
         Args:
-            place: The folder.
-            longest: Tokens that texts are cut to, in place of what the settings say.
+            place: The other folder.
+            longest: Tokens at which texts are cut, instead of the settings' number.
         """
         for name in (MODULES, *SETTINGS):
             if (self.path / name).is_file():
@@ -84,10 +84,10 @@ class SentenceFolder:
 
 
 def modules_in(folder: Path) -> list[dict[str, str]]:
-    """The modules that a folder lists, each with its `type` and the `path` of its settings within the folder.
+    """Returns the modules that a folder lists, each with its `type` and the `path` of its settings within the folder.
 
     Raises:
-        ValueError: If the list is none, or a path leads out of the folder.
+        ValueError: If the list is malformed, or a path leads out of the folder.
     """
     file = folder / MODULES
     modules = read_json_value(file)
@@ -100,8 +100,10 @@ def modules_in(folder: Path) -> list[dict[str, str]]:
 
 
 def is_for_similarity(path: str | Path) -> bool:
-    """Whether a folder says that its vectors were trained to be compared: it lists modules of sentence-transformers,
-    and not only those by which a classifier's are read."""
+    """Returns whether a folder's vectors were trained to be compared.
+
+    They were if it lists modules of sentence-transformers beyond those that read a classifier's vectors.
+    """
     folder = Path(path)
     if not (folder / MODULES).is_file():
         return False
@@ -110,7 +112,7 @@ def is_for_similarity(path: str | Path) -> bool:
 
 
 def write_map_modules(folder: Path, normalize: bool) -> None:
-    """Lists the modules by which sentence-transformers pools as a classifier does; leaves a list that is there."""
+    """Lists the modules with which sentence-transformers pools as a classifier does; keeps an existing list."""
     if not (folder / MODULES).exists():
         names = {"Transformer": "base.modules.transformer", "Normalize": "base.modules.normalize"}
         types = {name: f"sentence_transformers.{module}.{name}" for name, module in names.items()}

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever ends the writing of them."""
+"""Writes files and folders whole or not at all, however writing ends."""
 
 import contextlib
 import errno
@@ -15,14 +15,14 @@ from typing import BinaryIO
 from filelock import FileLock
 
 WRITING = ".writing"
-"""How the names end of what is not whole yet."""
+"""Suffix of what is not whole yet."""
 
 STAGING = ".saving"
-"""Where a model or checkpoint is written before its files get their names."""
+"""Folder in which a model or checkpoint is written before its files are moved to their names."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("no space left", "quota exceeded", "file too large", *(f"os error {number}" for number in _FULL))
-"""What a disk that takes no more says, in the words of libraries that raise no OSError as well."""
+"""Words of a full disk's error, for libraries that raise no OSError."""
 
 
 class CannotSaveError(OSError):
@@ -30,12 +30,12 @@ class CannotSaveError(OSError):
 
     Args:
         path: What was to be saved.
-        error: What ended it.
-        room: Bytes that it takes; 0 where that is not known.
+        error: The error that ended it.
+        room: Bytes needed; 0 if not known.
         advice: How to go on.
 
     Attributes:
-        cause: What ended it, in words.
+        cause: The cause, in words.
         found: The message without the advice.
     """
 
@@ -58,9 +58,9 @@ def _mebibytes(size: int) -> str:
 
 @contextmanager
 def saving(path: str | Path, room: int = 0, advice: str = "") -> Iterator[None]:
-    """Raises CannotSaveError for whatever ends the saving of a path; the arguments are those of that error.
+    """Raises CannotSaveError for any failure to save a path; takes that error's arguments.
 
-    tokenizers raises a bare Exception where it cannot write, safetensors an error of its own.
+    If writing fails, tokenizers raises a bare Exception, and safetensors an error of its own.
     """
     try:
         yield
@@ -72,9 +72,10 @@ def saving(path: str | Path, room: int = 0, advice: str = "") -> Iterator[None]:
 
 @contextmanager
 def naming_full_disk(folder: Path, advice: Callable[[], str]) -> Iterator[None]:
-    """Raises CannotSaveError where a full disk ends what writes into a folder by itself, as TensorBoard's log does.
+    """Raises CannotSaveError if a full disk ends a library's own writing into a folder, such as TensorBoard's log.
 
-    Its thread fails first, and tells who writes next: the thread's own traceback would be a second message.
+    TensorBoard's thread fails first and raises the error again in the next caller, so the thread's own traceback is
+    suppressed as a duplicate.
     """
     hook = threading.excepthook
     threading.excepthook = lambda failed: None if failed.exc_value and is_full(failed.exc_value) else hook(failed)
@@ -89,16 +90,16 @@ def naming_full_disk(folder: Path, advice: Callable[[], str]) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk, a quota or a limit of a file's size ended a write, whoever tells it."""
+    """Returns whether a full disk, a quota or a limit on file size ended a write, in any library's words."""
     return getattr(error, "errno", None) in _FULL or any(word in str(error).lower() for word in _FULL_WORDS)
 
 
 @contextmanager
 def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Path]:
-    """A place to write files of a folder in, which get their names there when the block ends without an error.
+    """Yields a folder to write files in, which are moved into `folder` if the block ends without an error.
 
     Raises:
-        CannotSaveError: If they cannot be written; what the folder held stays.
+        CannotSaveError: If they cannot be written; the folder's old files stay.
     """
     folder = Path(folder)
     staging = folder / STAGING
@@ -111,7 +112,7 @@ def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Pat
             let_others_read(staging)
             for file in staging.iterdir():
                 place = folder / file.name
-                if place.is_dir():  # which, unlike a file, is not replaced by what takes its name
+                if place.is_dir():  # unlike a file, a folder is not replaced by a move
                     shutil.rmtree(place)
                 file.replace(place)
     finally:
@@ -119,32 +120,32 @@ def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Pat
 
 
 def let_others_read(folder: Path) -> None:
-    """Gives weights in a new folder the permissions of every new file; safetensors 0.8 keeps them to their owner."""
+    """Gives weights in a new folder the permissions that new files usually get: safetensors 0.8 keeps them private."""
     for file in folder.rglob("*.safetensors"):
         file.chmod(folder.stat().st_mode & 0o666)
 
 
 def locked(path: str | Path) -> FileLock:
-    """A file's lock, which ends with the process that holds it; a file system without locks is an error.
+    """Makes a lock that ends with the process that holds it; a file system without locks is an error.
 
-    A file in place of a lock would outlive a machine that fails, and what it stands for stay taken.
+    A plain file as the lock would survive a crash of the machine, and what it guards would stay locked.
     """
     return FileLock(path, fallback_to_soft=False)
 
 
 @contextmanager
 def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
-    """A file that gets its name when the block ends without an error; else what had the name before stays.
+    """Opens a file that gets its name when the block ends without an error; otherwise an older file of that name stays.
 
     Args:
-        path: Its name.
-        lasting: Whether it must outlive a loss of power, for which the disk is waited for.
+        path: Name of the file.
+        lasting: Whether the file must survive a loss of power, which means waiting for the disk.
 
     Yields:
         A stream to write to.
 
     Raises:
-        OSError: If it cannot be written; names the file. A CannotSaveError where the disk is full.
+        OSError: If it cannot be written; names the file. A CannotSaveError if the disk is full.
     """
     path = Path(path)
     beside, file = _new_beside(path)
@@ -153,7 +154,7 @@ def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
             yield file
             if lasting:
                 file.flush()
-                os.fsync(file.fileno())  # else the name may be on the disk before what it names
+                os.fsync(file.fileno())  # else the name may reach the disk before the content
             beside.replace(path)
     except OSError as error:
         if is_full(error):
@@ -162,15 +163,15 @@ def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
             error.filename = str(path)
         raise
     finally:
-        with contextlib.suppress(OSError):  # it is not there, or the error on the way tells more
+        with contextlib.suppress(OSError):  # the file is gone, or the error being raised says more
             beside.unlink()
 
 
 def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside another, open and locked; those that killed processes left there are removed.
+    """Opens and locks a new file beside another, and removes those that killed processes left there.
 
-    Several processes, of several machines too, may write the same file; each has a name of its own until it is whole,
-    and a lock, which ends with the process.
+    Several processes, even on several machines, may write the same file; each uses a name of its own until the file is
+    whole, and a lock that ends with the process.
     """
     begin = f".{path.name}."
     while True:
@@ -183,34 +184,34 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
         except OSError as error:
             error.filename = str(path)
             raise
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
+        with contextlib.suppress(OSError):  # without locks in the file system, nothing gets removed
             fcntl.flock(file, fcntl.LOCK_EX)
         if beside.exists():
             return beside, file
-        file.close()  # another process took it for abandoned before it was locked
+        file.close()  # another process removed it as abandoned before it was locked
 
 
 def _remove_abandoned(beside: Path) -> None:
-    """Removes a file that no process is writing any more."""
+    """Removes a file if no process is writing it any more."""
     with contextlib.suppress(OSError), beside.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         beside.unlink()
 
 
 def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:
-    """Writes a file, in UTF-8, whole or not at all: a full disk or a kill leaves the old one; see `whole_file`."""
+    """Writes a file in UTF-8, whole or not at all: a full disk or a kill leaves the old one; see `whole_file`."""
     with whole_file(path, lasting=lasting) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """A new folder that gets its name when the block ends without an error; else there is none.
+    """Makes a new folder that gets its name when the block ends without an error; otherwise there is none.
 
-    One process at a time may make it, as one that holds a lock does: the rest of one that was killed is removed.
+    Only one process at a time may make it, so the caller holds a lock; the remains of a killed process are removed.
 
     Yields:
-        The folder, under another name.
+        The folder, under a temporary name.
 
     Raises:
         CannotSaveError: If the disk is full.
@@ -232,12 +233,12 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
-    """Refuses a file that could not be written, before the work rather than after it.
+    """Refuses an output file that could not be written, before the work instead of after it.
 
     Raises:
-        ValueError: If the suffix is not one of those, or the file exists.
-        FileNotFoundError: If its folder does not.
-        PermissionError: If nobody may write in that.
+        ValueError: If its suffix is not among those given, or the file exists.
+        FileNotFoundError: If its folder does not exist.
+        PermissionError: If its folder is not writable.
     """
     if output is None:
         return

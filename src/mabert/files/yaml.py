@@ -1,4 +1,4 @@
-"""YAML, with one clear line for everything that can be wrong with it."""
+"""Reads YAML safely, with one clear line for anything wrong with it."""
 
 from typing import Any
 
@@ -7,22 +7,22 @@ import yaml
 from mabert.files.reading import DEEPEST, DIGITS, TOO_DEEP, too_long
 
 MOST = 100_000
-"""Values that a text has at most when its aliases are written out."""
+"""Most values of a text once its aliases are expanded."""
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value that YAML text holds, by a safe loader.
+    """Parses YAML by a safe loader.
 
     Args:
         text: The text.
-        where: It stands, for messages.
+        where: Origin of the text, for messages.
 
     Raises:
-        ValueError: If it is not YAML, has a key twice, or holds itself or more than a person can mean; names the line.
+        ValueError: If it is not YAML, repeats a key, contains itself or has too many values or levels; names the line.
     """
     loader = None
     try:
-        loader = _Loader(text)  # which may refuse characters
+        loader = _Loader(text)  # may already refuse characters
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -40,12 +40,12 @@ def _shortened(told: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what a person cannot mean: a key twice, values within themselves, nesting and aliases without an end."""
+    """Refuses what cannot be meant: repeated keys, values that contain themselves, endless nesting and aliases."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.depth = 0
-        self.sizes: dict[int, int] = {}  # of whole nodes, aliases written out
+        self.sizes: dict[int, int] = {}  # of whole nodes, aliases expanded
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark = self.peek_event().start_mark
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _measure(self, node: yaml.Node) -> None:
-        """Notes how many values a node has; refuses a key that is there already."""
+        """Notes how many values a node has; refuses a repeated key."""
         inner: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             inner = node.value
@@ -92,5 +92,5 @@ class _Loader(yaml.SafeLoader):
             LookupError,
             TypeError,
             AttributeError,
-        ) as error:  # such as a date that there is not
+        ) as error:  # such as an impossible date
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error

@@ -1,4 +1,4 @@
-"""Answers in the order of the texts; batches hold texts of like length, so that little is padding."""
+"""Answers in the order of the texts; batches hold texts of similar lengths, to keep padding small."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +37,7 @@ Batch = dict[str, torch.Tensor]
 Encoded = list[dict[str, list[int]]]
 
 ALONE = 1
-"""Tokens a batch that give every text one of its own."""
+"""Tokens per batch that put every text in a batch of its own."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class How:
     """How texts are encoded and batched.
 
     Attributes:
-        max_length: Tokens at most; default, what `predict` knows from fine-tuning, else all the model takes (see
-            `Loaded.encode`).
-        truncate: Whether to cut texts that are longer (of a pair, the longer text); otherwise they are an error.
-            Default, what `predict` knows from fine-tuning, else not.
-        batch_tokens: Padded tokens of a batch at most; changes speed, not the answers beyond rounding.
+        max_length: Most tokens of a text; default, fine-tuning's for `predict` where it is known, else all that the
+            model takes (see `Loaded.encode`).
+        truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error. Default, as in fine-tuning
+            for `predict` where it is known, else an error.
+        batch_tokens: Most tokens of a batch, padding included; changes speed, not the answers beyond rounding.
         deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
-        progress: Whether to show a bar, or lines where there is no terminal.
+        progress: Whether to show a bar, or lines if there is no terminal.
     """
 
     max_length: int | None = None
@@ -66,17 +66,17 @@ class How:
 
 @dataclass(frozen=True)
 class Question(Generic[Answer]):
-    """What is asked of a model.
+    """A task for a model.
 
     Attributes:
-        title: What the progress bar says.
+        title: Title of the progress bar.
         loaded: The model that answers.
-        answer: From a batch (`input_ids`, `attention_mask`, `token_type_ids` where the tokenizer makes them, all
-            (batch, time)) to one answer a row.
-        pooled: Whether the model's own pooling is part of it.
-        encode: Makes what the model reads of a window, as many a text as it needs; default, each text as it is.
-        check: Called with a window's texts and their ids; raises for those that have no answer.
-        finish: Makes what is wanted of a window's answers.
+        answer: Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch,
+            time)) to one answer per row.
+        pooled: Whether the answer uses the model's own pooling.
+        encode: Makes the model's inputs from a window, any number per text; default, one per text.
+        check: Called with a window's texts and their ids; raises an error for texts that have no answer.
+        finish: Makes the final answers from a window's raw ones.
     """
 
     title: str
@@ -92,7 +92,7 @@ class BatchTooLargeError(MemoryError):
     """A batch does not fit the memory.
 
     Attributes:
-        texts: How many it has.
+        texts: Number of texts in the batch.
     """
 
     def __init__(self, texts: int, tokens: int) -> None:
@@ -135,7 +135,7 @@ def answer_windows(
 def answer_window(
     question: Question[Answer], window: Window, encoded: Encoded, how: How, advance: Callable[..., None]
 ) -> list[Answer]:
-    """Answers a window's texts batch by batch; of a model whose answers depend on padding each text is alone."""
+    """Answers a window's texts batch by batch, or one by one if the model's answers depend on padding."""
     loaded = question.loaded
     if question.check is not None:
         question.check(window, encoded)
@@ -157,7 +157,7 @@ def answer_window(
 
 
 def encoded_texts(loaded: Loaded[Any], window: Window, how: How) -> tuple[Encoded, int]:
-    """The texts of a window, or the pairs, as the model reads them, and how many were cut."""
+    """Encodes the texts or pairs of a window; also returns how many were cut."""
     first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
     asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
     items, cut = [], 0
@@ -180,23 +180,22 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
 
 @contextmanager
 def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[Callable[..., None]]:
-    """A bar over a number of texts, with rate and time left, on standard error; a line now and then where that is no
-    terminal.
+    """Shows progress over texts on standard error: a bar with rate and time left, or lines without a terminal.
 
     Args:
-        title: What is being done.
-        total: How many there are; None where that is not known yet.
+        title: Title of the bar.
+        total: Number of texts; None if it is not known yet.
         show: False shows nothing.
 
     Yields:
-        A function to call with the number of texts just done, and with the total once that is known.
+        A function to call with the number of texts just done, and with the total once it is known.
     """
     console = Console(stderr=True)
     lines = Lines(title, show=show)
     columns = (BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"))
     hidden = not (show and console.is_terminal)
     names = TextColumn(title)
-    # Else rich would stand between answers that go to standard output and the file or pipe behind it.
+    # Otherwise rich would sit between standard output, which carries answers, and its file or pipe.
     with Progress(
         names, *columns, TimeRemainingColumn(), console=console, disable=hidden, redirect_stdout=False
     ) as bar:
@@ -210,8 +209,8 @@ def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[
 
 
 class RateColumn(ProgressColumn):
-    """Texts a second."""
+    """Texts per second."""
 
     def render(self, task: Task) -> Text:
-        """The rate so far."""
+        """Returns the rate so far."""
         return Text(f"{task.speed or 0:,.1f}/s")

@@ -1,4 +1,4 @@
-"""One vector a text."""
+"""One vector per text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from mabert.infer.model import load
 def embed(
     path: str | Path, texts: Sequence[str], *, precision: str | None = None, device: str | None = None, **how: Any
 ) -> np.ndarray:
-    """Vectors of texts by a model that is opened for them alone.
+    """Returns vectors of texts from a model that is opened for this call alone.
 
     Args:
         path: Model folder or hub name.

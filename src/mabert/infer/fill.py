@@ -1,4 +1,4 @@
-"""The likeliest tokens behind each [MASK] of a text."""
+"""The most likely tokens for each [MASK] of a text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from mabert.infer.model import load
 def fill_mask(
     path: str | Path, texts: Sequence[str], *, precision: str | None = None, device: str | None = None, **how: Any
 ) -> list[list[list[dict[str, Any]]]]:
-    """Guesses masked tokens by a model that is opened for them alone.
+    """Guesses masked tokens with a model that is opened for this call alone.
 
     Args:
         path: Folder (or hub name) of a masked language model.

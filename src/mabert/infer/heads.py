@@ -1,4 +1,4 @@
-"""What each use of a model makes of a batch: vectors, labels, guesses."""
+"""The answers of each kind of model to a batch: vectors, labels, guesses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -17,12 +17,12 @@ Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 def vectors(loaded: Loaded[Any], pool: Pool, normalize: bool) -> Callable[[Batch], np.ndarray]:
-    """Vectors of texts by an encoder, float32 (batch, D).
+    """Returns a function from a batch to text vectors, float32 (batch, D).
 
     Args:
         loaded: The encoder.
-        pool: Makes one vector of a text's token vectors, see `mabert.model.pooling`.
-        normalize: Whether to scale each to length one.
+        pool: Pools a text's token vectors to one, see `mabert.model.pooling`.
+        normalize: Whether to scale each vector to length one.
     """
 
     def of_batch(batch: Batch) -> np.ndarray:
@@ -36,7 +36,7 @@ def vectors(loaded: Loaded[Any], pool: Pool, normalize: bool) -> Callable[[Batch
 
 
 def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
-    """A classifier's `label`, `labels`, `score` or `scores` of each text, see `TextModel.predict`."""
+    """Returns a function from a batch to a classifier's answer for each text, see `TextModel.predict`."""
     model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
     several = model.config.problem_type == "multi_label_classification"
@@ -63,7 +63,7 @@ def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
 
 
 def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
-    """A tagger's probability of every tag for each token of each text, float32 (tokens, tags)."""
+    """Returns a function from a batch to a tagger's probabilities for each text, float32 (tokens, tags)."""
 
     def of_batch(batch: Batch) -> Iterator[np.ndarray]:
         probability = loaded.model(**batch).logits.float().softmax(-1).cpu().numpy()
@@ -74,8 +74,10 @@ def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
 
 
 def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-    """The entities that those probabilities name, see `TextModel.predict`. Texts are tokenised a second time: to keep
-    where every piece stands until a window is answered would take more memory than its ids."""
+    """Returns the entities that a tagger's probabilities imply, see `TextModel.predict`.
+
+    Texts are tokenised a second time: keeping every token's place until then would take more memory than the ids.
+    """
     names, answers = loaded.model.config.id2label, []
     texts = [text for (text,) in window.rows]
     encodings = loaded.encodings(texts, max_length=how.max_length, truncate=bool(how.truncate))
@@ -99,12 +101,12 @@ def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarr
 
 
 def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:
-    """A masked language model's likeliest tokens behind each mask of each text, see `TextModel.fill_mask`."""
+    """Returns a function from a batch to the likeliest tokens for each mask of each text, see `TextModel.fill_mask`."""
     model, tokenizer = loaded.model, loaded.tokenizer
 
     def of_batch(batch: Batch) -> Iterator[list[list[dict[str, Any]]]]:
         masked = batch["input_ids"] == tokenizer.mask_token_id
-        # The decoder has an output a vocabulary entry, so it sees masked positions only.
+        # The decoder has one output per vocabulary entry, so it gets masked positions only.
         hidden = model.base_model(**batch).last_hidden_state[masked]
         likely = loaded.family.token_scores(model, hidden).float().softmax(-1)
         best = likely.topk(min(top, likely.shape[-1]))
@@ -116,13 +118,13 @@ def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[li
 
 
 def named(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
-    """The guesses of one mask."""
+    """Returns the guesses for one mask."""
     tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
     return [{"token": token, "probability": chance} for token, chance in zip(tokens, probabilities, strict=True)]
 
 
 def check_masks(loaded: Loaded[Any], window: Window, encoded: Encoded, cut: bool) -> None:
-    """Raises ValueError unless every text has a mask and, where texts were cut, every mask of it is left."""
+    """Raises ValueError unless every text has a mask and keeps all its masks if it was cut."""
     mask, mask_id = loaded.tokenizer.mask_token, loaded.tokenizer.mask_token_id
     texts: Sequence[str] = [text for (text,) in window.rows]
     for number, (text, item) in enumerate(zip(texts, encoded, strict=True), window.before + 1):

@@ -1,4 +1,4 @@
-"""What a model folder holds: layers, parameters by part, memory at a few lengths."""
+"""Facts about a model folder: layers, parameters by part, memory at a few lengths."""
 
 import contextlib
 import os
@@ -25,9 +25,9 @@ class ModelInfo:
     """Figures of one model.
 
     Attributes:
-        config: Its configuration.
+        config: The model's configuration.
         parts: Parameters by part; shared ones count once, in the encoder.
-        memory: Bytes above the weights at the peak of one forward of the encoder at batch 1, by length.
+        memory: Peak bytes above the weights in one forward of the encoder at batch 1, by length.
         weights: Bytes of all weights.
     """
 
@@ -42,7 +42,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
 
     Args:
         path: Model folder or hub name.
-        lengths: Token counts to measure memory at; those beyond the model's positions are left out.
+        lengths: Numbers of tokens to measure memory at; those beyond the model's positions are left out.
 
     Raises:
         FileNotFoundError: If there is no model.
@@ -61,7 +61,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
 
 
 def part_of(name: str) -> str:
-    """The part of an encoder that a parameter belongs to, by its name."""
+    """Returns the part of an encoder that a parameter belongs to, from its name."""
     if name.startswith("embeddings.") or "embedding_hidden_mapping" in name:
         return "embeddings"
     if ".mixer." in name:
@@ -74,8 +74,8 @@ def part_of(name: str) -> str:
 
 
 def parameters_by_part(model: PreTrainedModel) -> dict[str, int]:
-    """Parameters of embeddings, of the mixers of each kind, of the feed-forward networks, of the norms, and of the head
-    where there is one; shared ones count once."""
+    """Counts parameters of the embeddings, each kind of mixer, the feed-forward networks, the norms and the head if
+    there is one; shared ones count once."""
     encoder = model.base_model
     parts: dict[str, int] = {}
     for name, parameter in encoder.named_parameters():
@@ -85,24 +85,24 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, int]:
 
 
 def count(module: nn.Module) -> int:
-    """Parameters of a module."""
+    """Counts the parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 @torch.inference_mode()
 def peak_at(model: PreTrainedModel, length: int) -> int:
-    """`peak_bytes` of one text of so many tokens; the model need not have run before."""
+    """Returns `peak_bytes` for one text of `length` tokens; the model need not have run before."""
     tokens = torch.full((1, length), 1)
-    model(input_ids=tokens[:, :8].repeat(2, 1))  # several texts, which every kernel serves
+    model(input_ids=tokens[:, :8].repeat(2, 1))  # several texts, so that every kernel is compiled
     return peak_bytes(model, tokens)
 
 
 @torch.inference_mode()
 def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
-    """Bytes torch's allocator holds at the height of one forward, above what it held before, on the CPU.
+    """Returns the peak bytes that torch's CPU allocator holds during one forward, above those it held before.
 
     Args:
-        model: That has run before, so that nothing is compiled on the way.
+        model: A model that has run before, so that nothing is compiled during the forward.
         tokens: int64 (batch, time).
     """
     recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -118,8 +118,7 @@ def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
 
 @contextlib.contextmanager
 def without_standard_error() -> Iterator[None]:
-    """Keeps the profiler's own start and stop lines, which only an environment variable at start-up could, off a
-    terminal."""
+    """Hides the profiler's start and stop lines, which only an environment variable at start-up could turn off."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,4 +1,4 @@
-"""A model ready for use: with its tokenizer, which must fit it, on its device, and with the length it takes."""
+"""A model ready for use: on its device, with its tokenizer, which is checked to fit, and its length limit."""
 
 import contextlib
 import threading
@@ -25,18 +25,18 @@ from mabert.ops import int8
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 _ALONE = threading.Lock()
-"""Held by a thread whose model must not be run by another one meanwhile."""
+"""Held by a thread while no other thread may run its model."""
 
 
 @dataclass(frozen=True)
 class Loaded(Generic[Model]):
-    """A model and what it needs beside it.
+    """A model and what it needs.
 
     Attributes:
-        model: In evaluation mode, on its device.
-        tokenizer: The model's.
+        model: The model in evaluation mode, on its device.
+        tokenizer: The model's tokenizer.
         bf16: Whether to compute in bf16 by autocast.
-        int8: Whether large linear layers multiply integers of 8 bits, once the model is prepacked.
+        int8: Whether large linear layers multiply 8-bit integers once the model is prepacked.
     """
 
     model: Model
@@ -46,16 +46,16 @@ class Loaded(Generic[Model]):
 
     @property
     def family(self) -> Family:
-        """What kind of model it is."""
+        """The model's family."""
         return family_of(self.model.config)
 
     @property
     def longest(self) -> int | None:
-        """Tokens that the model has positions for; None for any number."""
+        """Tokens that the model has positions for; None if unlimited."""
         return self.family.longest(self.model.config)
 
     def limit(self, max_length: int | None) -> int | None:
-        """Tokens that an input may have, `max_length` at most; None for any number.
+        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited.
 
         Raises:
             ValueError: If `max_length` is more than the model has positions for.
@@ -67,20 +67,19 @@ class Loaded(Generic[Model]):
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """What forwards of the model stand in.
+        """Opens the context in which the model's forwards run.
 
-        bf16 is autocast's, as where fine-tuning evaluates. A classifier says here what it was measured to say only in
-        the precision that it was measured in: by default that is `auto` there and the one of the weights here, so that
-        scores differ by rounding, and labels where two are about as likely. Weights cast to bf16 would be half as
-        large, but round what goes from layer to layer as well (`benchmarks/LOG.md` has by how much). The precision is
-        the model's own, whatever autocast the caller is in.
+        bf16 is autocast's, as in fine-tuning's evaluation. A classifier gives the answers it was evaluated with only in
+        the same precision. The default is `auto` in fine-tuning and the weights' own here, so scores differ by
+        rounding, and labels where two are about equally likely. Weights cast to bf16 would be half as large, but would
+        also round activations between layers (`benchmarks/LOG.md` says by how much). The caller's autocast is ignored.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
             yield
 
     def prepacked(self) -> "Loaded[Model]":
-        """The same, prepacked where that can be (`mabert.prepack`); the model is not to be used otherwise any more."""
+        """Prepacks the model if possible (`mabert.prepack`); it must not be used elsewhere any more. Returns self."""
         if self.int8:
             prepack(self.model, "int8")
             return self
@@ -92,7 +91,7 @@ class Loaded(Generic[Model]):
     def encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **how: Any
     ) -> list[dict[str, list[int]]]:
-        """Texts as fine-tuning encodes them; arguments and errors are those of `encodings`."""
+        """Encodes texts as in fine-tuning; arguments and errors are those of `encodings`."""
         return [item for item, _ in self.encodings(texts, pairs, **how)]
 
     def encodings(
@@ -105,20 +104,19 @@ class Loaded(Generic[Model]):
         name: str = "the input",
         before: int = 0,
     ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
-        """Texts as fine-tuning encodes them, each with the tokenizer's own account of it: words, offsets.
+        """Encodes texts as in fine-tuning, each with the tokenizer's own record of it: words, offsets.
 
         Args:
             texts: The texts, or the first of each pair.
             pairs: The second of each pair.
-            max_length: Tokens at most. By default those the model has positions for; a model without learned positions
-                takes any number, and is cut at its `max_position_embeddings` where cutting is asked for.
-            truncate: Whether to cut what is longer; otherwise it is an error.
-            name: What the texts are, for messages.
-            before: How many texts came before these, so that messages number them in the whole.
+            max_length: Most tokens of a text; default, as many as the model has positions for. Without learned
+                positions there is no limit, and `truncate` cuts at `max_position_embeddings`.
+            truncate: Whether to cut longer texts; otherwise they are an error.
+            name: Name of the texts in messages.
+            before: Number of texts before these, so that messages count from the first of all.
 
         Raises:
-            ValueError: If something is no text, texts are too long, or `max_length` is more than the model has
-                positions for.
+            ValueError: If a value is no text, texts are too long, or the model has fewer positions than `max_length`.
         """
         max_length = self.limit(max_length)
         if max_length is None and truncate:
@@ -134,18 +132,17 @@ def load_for_use(
     """Loads a model of any family and its tokenizer.
 
     Args:
-        use: What for, see `mabert.baselines.load.load`.
+        use: The intended use, see `mabert.baselines.load.load`.
         path: Folder or hub name.
-        precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
+        precision: `fp32`; `bf16`, by autocast over float32 weights; `auto`, bf16 if the device is fast in it, else
             fp32; `int8`, large products of 8-bit integers on a CPU, the rest in the dtype it is fast in. Default, the
-            one that the model was saved in.
+            precision that the model was saved in.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
-        FileNotFoundError: As `load`.
+        FileNotFoundError: As in `load`.
         MemoryError: If the weights do not fit the device.
-        ValueError: As `load`, or if the tokenizer has ids that the model has not, or for a precision or a device that
-            there is not.
+        ValueError: As in `load`, or if the tokenizer has ids that the model lacks, or precision or device is unknown.
     """
     place = device_named(device)
     check_precision(precision, place)
@@ -166,7 +163,7 @@ def load_for_use(
 
 
 def check_precision(precision: str | None, device: torch.device) -> None:
-    """Raises ValueError for a precision that there is not, or not on that device."""
+    """Raises ValueError for a precision that does not exist, or not on that device."""
     if precision == "int8":
         int8.check(device.type)
     elif precision is not None and precision not in PRECISIONS:
@@ -174,10 +171,10 @@ def check_precision(precision: str | None, device: torch.device) -> None:
 
 
 def device_named(name: str | torch.device | None) -> torch.device:
-    """The device of that name; default, the GPU if there is one.
+    """Returns the device of that name; default, the GPU if there is one.
 
     Raises:
-        ValueError: If it is none that there is here.
+        ValueError: If there is no such device here.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

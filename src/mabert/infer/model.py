@@ -1,4 +1,4 @@
-"""A model ready for texts: its weights are read once, whatever is asked of it and how often."""
+"""A model ready for texts, which reads its weights once for all uses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -32,29 +32,29 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
-        path: Model folder, hub name, name of a package in `mabert.files.places`, or `minilm`, which comes along:
-            all-MiniLM-L6-v2, converted.
-        precision: `fp32`; `bf16` by autocast over float32 weights; `auto`, bf16 where the device is fast in it, else
-            fp32; `int8`, products of 8-bit integers, on a CPU: faster, and a little off (docs/performance.md). Default,
-            the one that the model was saved in; fine-tuning's own default, in which it measures, is `auto`.
+        path: Model folder, hub name, name of a package in `mabert.files.places`, or `minilm`, the converted
+            all-MiniLM-L6-v2 that comes with this package.
+        precision: `fp32`; `bf16`, by autocast over float32 weights; `auto`, bf16 if the device is fast in it, else
+            fp32; `int8`, products of 8-bit integers on a CPU: faster, and slightly off (docs/performance.md). Default,
+            the precision that the model was saved in; fine-tuning evaluates in `auto` by default.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it is of no family here, or there is no such precision or device.
+        ValueError: If its family is unknown, or there is no such precision or device.
     """
     return TextModel(path, precision=precision, device=device)
 
 
 class TextModel:
-    """What a model folder has to say about texts; `load` opens one.
+    """A model folder's answers about texts; `load` opens one.
 
-    A folder holds an encoder, mostly under a head: `embed` works with any, `predict` needs a classifier, `fill_mask` a
-    masked language model. Weights are read when they are first needed, and kept. Several threads may use it at once.
+    A folder holds an encoder, usually with a head: `embed` works with any, `predict` needs a classifier, `fill_mask` a
+    masked language model. Weights are read on first use and kept. Several threads may use one model at once.
 
     Attributes:
-        path: The folder it lies in.
-        config: Its configuration.
+        path: The model's folder.
+        config: The model's configuration.
     """
 
     def __init__(
@@ -78,29 +78,27 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> np.ndarray:
-        """Vectors of texts.
+        """Returns vectors of texts.
 
         Args:
             texts: Any number of texts.
             pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
-                classifier whose pooling it is has learned. Default, as the folder says: its files of
-                sentence-transformers, which a classifier that pools by `map` has as well, or the `pooling` of its
-                configuration where that is `mean` or `cls`; else `mean`.
-            normalize: Whether to scale each vector to length one. Default, as the folder says, else not.
-            max_length: Tokens at most; default, all the model takes (see `Loaded.encode`).
-            truncate: Whether to cut texts that are longer; otherwise they are an error.
-            batch_tokens: Padded tokens of a batch at most; changes speed, not the vectors beyond rounding.
-            deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is
-                asked.
+                classifier has learned. Default, what the folder says in its files of sentence-transformers, which a
+                classifier with `map` pooling has too, or the configuration's `pooling` if it is `mean` or `cls`; else
+                `mean`.
+            normalize: Whether to scale each vector to length one. Default, what the folder says, else not.
+            max_length: Most tokens of a text; default, all that the model takes (see `Loaded.encode`).
+            truncate: Whether to cut longer texts; otherwise they are an error.
+            batch_tokens: Most tokens of a batch, padding included; changes speed, not the vectors beyond rounding.
+            deterministic: Whether to run each text alone, so that its vector has the same bits whatever else is asked.
             progress: Whether to show a bar.
 
         Returns:
             float32 (texts, D).
 
         Raises:
-            ValueError: For an unknown pooling, a model without what it needs, something that is no text, or texts that
-                are too long.
-            MemoryError: If a batch does not fit the memory; says how large it is.
+            ValueError: If the pooling is unknown or the model cannot do it, a value is no text, or texts are too long.
+            MemoryError: If a batch does not fit the memory; gives its size.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
         found = [np.stack(rows) for _, rows in self.vectors(in_rows(texts), how, pooling=pooling, normalize=normalize)]
@@ -117,33 +115,32 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[dict[str, Any]]:
-        """Labels of texts, the entities in them, or answers to questions, encoded as they were in fine-tuning.
+        """Returns labels of texts, the entities in them, or answers to questions; texts are encoded as in fine-tuning.
 
         Args:
-            texts: Any number of texts, or the first of each pair; of a reader, the questions. A tagger also takes lists
-                of words.
-            pairs: The second text of each pair, for a classifier of pairs; of a reader, the context of each question.
-            max_length: Tokens at most; default, as in fine-tuning where that is known, else all the model takes (see
-                `Loaded.encode`).
-            truncate: Whether to cut texts that are longer (of a pair, the longer text), or to refuse them; default, as
-                in fine-tuning where that is known, else they are refused.
+            texts: Any number of texts, or the first of each pair; for a reader, the questions. A tagger also takes
+                lists of words.
+            pairs: The second text of each pair, for a classifier of pairs; for a reader, the context of each question.
+            max_length: Most tokens of a text; default, as in fine-tuning where it is known, else all that the model
+                takes (see `Loaded.encode`).
+            truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error; default, as in
+                fine-tuning where it is known, else an error.
             batch_tokens: As for `embed`.
             deterministic: As for `embed`.
             progress: As for `embed`.
 
         Returns:
-            A mapping a text: `label` and the `probability` of every label; `labels`, those of a probability above one
-            half, where a text may have several (`problem_type` of the model); the `score` of a regression, `scores` by
-            label where it has several numbers; or the `entities` that a tagger finds, in order, each with its `type`,
-            its `text`, where that stands in the whole (`start` and `end`, in characters; words that were given in a
-            list count as joined by spaces) and its `probability`, the mean over its words; or a reader's `answer`,
-            where it stands in the context (`start` and `end`) and its `probability`, the answer being empty where
-            none is likelier than any.
+            One mapping per text, which depends on the model. A classifier gives the `label` and the `probability` of
+            every label; with several labels per text (`problem_type` of the model), `labels`, those of probability
+            above one half. A regression gives the `score`, or `scores` by label if there are several. A tagger gives
+            `entities`, in order, each with its `type`, `text`, `start` and `end` in characters (words of a list count
+            as joined by spaces) and `probability`, the mean over its words. A reader gives the `answer`, its `start`
+            and `end` in the context and its `probability`; the answer is empty if no answer is likelier than any.
 
         Raises:
-            ValueError: If the model has no such head, something is no text, texts are too long, first and second texts
-                differ in number, or pairs are given to a classifier of single texts or the other way round.
-            MemoryError: As `embed`.
+            ValueError: If the model has no such head, a value is no text, texts are too long, first and second texts
+                differ in number, or pairs are given to a classifier of single texts or vice versa.
+            MemoryError: As in `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
         if saved_use(self.config) == "tagger" and not isinstance(texts, str):
@@ -165,7 +162,7 @@ class TextModel:
 
         Args:
             texts: Texts with the tokenizer's mask token in them.
-            top: Guesses a mask.
+            top: Guesses per mask.
             max_length: As for `embed`.
             truncate: As for `embed`.
             batch_tokens: As for `embed`.
@@ -173,12 +170,12 @@ class TextModel:
             progress: As for `embed`.
 
         Returns:
-            For each text, for each mask in it, guesses with `token` and `probability`, likeliest first.
+            For each text, for each mask in it, guesses with `token` and `probability`, the most likely first.
 
         Raises:
-            ValueError: If the model is no masked language model, something is no text, a text has no mask or would lose
-                one by being cut, texts are too long, or a number is below 1.
-            MemoryError: As `embed`.
+            ValueError: If the model is no masked language model, a value is no text, a text has no mask or would be cut
+                before one, texts are too long, or a number is below 1.
+            MemoryError: As in `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
         return joined(self.guesses(in_rows(texts), how, top=top))
@@ -186,8 +183,7 @@ class TextModel:
     def vectors(
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
-        """`embed` for any stream of texts: windows of them and their vectors, (D,) each, so that memory does not
-        grow."""
+        """Does the work of `embed` on a stream: yields windows of texts with vectors, (D,) each, in constant memory."""
         if pooling is None or normalize is None:
             made, scaled = self._own_vectors()
             pooling, normalize = pooling or made, scaled if normalize is None else normalize
@@ -202,7 +198,7 @@ class TextModel:
     def labels(
         self, rows: Iterable[Row], how: How, *, paired: bool = False
     ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
-        """`predict` likewise; `paired` says whether a row has two texts."""
+        """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
         tuned = Encoding.beside(self.path)
         if tuned is not None:
             if paired != tuned.pairs:
@@ -235,7 +231,7 @@ class TextModel:
     def guesses(
         self, rows: Iterable[Row], how: How, *, top: int = 5
     ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
-        """`fill_mask` likewise."""
+        """Does the work of `fill_mask` on a stream."""
         check_at_least_one(top=top)
         loaded = self._read("masked_lm")
         check = partial(heads.check_masks, loaded, cut=bool(how.truncate))
@@ -250,12 +246,12 @@ class TextModel:
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:
-        # The one beneath the head that was saved, which may be asked for as well: then it is not read twice.
+        # Takes the encoder from the model with its saved head, which may be needed too, so that weights are read once.
         loaded = self._read(saved_use(self.config))
         return replace(loaded, model=loaded.model.base_model)
 
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
-        """The encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
+        """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
         if (pooler := pooler_in(Path(self.path) / MAP)) is not None:
             loaded = self._encoder()
             return loaded, pooler.to(loaded.model.device)
@@ -264,7 +260,7 @@ class TextModel:
         return replace(classifier, model=classifier.model.base_model), classifier.model.pooler
 
     def _own_vectors(self) -> tuple[str, bool]:
-        """How the folder says that vectors are made: the pooling, and whether they are scaled to length one."""
+        """Returns how the folder's vectors are made: the pooling, and whether they are scaled to length one."""
         try:
             folder = SentenceFolder.at(self.path)
         except ValueError as error:
@@ -287,18 +283,18 @@ class TextModel:
 
 
 def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
-    """Texts, or pairs of them, as rows.
+    """Makes rows of texts, or of pairs of texts.
 
     Raises:
-        ValueError: If they are one string, something else is among them, or first and second texts differ in number.
+        ValueError: If a single string is given, a value is no text, or first and second texts differ in number.
     """
     given = [texts] if pairs is None else [texts, pairs]
-    # What can be read once is checked as well.
+    # An iterator is turned into a list first, since checking would consume it.
     held: list[Any] = [one if isinstance(one, str) else list(one) for one in given]
     check_texts(*held)
     return list(zip(*held, strict=True))
 
 
 def joined(windows: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
-    """The answers of all windows."""
+    """Returns the answers of all windows."""
     return [answer for _, answers in windows for answer in answers]

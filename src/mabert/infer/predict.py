@@ -1,4 +1,4 @@
-"""One label (or number) a text, or a pair of texts."""
+"""One label (or number) per text or pair of texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ def predict(
     device: str | None = None,
     **how: Any,
 ) -> list[dict[str, Any]]:
-    """Labels of texts by a model that is opened for them alone.
+    """Returns labels of texts from a model that is opened for this call alone.
 
     Args:
         path: Folder (or hub name) of a fine-tuned classifier.

@@ -1,4 +1,4 @@
-"""Answers to questions, read in their contexts."""
+"""Answers to questions, extracted from their contexts."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -14,20 +14,20 @@ from mabert.infer.windows import Window
 
 
 def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
-    """What a reader is asked, see `TextModel.predict`."""
+    """Returns a reader's task, see `TextModel.predict`."""
     reader = Reader(loaded)
     return Question("reading", loaded, reader.answer, encode=reader.encode, finish=reader.finish)
 
 
 class Reader:
-    """A reader's passages of one window of questions after another."""
+    """Reads one window of questions after another and holds the passages of the current one."""
 
     def __init__(self, loaded: Loaded[Any]) -> None:
         self.loaded = loaded
         self.passages: list[Passage] = []
 
     def encode(self, window: Window, how: How) -> Encoded:
-        """The passages of a window."""
+        """Encodes a window as passages."""
         questions, contexts = (list(texts) for texts in zip(*window.rows, strict=True))
         limit = self.loaded.limit(how.max_length)
         where: dict[str, Any] = {"name": window.name, "before": window.before}
@@ -35,13 +35,13 @@ class Reader:
         return [passage.item for passage in self.passages]
 
     def answer(self, batch: Batch) -> Iterator[np.ndarray]:
-        """The logits of each passage, float32 (tokens, 2)."""
+        """Yields the logits of each passage, float32 (tokens, 2)."""
         logits = logits_in(self.loaded.model(**batch)).float().cpu().numpy()
         for row, length in zip(logits, batch["attention_mask"].sum(1).tolist(), strict=True):
             yield row[:length]
 
     def finish(self, window: Window, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-        """The answer to each question of the window."""
+        """Returns the answer to each question of the window."""
         each, answers = iter(found), []
         for row, passages in groupby(self.passages, key=lambda passage: passage.row):
             own = list(passages)

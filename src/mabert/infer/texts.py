@@ -13,7 +13,7 @@ TEXT_COLUMN = "text"
 
 
 def read_texts(source: str | Path | None, text_column: str | None = None, *, jsonl: bool = False) -> list[str]:
-    """All texts of a file or of standard input; see `read_rows`."""
+    """Returns all texts of a file or of standard input; see `read_rows`."""
     return [text for (text,) in read_rows(source, text_column, jsonl=jsonl)]
 
 
@@ -26,25 +26,24 @@ def read_rows(
     keep: Sequence[str] = (),
     words: bool = False,
 ) -> Iterable[Row]:
-    """Texts from a file or standard input, as they are read: one a line, or one a row of a table.
+    """Streams texts from a file or standard input: one per line, or one per row of a table.
 
     Args:
         source: A table (`.jsonl`, `.tsv`, `.csv` or `.parquet`, see `mabert.data.rows`) or, under any other name, a
-            text a line; the text formats possibly compressed. None or `-` for standard input.
-        text_column: The column of a table that holds the text, or the first of a pair; default, `text`.
-        pair_column: The column of the second; default, there are no pairs.
-        jsonl: Whether what is no table by its name (standard input, above all) holds an object a line.
-        keep: Further columns of a table; each row is then a `RowOfTable`.
-        words: Whether a column may hold a list of words in place of a text.
+            file with one text per line; text formats may be compressed. None or `-` for standard input.
+        text_column: The table's column with the text, or the first of a pair; default, `text`.
+        pair_column: The column of the second text; default, there are no pairs.
+        jsonl: Whether input that is no table by its name (such as standard input) holds one JSON object per line.
+        keep: Further columns of a table to keep; each row is then a `RowOfTable`.
+        words: Whether a column may hold a list of words instead of a text.
 
     Returns:
         A stream of rows.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If a column is asked of lines of plain text, or `.json` is not said to hold an object a line; and
-            while it is read, if it is empty, not UTF-8 or malformed, a row lacks a column, or lines that should be
-            plain text begin with a JSON object.
+        ValueError: If a column is given for plain text, or `jsonl` is off for `.json`. While reading: if the source is
+            empty, not UTF-8 or malformed, a row lacks a column, or plain text begins with a JSON object.
     """
     path = None if source in (None, "-") else Path(source)
     where = "standard input" if path is None else str(path)
@@ -73,24 +72,24 @@ def read_rows(
 
 
 def has_words(source: str | Path | None) -> bool:
-    """Whether the first row of a file of JSONL has `tokens` and no `text`."""
+    """Returns whether the first row of a JSONL file has `tokens` and no `text`."""
     first = {} if source is None else rows.first_row(Path(source))
     return "tokens" in first and TEXT_COLUMN not in first
 
 
 def table_rows(path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> Iterator[Row]:
-    """The texts in some columns of a table."""
+    """Yields the texts in some columns of a table."""
     for number, row in rows.read_rows(path, columns, keep):
         yield text_row(f"{path}, line {number}", row, columns, keep, words)
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a file."""
+    """Yields the lines of a file."""
     yield from (line.rstrip("\r\n") for line in files.lines_of_text(path))
 
 
 def standard_input() -> Iterator[str]:
-    """The lines of standard input.
+    """Yields the lines of standard input.
 
     Raises:
         ValueError: If there are none, or one is not UTF-8.
@@ -103,10 +102,10 @@ def standard_input() -> Iterator[str]:
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
-    """A text a line.
+    """Yields one text per line.
 
     Raises:
-        ValueError: If the first line that is not blank is a JSON object: nobody means its braces as text.
+        ValueError: If the first line that is not blank is a JSON object, which nobody means as text.
     """
     begun = False
     for number, line in enumerate(lines, 1):
@@ -118,7 +117,7 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
 
 
 def is_json_object(line: str) -> bool:
-    """Whether a line is one."""
+    """Returns whether a line is a JSON object."""
     try:
         files.json_object(line, "")
     except ValueError:
@@ -129,7 +128,7 @@ def is_json_object(line: str) -> bool:
 def json_rows(
     where: str, lines: Iterable[str], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
 ) -> Iterator[Row]:
-    """The texts of each line that is not blank.
+    """Yields the texts of each line that is not blank.
 
     Raises:
         ValueError: If a line is no JSON object, or lacks a text.
@@ -141,10 +140,10 @@ def json_rows(
 def text_row(
     where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
 ) -> Row:
-    """The texts of one row, and what is to be kept of it.
+    """Returns the texts of one row, and the columns to keep.
 
     Raises:
-        ValueError: If there is something else than text where it is needed.
+        ValueError: If a column that should hold text holds something else.
     """
     texts = tuple(
         Words(rows.texts_in(row, column, where))
@@ -155,6 +154,6 @@ def text_row(
     if not keep:
         return texts
     found = RowOfTable(texts)
-    # NaN, as which tables write that there is no value, is none in JSON either.
+    # Tables write a missing value as NaN, which JSON does not have.
     found.kept = {column: row[column] if row[column] == row[column] else None for column in keep}
     return found

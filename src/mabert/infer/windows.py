@@ -1,18 +1,18 @@
-"""Texts as a stream, so many at a time that batches of like length can be made of them, however many there are."""
+"""A stream of texts in windows, large enough to batch texts of similar lengths, however many there are."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 Row = tuple[str, ...]
-"""A text, or the two of a pair."""
+"""A text, or both texts of a pair."""
 
 
 class RowOfTable(Row):
     """Texts of a table's row.
 
     Attributes:
-        kept: What else of the row is to stand beside its answer, by column.
+        kept: The row's other columns that the output repeats beside the answer.
     """
 
     kept: dict[str, Any]
@@ -20,17 +20,17 @@ class RowOfTable(Row):
 
 TEXTS = 16_384
 CHARACTERS = 8_000_000
-"""Of a window at most, but for its last text. Its ids are Python lists, up to some 40 bytes a token: about 100 MB."""
+"""Most characters of a window, except for its last text. Ids are Python lists, up to 40 bytes a token: about 100 MB."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Texts that follow one another.
+    """Consecutive texts of a stream.
 
     Attributes:
-        rows: They.
-        before: How many came before them.
-        last: Whether the source was seen to end with them.
+        rows: The texts.
+        before: Number of texts before them.
+        last: Whether the source is known to end with them.
     """
 
     rows: list[Row]
@@ -39,14 +39,14 @@ class Window:
 
     @property
     def name(self) -> str:
-        """What they are, for messages."""
+        """Name of the texts in messages."""
         if self.last and not self.before:
             return "the input"
         return f"the input, texts {self.before + 1} to {self.before + len(self.rows)}"
 
 
 def windows(rows: Iterable[Row]) -> Iterator[Window]:
-    """All rows, window by window; none for no rows."""
+    """Yields all rows window by window; nothing if there are no rows."""
     held: list[Row] = []
     characters = before = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""Answers as files or on standard output, each window of them as soon as it is there."""
+"""Writes answers to files or standard output, each window as soon as it is ready."""
 
 import json
 import sys
@@ -20,16 +20,16 @@ from mabert.model import MaBertConfig
 
 
 def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
-    """Mappings as JSONL, to a file, which is there when all are, or window by window to standard output.
+    """Writes mappings as JSONL, to a file, which appears once complete, or window by window to standard output.
 
     Returns:
-        How many.
+        Their number.
     """
     count = 0
     with sink(output) as file:
         for rows in windows:
             for row in rows:
-                # Parquet has dates and the like, which JSON has as text.
+                # Parquet has dates and other types that JSON has only as text.
                 file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
                 count += 1
             file.flush()
@@ -37,10 +37,10 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
 
 
 def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
-    """Vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL with one `vector` a line.
+    """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL, one `vector` per line.
 
     Returns:
-        How many.
+        Their number.
     """
     if output is None or Path(output).suffix != ".npy":
         return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in windows), output)
@@ -56,7 +56,7 @@ def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: s
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A destination for bytes."""
 
     def write(self, data: bytes, /) -> Any: ...
 
@@ -65,10 +65,10 @@ class Sink(Protocol):
 
 @contextmanager
 def sink(output: str | None) -> Iterator[Sink]:
-    """A file that is there when the block ends, or standard output."""
+    """Opens a file that appears when the block ends, or standard output."""
     if output is None:
         standard = StandardOutput()
-        standard.flush()  # what was written before as text comes first
+        standard.flush()  # text that was written earlier comes first
         yield standard
         return
     with whole_file(output) as file:
@@ -76,10 +76,10 @@ def sink(output: str | None) -> Iterator[Sink]:
 
 
 class StandardOutput:
-    """Takes UTF-8 whatever the locale says, as JSON has it."""
+    """Standard output in UTF-8 whatever the locale, as JSON requires."""
 
     def write(self, data: bytes, /) -> None:
-        """Adds bytes, which are whole characters."""
+        """Writes bytes, which must be whole characters."""
         with naming_standard_output():
             if hasattr(sys.stdout, "buffer"):
                 sys.stdout.buffer.write(data)
@@ -87,14 +87,14 @@ class StandardOutput:
                 sys.stdout.write(data.decode())
 
     def flush(self) -> None:
-        """Shows what was added."""
+        """Flushes what was written."""
         with naming_standard_output():
             sys.stdout.flush()
 
 
 @contextmanager
 def naming_standard_output() -> Iterator[None]:
-    """Names what a full disk does not; that nobody reads any more is not an error of writing."""
+    """Names standard output in errors such as a full disk; a reader that has gone away is no such error."""
     try:
         yield
     except BrokenPipeError:
@@ -104,7 +104,7 @@ def naming_standard_output() -> Iterator[None]:
 
 
 def show_info(about: ModelInfo) -> None:
-    """Two tables in the terminal."""
+    """Prints two tables to the terminal."""
     console = Console(highlight=False)
     console.print(in_a_line(about.config))
     parts = Table("part", "parameters", "share")
@@ -119,7 +119,7 @@ def show_info(about: ModelInfo) -> None:
 
 
 def in_a_line(config: PreTrainedConfig) -> str:
-    """The sizes of a model."""
+    """Returns a model's sizes in one line."""
     own = isinstance(config, MaBertConfig)
     layers = f"layers {config.layer_pattern}" if own else f"layers of {family_of(config).title}"
     cores = f"Mamba cores {config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, " if own else ""

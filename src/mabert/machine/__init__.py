@@ -1,1 +1,1 @@
-"""The machine: its processor and memory, processes and signals, precision, progress and time."""
+"""The machine: processor, memory, processes and signals, precision, progress and timing."""

@@ -1,6 +1,6 @@
-"""On what a result was made: machine, versions, commit; and in what the machine is fast.
+"""The environment of a result (machine, versions, commit), and the dtype that the machine is fast in.
 
-Functions import torch themselves: what imports this module may have to refuse a command, and should do so at once.
+Functions import torch themselves: importers of this module may have to refuse a command, and should do so at once.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
-"""Where Linux tells of the processor."""
+"""Linux's file about the processor."""
 
 NUMBERS = {"cpu family": "family", "model": "model"}
-"""What it has numbers for on x86, and how a result says it."""
+"""The fields that hold numbers on x86, and their names in a result."""
 
 
 def environment() -> dict[str, Any]:
-    """Machine, versions and commit, as every result records them."""
+    """Returns machine, versions and commit, as every result records them."""
     import torch
 
     packages = ("mabert", "torch", "triton", "transformers", "tokenizers", "datasets", "accelerate", "numba", "numpy")
@@ -40,12 +40,12 @@ def environment() -> dict[str, Any]:
 
 
 def fast_dtype(device: str | None = None) -> str:
-    """``bfloat16`` where a device has instructions for products in it, else ``float32``.
+    """Returns ``bfloat16`` if a device has instructions for products in it, else ``float32``.
 
-    Without them bf16 is computed in float32 after all, after a conversion, and several times as slow.
+    Without them, bf16 is converted and computed in float32, several times as slow.
 
     Args:
-        device: ``cpu`` or ``cuda``; default, the GPU where there is one.
+        device: ``cpu`` or ``cuda``; default, the GPU if there is one.
     """
     import torch
 
@@ -55,10 +55,10 @@ def fast_dtype(device: str | None = None) -> str:
 
 
 def bf16_instructions() -> frozenset[str]:
-    """Which instructions for products in bf16 the processor has, of ``avx512_bf16``, ``amx_bf16`` and ARM's ``bf16``.
+    """Returns the processor's instructions for bf16 products, of ``avx512_bf16``, ``amx_bf16`` and ARM's ``bf16``.
 
-    Empty where nobody tells. Torch tells from some release on; before that Linux does, by the same names, since a
-    processor that has them must not be taken for one without.
+    It is empty if they are unknown. Older torch releases do not report them, but Linux does under the same names, so
+    that a processor that has them is not taken for one without.
     """
     import torch
 
@@ -68,13 +68,13 @@ def bf16_instructions() -> frozenset[str]:
         return frozenset(name for name in wanted if capabilities.get(name))
     with contextlib.suppress(OSError):
         for line in CPUINFO.read_text(encoding="utf-8").splitlines():
-            if line.startswith(("flags", "Features")):  # x86's word and ARM's
+            if line.startswith(("flags", "Features")):  # x86's name and ARM's
                 return wanted.intersection(line.split())
     return frozenset()
 
 
 def instructions() -> str:
-    """The processor's kind of instructions, as torch uses them: ``AVX2``, ``AVX512``, ``AVX512 BF16 AMX``."""
+    """Returns the instruction set that torch uses: ``AVX2``, ``AVX512``, ``AVX512 BF16 AMX``."""
     import torch
 
     short = bf16_instructions()
@@ -82,7 +82,7 @@ def instructions() -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is not installed, as this one where it runs from its sources."""
+    """Returns a package's version; None if it is not installed, like this one when it runs from its sources."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -90,9 +90,9 @@ def installed(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it, with its family and model where it has numbers for these.
+    """Returns the processor's name if the system reports it, with family and model numbers if there are any.
 
-    A virtual machine's processor may have no name but its maker's, which stands for generations of unlike speed.
+    A virtual machine's processor may have only its maker's name, which covers generations of very different speeds.
     """
     told: dict[str, str] = {}
     with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def processor() -> str:
 
 
 def memory() -> float | None:
-    """GiB of main memory; None where the system does not tell."""
+    """Returns the GiB of main memory; None if the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, ValueError, OSError):
@@ -114,10 +114,10 @@ def memory() -> float | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, `+` behind it where files differ.
+    """Returns the commit of the checkout that this package runs from, with a `+` if files differ.
 
-    Outside a checkout what the variable `MABERT_COMMIT` says, by which a copy without its history can tell; else None.
-    A checkout of something else, in which this package happens to be installed, does not know its files.
+    Outside a checkout, it is the variable `MABERT_COMMIT`, which a copy without history can set; else None. A checkout
+    of another project in which this package is installed does not count, since it does not track its files.
     """
     here = Path(__file__).parent
     try:
@@ -129,6 +129,6 @@ def commit() -> str | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What a git command prints."""
+    """Returns the output of a git command."""
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""Memory: how much is left, what a model needs of it, and running out of it, by whatever name it comes."""
+"""Memory: how much is free, how much a model needs, and errors of running out of it, whatever they are called."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,21 +20,21 @@ _WORDS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether something failed because memory ran out; drivers and kernel libraries have words of their own for it."""
+    """Returns whether memory ran out; drivers and kernel libraries have their own words for it."""
     named = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return named or any(word in str(error).lower() for word in _WORDS)
 
 
 class OutOfMemoryError(MemoryError):
-    """A batch does not fit the memory; says where, how many rows it has, and what helps."""
+    """A batch does not fit the memory; says where, its number of rows, and what helps."""
 
 
 @contextlib.contextmanager
 def naming_memory(where: Callable[[], str]) -> Iterator[None]:
-    """Turns running out of memory into an OutOfMemoryError; other errors stay as they are.
+    """Turns running out of memory into an OutOfMemoryError; other errors pass unchanged.
 
     Args:
-        where: Called when it happens; what follows "out of memory" in the message.
+        where: Called on failure; returns the text after "out of memory" in the message.
     """
     try:
         yield
@@ -47,17 +47,17 @@ def naming_memory(where: Callable[[], str]) -> Iterator[None]:
 
 
 def memory_left() -> int:
-    """Bytes that the machine and this process's control groups have left; 0 where that is not known."""
+    """Returns the bytes that the machine and this process's control groups have free; 0 if not known."""
     return min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()])
 
 
 def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> None:
-    """Refuses, before anything is allocated, a model that the memory cannot hold.
+    """Refuses a model that the memory cannot hold, before anything is allocated.
 
     Args:
-        what: It is, for the message.
-        parameters: How many it has.
-        bytes_each: Bytes of each: 2 or 4 to use it, `TRAINED` to train it.
+        what: Name of the model in the message.
+        parameters: Number of its parameters.
+        bytes_each: Bytes per parameter: 2 or 4 for inference, `TRAINED` for training.
         beside: Bytes that a batch needs at least.
 
     Raises:
@@ -73,12 +73,13 @@ def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> 
 
 
 def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Bytes that are left of each limit which this process's control groups set, as containers and clusters do; files
-    that were read and can be dropped count as left.
+    """Returns the bytes free under each limit of this process's control groups, as containers and clusters set them.
+
+    Cached file pages that can be dropped count as free.
 
     Args:
-        groups: Linux's file that names them.
-        root: Where they lie.
+        groups: Linux's file that names the groups.
+        root: Folder of the groups.
     """
     if not groups.is_file():
         return []
@@ -87,7 +88,7 @@ def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/s
         _, controllers, own = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        # Version 2 has one tree, version 1 one for each controller.
+        # Version 2 has one tree, version 1 has one per controller.
         top, limit, used, dropped = (
             (root, "memory.max", "memory.current", "inactive_file")
             if not controllers
@@ -105,7 +106,7 @@ def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/s
 
 
 def field_of(file: str, name: str) -> int:
-    """Bytes by a field of one of Linux's files about memory; 0 where there is no such file, or it lacks the field."""
+    """Returns the bytes in a field of one of Linux's files about memory; 0 if the file or field is missing."""
     if not Path(file).is_file():
         return 0
     lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())

@@ -1,4 +1,4 @@
-"""In which precision a device computes: the one that is asked for, or the one that it is fast in."""
+"""The precision a device computes in: the one that is asked for, or the one it is fast in."""
 
 import logging
 
@@ -12,14 +12,14 @@ PRECISIONS = ("auto", "fp32", "bf16")
 
 
 def resolve_precision(precision: str, device: str | None = None) -> str:
-    """`auto` as `bf16` where a device has instructions for products in it, else as `fp32`; these two as they are.
+    """Resolves `auto` to `bf16` if a device has instructions for products in it, else to `fp32`; keeps these two.
 
     Args:
         precision: One of `PRECISIONS`.
-        device: `cpu` or `cuda`; default, the GPU where there is one.
+        device: `cpu` or `cuda`; default, the GPU if there is one.
 
     Raises:
-        ValueError: It is none of the three.
+        ValueError: If it is none of the three.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}; it must be one of {list(PRECISIONS)}")
@@ -29,8 +29,7 @@ def resolve_precision(precision: str, device: str | None = None) -> str:
 
 
 def warn_of_emulation(precision: str, device: str | None = None) -> None:
-    """Tells who asks for bf16 on a device that computes it in float32; the arguments are those of
-    `resolve_precision`."""
+    """Warns if bf16 is asked for on a device that computes it in float32; takes `resolve_precision`'s arguments."""
     if resolve_precision(precision, device) == "bf16" and fast_dtype(device) == "float32":
         gpu = torch.cuda.is_available() if device is None else device == "cuda"
         logger.warning(

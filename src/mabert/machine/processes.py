@@ -1,4 +1,4 @@
-"""Processes that begin at once, since they begin from one that has imported what they need; and their memory."""
+"""Processes that start fast, forked from one that has done the imports; their signals and memory."""
 
 import contextlib
 import ctypes
@@ -11,31 +11,31 @@ from types import FrameType
 from typing import Any
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-"""How processes begin; on Windows each imports for itself."""
+"""Start method of processes; on Windows each one imports for itself."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""What `mallopt` calls them, in `malloc.h`."""
+"""Parameters of `mallopt`, in `malloc.h`."""
 
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG, in `prctl.h`."""
 
 LARGEST_KEPT = (1 << 30, 32 << 20)
-"""Bytes of the largest block that is kept when it is freed; the second where glibc takes no more (before 2.36, say)."""
+"""Bytes of the largest block kept when freed; the second is for a glibc that accepts no more (before 2.36, say)."""
 
 
 def context(*modules: str, **environment: str) -> Any:
-    """What makes processes.
+    """Returns a multiprocessing context.
 
     Args:
-        modules: Imported once, before the first process begins.
-        environment: Variables that the processes begin with where they are not set already, which a process that has
-            begun could not change for itself any more; not where each imports for itself, nor where processes of this
-            kind were begun before.
+        modules: Modules imported once, before the first process starts.
+        environment: Variables to set, unless they are set already, before processes start, since a running process
+            could not change them for itself. They have no effect where each process imports for itself, or if processes
+            of this kind were started before.
     """
     chosen = multiprocessing.get_context(METHOD)
     if METHOD == "forkserver":
         chosen.set_forkserver_preload(list(modules))
-        from multiprocessing import forkserver  # which not every system has
+        from multiprocessing import forkserver  # not on every system
 
         with variables(environment):
             forkserver.ensure_running()
@@ -44,7 +44,7 @@ def context(*modules: str, **environment: str) -> Any:
 
 @contextlib.contextmanager
 def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables that are not set, for a while."""
+    """Sets environment variables that are not set yet, while the block runs."""
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -55,15 +55,14 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Lets this process get SIGTERM when its parent ends, however it does; on Linux only. For `subprocess`'s
-    `preexec_fn`."""
+    """Sends this process SIGTERM when its parent ends in any way; on Linux only. For `subprocess`'s `preexec_fn`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handles a signal for a while; outside of the main thread, where Python allows none, does nothing."""
+    """Handles a signal while the block runs; does nothing outside of the main thread, where Python forbids it."""
     try:
         before = signal.signal(number, handler)
     except ValueError:
@@ -77,8 +76,10 @@ def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> I
 
 @contextlib.contextmanager
 def ended_as_interrupted() -> Iterator[None]:
-    """Takes SIGTERM, by which a system or a cluster ends a job, for Ctrl-C, once: it may be sent again while this
-    process saves; only possible in the main thread."""
+    """Treats SIGTERM, with which a system or a cluster ends a job, as Ctrl-C, in the main thread only.
+
+    Only the first one counts, because it may be sent again while this process saves.
+    """
     told = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -89,7 +90,7 @@ def ended_as_interrupted() -> Iterator[None]:
         heard = signal.getsignal(signal.SIGINT)
         if callable(heard):
             heard(signal.SIGINT, frame)
-        else:  # a shell lets what it runs in the background ignore Ctrl-C
+        else:  # a shell makes background jobs ignore Ctrl-C
             raise KeyboardInterrupt
 
     with handling(signal.SIGTERM, interrupt):
@@ -97,16 +98,16 @@ def ended_as_interrupted() -> Iterator[None]:
 
 
 def import_ahead(*modules: str) -> None:
-    """Starts importing while this process does something else."""
+    """Starts imports in the background."""
     context(*modules)
 
 
 def keep_freed_memory() -> None:
-    """Has glibc use this process's freed memory again instead of giving it back to the system.
+    """Makes glibc reuse this process's freed memory instead of returning it to the system.
 
-    By its own thresholds what one layer freed comes back for the next page by page, each filled with zeros first: a
-    seventh of a training step's time in bf16. For whole programs, not for a library to call: the process keeps its
-    largest size. Does nothing under another C library, or where the environment speaks of either threshold.
+    With glibc's own thresholds, memory that one layer freed comes back for the next page by page, each filled with
+    zeros: a seventh of a training step's time in bf16. Only whole programs should call this, not a library, since the
+    process keeps its peak size. It does nothing with another C library, or if the environment sets either threshold.
     """
     told = any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
     if sys.platform != "linux" or told or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
@@ -114,6 +115,6 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if not (hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version")):
         return
-    # The second alone would have every block mapped anew: where one threshold is set, the other moves no more.
+    # Setting only the trim threshold would map every block anew: once one is set, glibc no longer adapts the other.
     if any(library.mallopt(_MMAP_THRESHOLD, size) for size in LARGEST_KEPT):
         library.mallopt(_TRIM_THRESHOLD, -1)  # never

@@ -1,4 +1,4 @@
-"""Progress: a bar over bytes in a terminal, a line now and then elsewhere."""
+"""Progress: a bar over bytes in a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.console import Console
 from rich.filesize import decimal
 
 SECONDS = 10.0
-"""Least time before the first line of some work, and between two."""
+"""Minimum time before the first line, and between two lines."""
 
 
 class Lines:
-    """Writes how far some work is, a line now and then, on standard error where that is no terminal.
+    """Writes occasional lines on progress to standard error if it is no terminal.
 
-    A line that cannot be written is left out, since the work does not depend on it.
+    A line that cannot be written is skipped, since the work does not depend on it.
 
     Args:
-        title: what is being done.
-        begun: how much of it was done before.
-        amount: puts an amount into words.
-        rate: puts an amount a second into words.
+        title: Name of the work.
+        begun: Amount done before.
+        amount: Formats an amount.
+        rate: Formats an amount per second.
         show: False writes nothing.
     """
 
@@ -42,7 +42,7 @@ class Lines:
         self._started = self._last = monotonic()
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
-        """Writes a line if it is time for one: how much is done, of how much if that is known, and a note."""
+        """Writes a line if it is time for one: the amount done, the total if known, and a note."""
         now = monotonic()
         if not self._shown or now - self._last < SECONDS:
             return
@@ -58,18 +58,18 @@ class Lines:
 
 
 class _Console(Console):
-    """A console whose reader may go away; rich would end the process."""
+    """A console that survives losing its reader, where rich would end the process."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
 class ByteProgress(progress.Progress):
-    """Shows how many of a number of bytes are done, on standard error; see `Lines` for where that is no terminal.
+    """A bar over a number of bytes on standard error; without a terminal, see `Lines`.
 
     Args:
-        title: what is being done.
-        total: bytes in all; None where that is not known, which leaves the rate.
+        title: Name of the work.
+        total: Total bytes; None if not known, which leaves the rate.
         show: False shows nothing.
     """
 

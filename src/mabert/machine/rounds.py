@@ -1,4 +1,4 @@
-"""Timing several sides against each other: in turns, so that whatever else the machine does falls on all of them."""
+"""Times several sides against each other in turns, so that other load on the machine affects all of them alike."""
 
 import statistics
 import time
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """How long one thing took; all in milliseconds.
+    """Times of one side, in milliseconds.
 
     Attributes:
-        median_ms: The middle of all samples.
-        fastest_ms: The shortest.
-        slowest_ms: The longest.
-        samples: How many there were.
+        median_ms: Median of all samples.
+        fastest_ms: Shortest sample.
+        slowest_ms: Longest sample.
+        samples: Number of samples.
     """
 
     median_ms: float
@@ -24,12 +24,12 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: list[float]) -> "Spread":
-        """Summarise samples given in seconds."""
+        """Summarises samples given in seconds."""
         return cls(1e3 * statistics.median(seconds), 1e3 * min(seconds), 1e3 * max(seconds), len(seconds))
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Call once; return the seconds it took."""
+    """Calls a function once; returns the seconds it took."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
@@ -38,10 +38,10 @@ def timed(function: Callable[[], object]) -> float:
 def interleave(
     sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
 ) -> dict[str, Spread]:
-    """Time the sides in turns; arguments as of `in_turns`.
+    """Times the sides in turns; arguments as for `in_turns`.
 
     Returns:
-        One spread for each side.
+        One spread per side.
     """
     samples = in_turns(sides, least=least, most=most, budget=budget, warm=warm)
     return {side: Spread.of(seconds) for side, seconds in samples.items()}
@@ -50,17 +50,17 @@ def interleave(
 def in_turns(
     sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
 ) -> dict[str, list[float]]:
-    """Time the sides in turns.
+    """Times the sides in turns.
 
     Args:
-        sides: Name to what is timed.
-        least: Rounds that are made whatever they cost.
-        most: Rounds that are never exceeded.
-        budget: Seconds after which no round past ``least`` is begun.
-        warm: Whether one call of each comes first that is not counted.
+        sides: The functions to time, by name.
+        least: Minimum number of rounds, whatever they cost.
+        most: Maximum number of rounds.
+        budget: Seconds after which no round past ``least`` starts.
+        warm: Whether each side first makes one call that is not counted.
 
     Returns:
-        For each side the seconds of every round, in their order.
+        For each side the seconds of every round, in order.
     """
     for function in sides.values() if warm else ():
         function()

@@ -1,4 +1,4 @@
-"""The model: configuration, encoder, heads; transformers' Auto classes learn of them when this is imported."""
+"""The model: configuration, encoder, heads. Importing this package registers them with transformers' Auto classes."""
 
 from transformers import (
     AutoConfig,
@@ -45,10 +45,10 @@ __all__ = [
 
 
 def register() -> None:
-    """Makes `AutoModel.from_pretrained` and its kin know the model type `mabert`; a second call changes nothing.
+    """Registers the model type `mabert` with `AutoModel.from_pretrained` and its kin; a second call changes nothing.
 
-    The tables of class names are told as well: transformers goes by them where it asks what a class is for, as when it
-    decides which labels a model is trained with.
+    It also fills transformers' tables of class names, which transformers reads to learn a class's task, such as which
+    labels a model is trained with.
     """
     AutoConfig.register(MaBertConfig.model_type, MaBertConfig, exist_ok=True)
     renamed = [WeightRenaming(rf"(?<!\.recurrence)\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]

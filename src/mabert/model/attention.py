@@ -16,8 +16,7 @@ from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 CALL_WORTH = 500_000
-"""Scores times channels that take one thread of a CPU as long as another call of SDPA, forward and backward; with two
-threads it is more."""
+"""Cost of one more SDPA call, forward and backward, on one CPU thread, in scores times channels; on two it is more."""
 
 
 def eager_attention(
@@ -30,17 +29,17 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention in plain sight, which also returns its weights.
+    """Computes attention step by step and also returns its weights.
 
     Args:
         module: The attention layer; only its training flag is read.
         query: (batch, heads, time, head_size).
         key: Likewise.
         value: Likewise.
-        attention_mask: Broadcastable to (batch, heads, time, time): added where floating, kept where boolean.
+        attention_mask: Broadcastable to (batch, heads, time, time): a float mask is added; in a bool one, True keeps.
         scaling: Factor on the scores.
         dropout: Dropout on the weights.
-        kwargs: What other implementations take.
+        kwargs: Ignored; other implementations take them.
 
     Returns:
         (batch, time, heads, head_size) and the weights (batch, heads, time, time).
@@ -56,12 +55,12 @@ def eager_attention(
 
 
 def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:
-    """Whether `mabert.ops.softmax_attention` may and should stand in for SDPA: in inference, where it is faster.
+    """Returns whether `mabert.ops.softmax_attention` can replace SDPA and is faster: in inference only.
 
     Args:
-        config: The model's.
-        hidden: What the layers are given.
-        sequences: How many there are in it, in rows of their own or packed.
+        config: The model's configuration.
+        hidden: Input of the layers.
+        sequences: Number of sequences in it, padded or packed.
         training: Whether dropout is on.
         output_attentions: Whether the weights are wanted.
     """
@@ -81,11 +80,12 @@ def attend_packed(
     window: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Attends within each sequence of a packed row, without a matrix over the row.
+    """Attends within each sequence of a packed row, without a matrix over the whole row.
 
-    On a GPU in half precision, without dropout, torch's variable-length attention serves SDPA. Otherwise SDPA is given
-    padded batches of sequences of like length: on a CPU as far as a call is worth more than the padding it saves, see
-    `CALL_WORTH`, on a GPU never more padding than tokens. Everything else is asked for one sequence after the other.
+    SDPA is replaced by torch's variable-length attention on a GPU in half precision, without dropout or window.
+    Otherwise SDPA gets padded batches of sequences of similar length: on a CPU, sequences are joined as long as a saved
+    call is worth more than the added padding (`CALL_WORTH`); on a GPU, padding never exceeds the tokens. Every other
+    implementation gets one sequence at a time.
 
     Args:
         module: The attention layer.
@@ -94,8 +94,8 @@ def attend_packed(
         key: Likewise.
         value: Likewise.
         packing: The sequences.
-        window: How many tokens to each side a token sees; None, all of its sequence.
-        options: `dropout`, `scaling` and what else the implementation takes.
+        window: How many tokens a token sees on each side; None, its whole sequence.
+        options: `dropout`, `scaling` and other arguments of the implementation.
 
     Returns:
         (1, total, heads, head_size).
@@ -108,7 +108,7 @@ def attend_packed(
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         cuts, longest = packing.cu_seqlens, max(packing.lengths, default=0)
-        # The scale is the default one; naming it would leave out the torch versions that have no such argument.
+        # The scale is the default one; passing it would exclude the torch versions that lack the argument.
         mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest)
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
@@ -134,22 +134,25 @@ def attend_packed(
 
 
 def near(time: int, window: int, device: torch.device, keys: Tensor | None = None) -> Tensor:
-    """What attention within a window sees, bool (batch or 1, 1, time, time).
+    """Returns the mask of attention within a window, bool (batch or 1, 1, time, time).
 
     Args:
         time: Tokens of a row.
-        window: How many tokens to each side a token sees.
-        device: Where.
-        keys: bool (batch, 1, 1, time), what it sees without the window; None for everything.
+        window: How many tokens a token sees on each side.
+        device: Device of the mask.
+        keys: bool (batch, 1, 1, time), the tokens visible without the window; None for all.
     """
     band = torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril(window).triu(-window)
-    # A padded position may have nothing but padding near; softmax over nothing is NaN, so it sees itself.
+    # Within its window, a padded position may see only padding; softmax over nothing is NaN, so it sees itself.
     return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
 
 
 def has_variable_length(query: Tensor) -> bool:
-    """Whether torch's variable-length attention takes such queries, which is its flash kernel: half precision on a GPU
-    from Ampere on, heads of a multiple of 8 and at most 256, and nobody has turned flash kernels off."""
+    """Returns whether torch's variable-length attention, a flash kernel, takes such queries.
+
+    It needs half precision, a GPU from Ampere on, a head size that is a multiple of 8 and at most 256, and flash
+    kernels that are not turned off.
+    """
     size = query.shape[-1]
     half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
     return half and has_varlen() and flash_is_on() and torch.cuda.get_device_capability(query.device) >= (8, 0)
@@ -157,17 +160,17 @@ def has_variable_length(query: Tensor) -> bool:
 
 @functools.cache
 def has_varlen() -> bool:
-    """Whether this torch has variable-length attention."""
+    """Returns whether this torch has variable-length attention."""
     return importlib.util.find_spec("torch.nn.attention.varlen") is not None
 
 
 def flash_is_on() -> bool:
-    """Whether this torch was built with flash kernels for SDPA on a GPU, and they are not turned off."""
+    """Returns whether this torch was built with flash kernels for SDPA on a GPU, and they are not turned off."""
     return torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
 
 
 class SelfAttention(nn.Module):
-    """MHSA: projections as in BERT, any of transformers' attention implementations, never causal."""
+    """MHSA: BERT's projections with any of transformers' attention implementations, never causal."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__()
@@ -197,15 +200,15 @@ class SelfAttention(nn.Module):
         Args:
             hidden: (batch, time, D).
             mask: The batch's padding, or the sequences of a packed row, each of which attends to itself.
-            attention_mask: The padding as the implementation wants it, from `create_bidirectional_mask`; None for no
-                padding, and where it is not looked at: of a packed row, and where `fused`.
-            rotary: What `RotaryPositions` gives, or None.
-            output_attentions: Whether the weights are wanted; SDPA does not have them, so eager attention serves.
-            fused: Whether `can_fuse` holds.
+            attention_mask: The padding in the implementation's own format, from `create_bidirectional_mask`; None if
+                there is no padding or it is not read (a packed row, or `fused`).
+            rotary: Output of `RotaryPositions`, or None.
+            output_attentions: Whether to return the weights; SDPA cannot, so eager attention replaces it.
+            fused: Result of `can_fuse`.
             kwargs: Passed on to the implementation.
 
         Returns:
-            (batch, time, D) and the weights (batch, heads, time, time), None where the implementation has none.
+            (batch, time, D) and the weights (batch, heads, time, time), None if the implementation returns none.
         """
         batch, time, width = hidden.shape
         heads = (batch, time, self.config.num_attention_heads, self.head_size)
@@ -214,7 +217,7 @@ class SelfAttention(nn.Module):
         value = self.value(hidden).view(heads).transpose(1, 2)
         if rotary is not None:
             angles = rotary[self.rotary_base]
-            # Under autocast, turning by the float32 table makes float32 of query and key.
+            # Under autocast, rotating by the float32 table turns query and key into float32.
             query, key = rotate(query, angles).to(value.dtype), rotate(key, angles).to(value.dtype)
         if fused and self.window is None:
             heads_last = (x.transpose(1, 2) for x in (query, key, value))

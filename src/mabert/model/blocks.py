@@ -33,10 +33,9 @@ class FeedForward(nn.Module):
 
 
 class ResidualBlock(GradientCheckpointingLayer):
-    """What both kinds of block have: two LayerNorms, the feed-forward network, dropout on each sub-layer's output.
+    """The common part of both blocks: two LayerNorms, the feed-forward network, dropout on each sub-layer's output.
 
-    The paper's norms stand before the sub-layers, H + f(LN(H)); BERT's, with `norm_position="post"`, behind them,
-    LN(H + f(H)).
+    The paper's norms come before the sub-layers, H + f(LN(H)); BERT's (`norm_position="post"`) after, LN(H + f(H)).
     """
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
@@ -48,22 +47,22 @@ class ResidualBlock(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def before(self, norm: nn.Module, hidden: Tensor) -> Tensor:
-        """What a sub-layer reads: LN(H), or H where the norm stands behind it."""
+        """Returns the input of a sub-layer: LN(H), or H under `norm_position="post"`."""
         return norm(hidden) if self.norm_before else hidden
 
     def after(self, norm: nn.Module, hidden: Tensor, change: Tensor) -> Tensor:
-        """H and a sub-layer's output added up, and normalised where the norm stands behind it."""
+        """Adds a sub-layer's output to H, and normalises the sum under `norm_position="post"`."""
         hidden = hidden + self.dropout(change)
         return hidden if self.norm_before else norm(hidden)
 
     def feed(self, hidden: Tensor) -> Tensor:
-        """H + FFN(LN(H)), or LN(H + FFN(H)); (batch, time, D) to the same."""
+        """Returns H + FFN(LN(H)), or LN(H + FFN(H)), (batch, time, D)."""
         norm = self.feed_forward_norm
         return self.after(norm, hidden, self.feed_forward(self.before(norm, hidden)))
 
 
 class TransformerBlock(ResidualBlock):
-    """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1); with the norms behind, LN(H + MHSA(H)), then LN(· + FFN(·))."""
+    """H + MHSA(LN(H)), then + FFN(LN(·)) (Eq. 1); with post-norm, LN(H + MHSA(H)), then LN(· + FFN(·))."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__(config, layer)
@@ -86,10 +85,10 @@ class TransformerBlock(ResidualBlock):
 
 
 class MixerBlock(ResidualBlock):
-    """H + f(m ⊙ LN(H)), then m ⊙ (· + FFN(LN(·))); with the norms behind, LN(H + f(m ⊙ H)), then m ⊙ LN(· + FFN(·))."""
+    """H + f(m ⊙ LN(H)), then m ⊙ (· + FFN(LN(·))); with post-norm, LN(H + f(m ⊙ H)), then m ⊙ LN(· + FFN(·))."""
 
     MIXER: ClassVar[type[nn.Module]]
-    """What makes f, see `mabert.model.mixers`."""
+    """The class of f, see `mabert.model.mixers`."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
         super().__init__(config, layer)
@@ -102,7 +101,7 @@ class MixerBlock(ResidualBlock):
             hidden: H^L (batch, time, D).
             mask: The batch's padding.
             output_attentions: Whether the mixer reports its hidden attention.
-            kwargs: What Transformer blocks take.
+            kwargs: Arguments of Transformer blocks, ignored.
 
         Returns:
             H^{L+1} (batch, time, D).
@@ -121,4 +120,4 @@ class MambaBlock(MixerBlock):
 
 
 BLOCKS: dict[str, type[ResidualBlock]] = {"M": MambaBlock, "T": TransformerBlock}
-"""A letter of the schedule to its block; `mabert.register_mixer` adds one."""
+"""The block for each letter of the schedule; `mabert.register_mixer` adds one."""

@@ -29,18 +29,18 @@ LAYER_TYPES: dict[str, str] = {
     "M": "linear_attention",
     "T": "full_attention",
 }
-"""A letter of the schedule to transformers' name of that kind of layer."""
+"""transformers' name for the kind of layer that each letter of the schedule stands for."""
 
 
 def expand_schedule(pattern: str) -> str:
     """Writes a schedule out in full.
 
     Args:
-        pattern: Letters M (Mamba) and T (Transformer), first layer first (`"MMT"` is three layers); such letters with
-            a repeat count (`"MMT*4"`); or the name of a schedule of the paper in lower case (`"mmt"`, see `SCHEDULES`).
+        pattern: Letters M (Mamba) and T (Transformer), first layer first (`"MMT"` is three layers); the same with a
+            repeat count (`"MMT*4"`); or a name in `SCHEDULES`, in lower case (`"mmt"`).
 
     Returns:
-        The letters, one a layer.
+        One letter per layer.
 
     Raises:
         ValueError: If the pattern is none of these.
@@ -65,60 +65,57 @@ def expand_schedule(pattern: str) -> str:
 
 @strict
 class MaBertConfig(OpensAnywhere, PreTrainedConfig):
-    """What a MaBERT encoder is made of. The defaults are MaBERT-base: 12 layers, MMT four times.
+    """Configuration of a MaBERT encoder. The defaults are MaBERT-base: 12 layers, MMT four times.
 
-    Names that BERT has keep BERT's meaning. What the paper leaves open has the default given in `docs/decisions.md`.
+    Names shared with BERT keep BERT's meaning. `docs/decisions.md` explains defaults that the paper leaves open.
 
     Args:
         vocab_size: Entries of the token embedding.
         hidden_size: Width D of the residual stream.
-        embedding_size: Width of the embeddings, which a projection then widens (ELECTRA's); default, `hidden_size`.
-        layer_pattern: The schedule, see `expand_schedule`. Repeated (and cut) to `num_hidden_layers` where that is
-            given.
+        embedding_size: Width of the embeddings, which a projection widens to D (as in ELECTRA); default, `hidden_size`.
+        layer_pattern: The schedule, see `expand_schedule`. If `num_hidden_layers` is given, repeated or cut to it.
         num_hidden_layers: Depth; default, the length of `layer_pattern`.
         num_attention_heads: Heads of each Transformer layer.
-        intermediate_size: Inner width of the feed-forward network of both kinds of layer.
-        hidden_act: Its activation.
+        intermediate_size: Inner width of the feed-forward network in both kinds of layer.
+        hidden_act: Activation of the feed-forward network.
         feed_forward: `mlp`, or `glu` for the gated form (GeGLU with the default activation; Shazeer, 2020).
         hidden_dropout_prob: Dropout after the embeddings and on the output of every sub-layer.
         attention_probs_dropout_prob: Dropout on the attention weights.
         classifier_dropout: Dropout before a classifier (Eq. 14); default, `hidden_dropout_prob`.
-        norm_position: `pre`, where each sub-layer reads what its LayerNorm gives (Eqs. 1-3), or `post`, where the
-            LayerNorm is of the sum behind it (BERT's).
-        first_norm: Whether the first sub-layer has a LayerNorm; ModernBERT's reads that of the embeddings.
-        final_norm: Whether a last LayerNorm follows the stack; behind `post` blocks there mostly is none.
+        norm_position: `pre`, a LayerNorm on each sub-layer's input (Eqs. 1-3), or `post`, on the sum after it (BERT).
+        first_norm: Whether the first sub-layer has a LayerNorm; ModernBERT has none there, only that of the embeddings.
+        final_norm: Whether a last LayerNorm follows the stack; with `post` blocks there usually is none.
         norm_bias: Whether LayerNorms have a bias.
-        attention_bias: Whether the projections of attention have one.
-        mlp_bias: Whether the feed-forward networks have one.
-        ssm_bias: Whether input and output projection of the Mamba core have one.
+        attention_bias: Whether the projections of attention have a bias.
+        mlp_bias: Whether the feed-forward networks have a bias.
+        ssm_bias: Whether the input and output projections of the Mamba core have a bias.
         max_position_embeddings: Positions of the learned table; the longest input with `position_embedding="learned"`.
         position_embedding: `learned` absolute positions, `rotary` on the attention layers, or `none`.
-        rotary_base: Base of the rotary frequencies, or a list of them, one a layer.
-        attention_window: How many tokens to each side attention sees, a list with one number a layer, None for all of
-            them; default, all in every layer.
-        type_vocab_size: Segments.
+        rotary_base: Base of the rotary frequencies, or a list with one per layer.
+        attention_window: List with one entry per layer: how many tokens attention sees on each side, None for all;
+            default, all in every layer.
+        type_vocab_size: Number of segments.
         initializer_range: Standard deviation of the normal initialisation of matrices and embeddings.
         layer_norm_eps: Epsilon of every LayerNorm.
         ssm_expand: Expansion ε: the Mamba core works on D_m = ε D channels.
-        ssm_state_size: States N a channel.
+        ssm_state_size: States N per channel.
         ssm_conv_kernel: Width of the depth-wise convolution.
         ssm_dt_rank: Rank r of the step size's projection; default, ceil(D / 16).
         ssm_direction: `forward`, `backward`, or `bidirectional` (two cores sharing W_in and W_out, their outputs
             added).
         ssm_conv_mode: `causal` (a window that ends at its token, in the core's direction) or `centered`.
-        ssm_dt_min: Smallest initial step size (of the same scale as Mamba-1's).
+        ssm_dt_min: Smallest initial step size (on the scale of Mamba-1's).
         ssm_dt_max: Largest initial step size.
         padding_safe_masking: `none | pre | post | pre+post | exact`, see `mabert.model.masking`.
-        unpad: `auto` runs a padded batch without its padding, as one packed row, where nothing stands against it (see
+        unpad: `auto` runs a padded batch as one packed row without padding, unless something prevents it (see
             `docs/padding.md`); `never` always runs it padded and masked. Only with `padding_safe_masking="exact"`.
-        pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same, padding not masked), `cls`,
-            `mean`.
-        pooler_act: Activation of a dense layer behind the pooling of a classifier, such as BERT's `tanh`; default, no
-            such layer (Eq. 14).
-        pooler_norm: Whether a LayerNorm follows that layer (ModernBERT's).
+        pooling: `map` (mask-aware attention pooling, Eqs. 11-13), `attention` (the same without masking padding),
+            `cls`, `mean`.
+        pooler_act: Activation of a dense layer after a classifier's pooling (BERT: `tanh`); default, no layer (Eq. 14).
+        pooler_norm: Whether a LayerNorm follows that dense layer (ModernBERT).
         normalize: Whether `mabert.load(...).embed` scales vectors to length one unless told otherwise.
-        sparse_prediction: Whether `MaBertForMaskedLM` computes logits at the scored positions only when it is given
-            labels; its logits are then (scored positions, vocab_size). The loss is the same.
+        sparse_prediction: Whether `MaBertForMaskedLM`, given labels, computes logits at the scored positions only; they
+            are then (scored positions, vocab_size). The loss is the same.
 
     Raises:
         ValueError: For a value outside its range, naming the field, the value and what would be right.
@@ -181,21 +178,21 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
 
     @classmethod
     def fast(cls, **fields: Any) -> "MaBertConfig":
-        """The preset for speed: a Mamba core as wide as the model (`ssm_expand` 1), where the paper's has twice that.
+        """Returns the preset for speed: a Mamba core as wide as the model (`ssm_expand` 1), half of the paper's.
 
-        A Mamba layer then has 11 D² multiplications a token, the paper's 14 D², a Transformer layer 12 D² and what
-        grows with the length.
+        A Mamba layer then takes 11 D² multiplications per token (the paper's takes 14 D²), a Transformer layer 12 D²
+        plus a part that grows with the length.
 
         Args:
-            fields: Any others.
+            fields: Any other fields.
         """
         return cls(**{"ssm_expand": 1, **fields})
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As transformers has it, but that fields among `kwargs` are there when the rest is derived and checked.
+        """Works as in transformers, but applies fields among `kwargs` before the other fields are derived and checked.
 
-        A new `num_hidden_layers` keeps the schedule, repeated or cut; a new `layer_pattern` alone has its own depth.
+        A new `num_hidden_layers` repeats or cuts the schedule; a new `layer_pattern` alone sets its own depth.
         """
         given = {name: kwargs.pop(name) for name in MaBertConfig.__annotations__ if name in kwargs}
         fields = dict(config_dict)
@@ -206,7 +203,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         return super().from_dict({**fields, **given}, **kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """As transformers has it, and the module by which the folder opens without an import of this package."""
+        """Works as in transformers, and adds the module that lets transformers open the folder, see `anywhere`."""
         self.auto_map = AUTO_MAP
         super().save_pretrained(save_directory, **kwargs)
         write_module(save_directory)
@@ -215,8 +212,8 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         """Refuses fields that were set one by one and no longer agree.
 
         Raises:
-            ValueError: Unless `layer_pattern` is written out, a letter for each of `num_hidden_layers`, and lists with
-                an entry a layer are as long.
+            ValueError: Unless `layer_pattern` is written out with one letter for each of `num_hidden_layers`, and lists
+                with an entry per layer have that length.
         """
         letters = expand_schedule(self.layer_pattern)
         if letters != self.layer_pattern or len(letters) != self.num_hidden_layers:
@@ -261,7 +258,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         return size
 
     def of_layer(self, name: str, layer: int) -> Any:
-        """What a field that may differ from layer to layer is in one of them.
+        """Returns the value that a field has in one layer.
 
         Args:
             name: `rotary_base` or `attention_window`.
@@ -302,7 +299,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
 
 
 def make_config(**fields: Any) -> MaBertConfig:
-    """A configuration, whose every complaint is a ValueError of one line.
+    """Makes a configuration and reports any error in one line.
 
     Raises:
         ValueError: Naming the field that has a wrong type or value.
@@ -314,7 +311,7 @@ def make_config(**fields: Any) -> MaBertConfig:
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong with a field, which transformers tells as an error of Python's."""
+    """Rewords transformers' error about a field, which shows Python's types."""
     told = " ".join(str(error).split())
     several = re.search(r"Field '([^']+)' with value (.*?) doesn't match any type in \((.*?)\)\. Errors", told)
     if several:

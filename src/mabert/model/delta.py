@@ -1,4 +1,4 @@
-"""Folders that hold a model's difference to another one, and where the whole model is that they stand for."""
+"""Folders that hold only a model's difference from another one, and the whole models they stand for."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,16 +8,16 @@ FILE = "delta.safetensors"
 """The weights that differ."""
 
 COMPOSER = ("mabert.conversion.delta", "compose")
-"""The function that makes a whole model's folder of such a folder; it knows teachers, and the model does not."""
+"""The function that makes a whole model's folder from such a folder; it lives in `conversion`, which knows teachers."""
 
 
 def is_delta(path: str | Path) -> bool:
-    """Whether a folder holds a difference in place of whole weights."""
+    """Returns whether a folder holds a difference instead of whole weights."""
     return (Path(path) / FILE).is_file()
 
 
 def whole(path: Any) -> Any:
-    """The folder to read weights from: that of the whole model where `path` is a difference, else `path`."""
+    """Returns the folder to read weights from: the whole model's if `path` holds a difference, else `path`."""
     if not isinstance(path, str | Path) or not is_delta(path):
         return path
     module, function = COMPOSER

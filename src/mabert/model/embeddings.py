@@ -9,7 +9,7 @@ from mabert.model.packing import is_tracing
 
 
 class MaBertEmbeddings(nn.Module):
-    """Token + position + segment, LayerNorm, dropout; and a projection where they are narrower than the stack."""
+    """Token + position + segment, LayerNorm, dropout, and a projection if they are narrower than the stack."""
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class MaBertEmbeddings(nn.Module):
 
 
 def stretch(table: Tensor, rows: int) -> Tensor:
-    """Stretches a table of positions by 1-D linear interpolation, first and last row kept (Table A3).
+    """Stretches a table of positions by 1-D linear interpolation, keeping the first and last row (Table A3).
 
-    Every position moves, so the longer model says something else on short inputs as well.
+    Every position moves, so the longer model's output changes on short inputs too.
 
     Args:
         table: (old rows, D).
-        rows: Of the new table.
+        rows: Rows of the new table.
 
     Returns:
         (rows, D), of the same dtype.
@@ -80,12 +80,12 @@ def stretch(table: Tensor, rows: int) -> Tensor:
 
 
 def rows_of(table: nn.Module, size: int) -> int:
-    """Rows of an embedding; those of the configuration, `size`, where an adapter stands in its place."""
+    """Returns the rows of an embedding, or `size` from the configuration if an adapter has replaced it."""
     return getattr(table, "num_embeddings", size)
 
 
 def check_ids(name: str, ids: Tensor | None, size_name: str, size: int) -> None:
-    """Refuses ids outside an embedding, which on a GPU would be an assertion that ends the process.
+    """Refuses ids outside an embedding; on a GPU they would fail an assertion that ends the process.
 
     Raises:
         ValueError: Naming the offending id and the table's size.
@@ -108,8 +108,12 @@ class RotaryPositions(nn.Module):
         self.head_size = config.head_size
 
     def forward(self, position_ids: Tensor, dtype: torch.dtype) -> dict[float, tuple[Tensor, Tensor]]:
-        """Cosines and sines, each (batch or 1, 1, time, head_size), for `position_ids` (batch or 1, time), of each base
-        that a Transformer layer has."""
+        """Returns cosines and sines, each (batch or 1, 1, time, head_size), for each base of a Transformer layer.
+
+        Args:
+            position_ids: int64 (batch or 1, time).
+            dtype: Dtype of the result.
+        """
         return {base: self._of_base(base, position_ids, dtype) for base in self.bases}
 
     def _of_base(self, base: float, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -121,7 +125,7 @@ class RotaryPositions(nn.Module):
 
 
 def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns each pair of a head's features by its position's angle. heads: (batch, heads, time, head_size)."""
+    """Rotates each pair of a head's features by its position's angle. heads: (batch, heads, time, head_size)."""
     cosine, sine = rotary
     first, second = heads.chunk(2, dim=-1)
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine

@@ -29,15 +29,16 @@ logger = logging.get_logger(__name__)
 
 
 HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
-"""Modules that bitsandbytes, quanto and torchao leave as they are: an adapter trains them beside itself."""
+"""Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""
 
 NARROW = ("x_proj", "dt_proj")
-"""What bitsandbytes and quanto leave out as well: step sizes, B and C come from it, and the scan carries errors on. Its
-widths are not those that 4-bit kernels take. torchao's int8 was measured with it (docs/ecosystem.md)."""
+"""Modules that bitsandbytes and quanto leave unquantized too: the scan carries on errors of the step sizes, B and C
+that they make, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
+(docs/ecosystem.md)."""
 
 
 def sparing(asked: Any) -> Any:
-    """A quantizer's configuration that leaves out `HEADS` and `NARROW`, unless it says itself what to leave out."""
+    """Returns a quantizer's configuration that skips `HEADS` and `NARROW`, unless it names modules to skip itself."""
     asked = copy.copy(asked)
     for name in ("llm_int8_skip_modules", "modules_to_not_convert"):
         if getattr(asked, name, ()) is None:
@@ -46,7 +47,7 @@ def sparing(asked: Any) -> Any:
 
 
 class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
-    """What transformers needs to know of every MaBERT model."""
+    """The settings that transformers reads from every MaBERT model."""
 
     config_class = MaBertConfig
     config: MaBertConfig
@@ -60,17 +61,17 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """As transformers has it; of a folder that `mabert convert --delta` wrote, the whole model is loaded.
+        """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
 
-        A `quantization_config` that names no modules to leave out leaves out `HEADS`, and `NARROW` but for torchao.
+        A `quantization_config` that names no modules to skip gets `HEADS` and, except for torchao, `NARROW`.
         """
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
         return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        # In code that is not its own, transformers passes over modules that have no parameters themselves. A core has
-        # none, and draws those of its modules, in the first version's order.
+        # In custom code, transformers skips modules that have no parameters of their own. A core has none, but it
+        # initializes its submodules' parameters, in the first version's order.
         super()._initialize_weights(module, is_custom_code and not isinstance(module, SelectiveCore))
 
     @torch.no_grad()
@@ -81,7 +82,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
             own()
 
     def get_position_embeddings(self) -> nn.Embedding:
-        """The learned table of positions.
+        """Returns the learned table of positions.
 
         Raises:
             ValueError: If the configuration has none.
@@ -95,7 +96,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
 
     @torch.no_grad()
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Stretches or shrinks the learned positions by 1-D linear interpolation (Table A3), first and last kept.
+        """Resizes the learned positions by 1-D linear interpolation (Table A3), keeping the first and last.
 
         Args:
             new_num_position_embeddings: The new longest input.
@@ -152,20 +153,21 @@ class MaBertModel(MaBertPreTrainedModel):
             token_type_ids: int64 (batch, time), segments; default, 0.
             position_ids: int64 (batch or 1, time); default, each token's index among the tokens of its sequence.
             inputs_embeds: (batch, time, `embedding_size`), in place of `input_ids`.
-            kwargs: `output_hidden_states`, `output_attentions`, `return_dict`; and for several sequences packed into
-                one row (1, total), without padding or mask, where they begin, as transformers' padding-free training
-                says it: `cu_seq_lens_q` int32 (sequences + 1,), the equal `cu_seq_lens_k`, `max_length_q` and
-                `max_length_k`, or `seq_idx` int32 (1, total).
+            kwargs: `output_hidden_states`, `output_attentions`, `return_dict`. For sequences packed into one row (1,
+                total), without padding or mask, also their boundaries, as in transformers' padding-free training:
+                `cu_seq_lens_q` int32 (sequences + 1,), the equal `cu_seq_lens_k`, `max_length_q` and `max_length_k`, or
+                `seq_idx` int32 (1, total).
 
         Returns:
-            `last_hidden_state` (batch, time, D); on request `hidden_states`, the embedding and one a layer, and
-            `attentions`, one a layer, (batch, heads, time, time): of a Mamba layer the hidden attention of its scan.
+            `last_hidden_state` (batch, time, D). On request also `hidden_states`, of the embeddings and of each layer,
+            and `attentions`, (batch, heads, time, time) for each layer; for a Mamba layer, the hidden attention of its
+            scan.
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or not as a batch, an id is
-                outside its table, the input is longer than the table of positions, mask or positions have another
-                shape, the mask other numbers, or the boundaries of a packed row are missing, do not cover it, or stand
-                beside a mask.
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given; an input, mask or positions
+                have the wrong shape; an id is outside its table; the input is longer than the table of positions; the
+                mask holds other numbers than 0 and 1; or the boundaries of a packed row are missing, do not cover it,
+                or come with a mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -197,7 +199,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
         unpadding = Unpadding.of(mask.valid) if mask.valid is not None and self._unpads(mask, kwargs) else None
         if unpadding is not None:
-            # Whatever stands at padding has no effect: an id outside its table, or a NaN that a gradient would meet.
+            # Values at padding must have no effect, be it an id outside its table or a NaN that would reach a gradient.
             input_ids, token_type_ids, position_ids, inputs_embeds = (
                 None if x is None else mask.zero(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
             )
@@ -223,10 +225,10 @@ class MaBertModel(MaBertPreTrainedModel):
         unpadding: Unpadding | None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Embeddings, the stack and the last LayerNorm; padded or packed, as are the outputs recorded on the way.
+        """Runs embeddings, stack and last LayerNorm; the outputs it records are padded or packed, as the layers ran.
 
-        The embeddings are made in here, since what a caller holds is not freed while the layers run. They are made of
-        the batch as it was given, so that whoever hooks or wraps them sees its shape.
+        The embeddings are computed in here because a tensor that the caller holds is not freed while the layers run.
+        They are computed from the padded batch, so that hooks and wrappers see its shape.
         """
         hidden, position_ids = self.embeddings(*inputs), inputs[2]
         if unpadding is not None:
@@ -235,9 +237,9 @@ class MaBertModel(MaBertPreTrainedModel):
         sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
         asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
         attention["fused"] = can_fuse(self.config, hidden, sequences, **asked)
-        # Without padding there is no mask: of none, some versions of transformers make a matrix in a captured graph.
+        # Without padding, pass no mask: some versions of transformers would build a matrix in a captured graph.
         keys = None if attention["fused"] else mask.keys
-        if keys is not None and is_mapped():  # transformers looks at the values of a mask, which vmap forbids
+        if keys is not None and is_mapped():  # transformers reads a mask's values, which vmap forbids
             attention["attention_mask"] = keys[:, None, None]
         elif keys is not None:
             attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, keys)
@@ -246,11 +248,11 @@ class MaBertModel(MaBertPreTrainedModel):
         return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
 
     def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
-        """Whether this batch runs without its padding.
+        """Returns whether this batch runs without its padding.
 
-        Attention's weights are those of the padded batch, so they need masked execution; so do hidden states through
-        which gradients may be asked for, since those of an unpadded run are restored copies, but where masked execution
-        is not exact; and a graph that is captured, whose shapes may not depend on the mask's values.
+        It runs padded and masked if attention weights are asked for, which are those of the padded batch; if a graph is
+        captured, whose shapes may not depend on the mask's values; and if gradients through hidden states may be asked
+        for, because those of an unpadded run are restored copies. The last holds only where masked execution is exact.
         """
         if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
             return False
@@ -278,7 +280,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
 
 def warn_of_padding(input_ids: Tensor, pad_token_id: int | None) -> None:
-    """Says once that rows without a mask begin or end with padding, which is then read as text."""
+    """Warns once that rows without a mask begin or end with padding, which is then read as text."""
     if pad_token_id is None or is_tracing() or input_ids.numel() == 0:
         return
     first, last = input_ids[:, 0] == pad_token_id, input_ids[:, -1] == pad_token_id
@@ -290,13 +292,13 @@ def warn_of_padding(input_ids: Tensor, pad_token_id: int | None) -> None:
 
 
 def has_holes(valid: Tensor) -> bool:
-    """Whether a row of bool (batch, time) has padding between tokens."""
+    """Returns whether any row of a mask, bool (batch, time), has padding between tokens."""
     starts = (valid[:, 1:] & ~valid[:, :-1]).sum(dim=1) + valid[:, 0]
     return bool((starts > 1).any())
 
 
 def warn_of_holes(mask: PaddingMask) -> None:
-    """Says once that padding between tokens is not what `exact` covers: a convolution window spans the hole."""
+    """Warns once that `exact` does not cover padding between tokens, because a convolution window spans the hole."""
     if mask.valid is None or mask.regime != "exact" or is_tracing():
         return
     if has_holes(mask.valid):

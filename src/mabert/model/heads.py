@@ -80,7 +80,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            labels: int64 (batch, time), the true token where a position is scored, -100 elsewhere.
+            labels: int64 (batch, time), the true token at scored positions, -100 elsewhere.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
@@ -105,15 +105,15 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
 
 
 def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
-    """The dropout of Eq. 14."""
+    """Makes the dropout of Eq. 14."""
     rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
     return nn.Dropout(rate)
 
 
 class MaBertForSequenceClassification(MaBertPreTrainedModel):
-    """A label (or a number) a text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
+    """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
 
-    # Not every kind of label's loss counts items, so Trainer is to average over accumulated batches itself.
+    # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
     accepts_loss_kwargs = False
 
     def __init__(self, config: MaBertConfig) -> None:
@@ -126,8 +126,8 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         self.post_init()
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """As transformers has it, and where the pooling is `map`, the list of modules by which sentence-transformers
-        keeps it."""
+        """Works as in transformers; with `map` pooling, it also writes the list of modules that sentence-transformers
+        needs to use that pooling."""
         super().save_pretrained(save_directory, **kwargs)
         if self.config.pooling == "map":
             write_map_modules(Path(save_directory), self.config.normalize)
@@ -151,11 +151,11 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            labels: (batch,), classes, or numbers where `config.num_labels` is 1; (batch, labels) for several at once.
+            labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
-            `loss` if labels are given, and `logits` ŷ (batch, labels); of a packed row, one a sequence.
+            `loss` if labels are given, and `logits` ŷ (batch, labels); for a packed row, one row per sequence.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
@@ -173,7 +173,7 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
 
 
 class MaBertForTokenClassification(MaBertPreTrainedModel):
-    """A label a token: dropout and one linear layer."""
+    """A label per token: dropout and one linear layer."""
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
@@ -202,7 +202,7 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            labels: int64 (batch, time), -100 where a position is not scored.
+            labels: int64 (batch, time), -100 at positions that are not scored.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
@@ -221,7 +221,7 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
 
 
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
-    """Where an answer starts and ends: one linear layer to two scores a token."""
+    """Start and end of an answer: one linear layer that gives each token two scores."""
 
     accepts_loss_kwargs = False
 
@@ -251,13 +251,13 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: Likewise.
-            start_positions: int64 (batch,), the answer's first token; outside the row or at padding, not scored.
-            end_positions: int64 (batch,), its last.
+            start_positions: int64 (batch,), the answer's first token; not scored if outside the row or at padding.
+            end_positions: int64 (batch,), its last token.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
             `loss` if both positions are given, `start_logits` and `end_logits` (batch, time), the dtype's lowest number
-            at padding; of a packed row, a row a sequence.
+            at padding; for a packed row, one row per sequence.
         """
         outputs = self.mabert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
@@ -268,7 +268,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         if packing is not None:
             logits, valid = packing.rows.restore(logits), packing.rows.valid
         if valid is not None:
-            # An answer cannot lie in padding; left open, padding would take part in the softmax over positions.
+            # An answer cannot lie in padding; unmasked, padding would take part in the softmax over positions.
             logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
@@ -286,7 +286,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
 
 
 class MaBertForMultipleChoice(MaBertPreTrainedModel):
-    """One of several texts: each is pooled and scored by itself."""
+    """A choice among several texts, each pooled and scored by itself."""
 
     accepts_loss_kwargs = False
 
@@ -313,7 +313,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
 
         Args:
             input_ids: int64 (batch, choices, time).
-            attention_mask: (batch, choices, time), as are the next two.
+            attention_mask: (batch, choices, time), as for the next two.
             token_type_ids: Likewise.
             position_ids: Likewise.
             inputs_embeds: (batch, choices, time, `embedding_size`), in place of `input_ids`.
@@ -324,7 +324,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
             `loss` if labels are given, and `logits` (batch, choices).
 
         Raises:
-            ValueError: As the encoder's; and if boundaries of a packed row are given, which has no choices.
+            ValueError: As in the encoder, or if boundaries of a packed row are given, which cannot hold choices.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
@@ -353,7 +353,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
 
 
 def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
-    """Positions (batch,) of which those outside the row or at padding are moved to its end, where none is scored."""
+    """Moves positions (batch,) outside the row or at padding to the row's end, where the loss ignores them."""
     positions = positions.reshape(-1)
     unscored = (positions < 0) | (positions >= end)
     if valid is not None and end:
@@ -363,5 +363,5 @@ def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
 
 
 def rows_of_choices(tensor: Tensor | None) -> Any:
-    """(batch, choices, ...) as (batch x choices, ...)."""
+    """Reshapes (batch, choices, ...) to (batch x choices, ...)."""
     return None if tensor is None else torch.flatten(tensor, 0, 1)

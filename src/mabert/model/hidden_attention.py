@@ -1,16 +1,15 @@
-"""The attention matrix that a selective scan implies, so that `output_attentions` speaks of Mamba layers, too.
+"""The attention matrix that a selective scan implies, so that `output_attentions` covers Mamba layers too.
 
-Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, and D
-on the diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). There is one matrix a
-channel; what is reported is their mean over as many groups of channels as the Transformer layers have heads, so that
-every layer has the same shape.
+Unrolled, the scan of one channel is õ = M ũ with M_ts = Σ_n C_tn exp(A_n Σ_{s<k<=t} Δ_k) Δ_s B_sn for s <= t, plus D on
+the diagonal: the "hidden attention" of Ali, Zimerman and Wolf (2024, arXiv 2403.01590). Each channel has its own
+matrix. The channels are averaged in as many groups as the Transformer layers have heads, so that all shapes agree.
 """
 
 import torch
 from torch import Tensor
 
 CHANNELS_AT_ONCE = 32
-"""Channels whose matrices stand in memory together; bounds the cost in bytes, not the result."""
+"""Channels whose matrices are in memory together; limits memory, not the result."""
 
 
 @torch.no_grad()
@@ -27,11 +26,12 @@ def hidden_attention(
     mask: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Mean matrix of each group of channels. Takes time x time x channel x state operations: for looking, not for
-    training.
+    """Returns the mean matrix of each group of channels.
+
+    It takes time x time x channel x state operations: fit for inspection, not for training.
 
     Args:
-        u: (batch, time, channel); only its shape is used, the matrices are what multiplies it.
+        u: (batch, time, channel); only its shape is used, since the matrices are what multiplies it.
         delta: (batch, time, channel), before bias and softplus.
         A: (channel, state).
         B: (batch, time, state).
@@ -43,7 +43,7 @@ def hidden_attention(
         reverse: Whether the scan runs from the end.
 
     Returns:
-        float32 (batch, heads, time, time), row t what output t takes from each input.
+        float32 (batch, heads, time, time); row t is what output t takes from each input.
     """
     batch, time, channels = u.shape
     step = torch.nn.functional.softplus(delta.float() + delta_bias.float())
@@ -71,19 +71,19 @@ def hidden_attention(
 
 
 def as_probe(attention: Tensor) -> Tensor:
-    """The same matrices as a leaf that collects a gradient, where gradients are on."""
+    """Returns the same matrices as a leaf that collects a gradient if gradients are on."""
     return attention.detach().requires_grad_(torch.is_grad_enabled())
 
 
 def read_through(probe: Tensor, u: Tensor) -> Tensor:
     """Ties a probe to the scan's output without changing a value.
 
-    Returns zeros whose derivative with respect to the probe is that of adding a matrix to every channel of a head: what
-    attention-gradient attributions need. No gradient reaches the parameters this way.
+    The result is zero, but its derivative with respect to the probe is that of adding a matrix to every channel of a
+    head, which attention-gradient attributions need. No gradient reaches the parameters this way.
 
     Args:
         probe: (batch, heads, time, time), from `as_probe`.
-        u: (batch, time, channel), what the scan multiplied.
+        u: (batch, time, channel), input of the scan.
 
     Returns:
         Zeros, (batch, time, channel), in u's dtype.
@@ -95,5 +95,5 @@ def read_through(probe: Tensor, u: Tensor) -> Tensor:
 
 
 def group_of(channels: int, heads: int, device: torch.device) -> Tensor:
-    """The head that each channel is counted to, int64 (channel,): neighbours, as evenly as they divide."""
+    """Returns the head of each channel, int64 (channel,): neighbours, divided as evenly as possible."""
     return torch.arange(channels, device=device) * heads // channels

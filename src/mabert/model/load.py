@@ -1,4 +1,4 @@
-"""Opening a model folder, with one clear line for everything that can be wrong with it."""
+"""Opens a model folder, and reports anything wrong with it in one clear line."""
 
 import threading
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from mabert.model.delta import is_delta
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 LOADING = threading.RLock()
-"""Held while a model is made. transformers then changes what belongs to the whole process: its verbosity, the default
-dtype, and whether weights are drawn and tied."""
+"""Held while a model is made, because transformers then changes state of the whole process: its verbosity, the default
+dtype, and whether weights are initialized and tied."""
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def load_config(path: str | Path) -> MaBertConfig:
-    """The configuration of a MaBERT's folder (or hub name).
+    """Reads the configuration of a MaBERT's folder (or hub name).
 
     Raises:
         FileNotFoundError: If the folder, or its `config.json`, is not there.
@@ -42,10 +42,10 @@ def load_config(path: str | Path) -> MaBertConfig:
 
 
 def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
-    """The configuration that fields from a folder make.
+    """Makes a configuration of the fields read from a folder.
 
     Raises:
-        ValueError: If one has a wrong value; names the file.
+        ValueError: If a field has a wrong value; names the file.
     """
     try:
         check_fields(fields)
@@ -62,19 +62,18 @@ def load_model(
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
 ) -> Model:
-    """A model in evaluation mode, every weight of it from the checkpoint.
+    """Loads a model in evaluation mode, all weights from the checkpoint.
 
     Args:
         kind: The class.
         path: Model folder or hub name.
-        config: In place of the folder's own, which otherwise must be a MaBERT's.
-        dtype: Of the weights; default, as saved.
-        drawn: How the names of weights begin that may be missing and are then drawn at random.
+        config: Configuration to use instead of the folder's, which otherwise must be a MaBERT's.
+        dtype: Dtype of the weights; default, as saved.
+        drawn: Prefixes of weight names that may be missing from the checkpoint and are then initialized at random.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it is another kind of model, its file of weights is damaged or fits another configuration, or
-            weights of the class are missing.
+        ValueError: If it is another kind of model, its weights are damaged, incomplete or of another configuration.
     """
     config = config or load_config(path)
     with LOADING:
@@ -107,11 +106,12 @@ def load_model(
 def read_weights(
     kind: type[Model], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
 ) -> tuple[Model, dict[str, Any]]:
-    """Reads a model without a word on the terminal, one at a time in this process; returns it and what transformers
-    says of its weights.
+    """Reads a model without printing anything, one at a time in this process.
+
+    Returns the model and transformers' report on its weights.
 
     Raises:
-        ValueError: If a package that quantized them is not installed.
+        ValueError: If the package that quantized the weights is not installed.
     """
     with LOADING:
         verbosity = logging.get_verbosity()
@@ -132,10 +132,10 @@ def read_weights(
 
 
 def check_finite(model: PreTrainedModel, path: str | Path) -> None:
-    """Refuses weights that are no numbers, of which no answer could be one.
+    """Refuses weights that hold NaN or infinity, which would make every output useless.
 
-    A sum is one pass over memory and takes no more of it; where that is not finite, the weights themselves are asked,
-    since a sum of large ones may overflow.
+    A sum takes one pass and no extra memory. Only if it is not finite are the weights themselves checked, since the sum
+    of large finite weights may overflow.
 
     Raises:
         ValueError: Naming the file and the weight.
@@ -150,27 +150,27 @@ def check_finite(model: PreTrainedModel, path: str | Path) -> None:
 
 
 def parts_of(weight: Tensor) -> list[Tensor]:
-    """A tensor itself, or what one of a class of its own is made of: a quantized weight's numbers and scales."""
+    """Returns a tensor itself, or the parts of a wrapper class: a quantized weight's numbers and scales."""
     if not is_traceable_wrapper_subclass(weight):
         return [weight]
     return [part for name in weight.__tensor_flatten__()[0] for part in parts_of(getattr(weight, name))]
 
 
 def weights_file(path: str | Path) -> Path:
-    """The file of weights in a folder, or what lists several; the folder itself where there is none, as on the hub."""
+    """Returns a folder's file of weights or index of several; the folder itself if it has none, as on the hub."""
     return next((Path(path) / name for name in WEIGHTS if (Path(path) / name).is_file()), Path(path))
 
 
 def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
-    """Weights that a model has, none of which is allocated."""
+    """Counts a model's weights without allocating them."""
     with torch.device("meta"):
         return sum(weight.numel() for weight in kind(config).parameters())
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
-    """Whether a class is one that a checkpoint was saved as, or its encoder, or has a head that the other includes.
+    """Returns whether a class is the checkpoint's own or its encoder, or has a head that the checkpoint's includes.
 
-    Names of weights do not tell: a classifier of tokens may have the very names of one of texts.
+    Names of weights cannot tell: a token classifier may have the same ones as a text classifier.
     """
     own = head_of(kind.__name__)
     heads = {head_of(name) for name in saved}
@@ -178,5 +178,5 @@ def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
 
 
 def head_of(name: str) -> str:
-    """The head in the name of a transformers class, such as `MaskedLM`; empty for an encoder."""
+    """Returns the head in the name of a transformers class, such as `MaskedLM`; empty for an encoder."""
     return name.partition("For")[2]

@@ -24,7 +24,7 @@ DIRECTIONS = {
 }
 
 DT_INIT_FLOOR = 1e-4
-"""Smallest step size an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
+"""Smallest step size that an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
 
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -37,12 +37,11 @@ SAVED_NAMES = {
     "D": "recurrence.D",
     "delta_bias": "recurrence.delta_bias",
 }
-"""What files of weights call a core's weights that go by other names in it: those of modules that a core once did
-without are saved as they were."""
+"""Weights' names in files that differ from a core's: files keep the names from before its submodules existed."""
 
 
 class CoreOutput(NamedTuple):
-    """What one direction gives: SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for."""
+    """Output of one direction: SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for."""
 
     gated: Tensor
     attention: Tensor | None
@@ -59,7 +58,7 @@ class LocalMixing(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.ssm_inner_size))
 
     def forward(self, u: Tensor, mask: PaddingMask) -> Tensor:
-        """Mixes u (batch, time, D_m) along each sequence of the mask's; returns the same shape."""
+        """Mixes u (batch, time, D_m) along each of the mask's sequences; returns the same shape."""
         return depthwise_conv1d(
             u,
             self.weight,
@@ -75,9 +74,9 @@ class LocalMixing(nn.Module):
 class Recurrence(nn.Module):
     """The selective scan (Eq. 8) and its own parameters.
 
-    They stay float32 when the model is made in a shorter float or moved to one: the recurrence multiplies exp(Δ A) over
-    thousands of steps, and Mamba-1 is known to need them so. A module of their own they are since sharding (FSDP) wants
-    one dtype and one precision a module.
+    The parameters stay float32 when the model is made in a shorter float or cast to one: the recurrence multiplies
+    exp(Δ A) over thousands of steps, and Mamba-1 is known to need float32 for it. They are in a module of their own
+    because sharding (FSDP) needs one dtype and one precision per module.
     """
 
     FLOAT32 = ("A_log", "D", "delta_bias")
@@ -95,7 +94,7 @@ class Recurrence(nn.Module):
         """Scans; returns SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for.
 
         Args:
-            steps: ũ and Δ before its bias, both (batch, time, D_m), B and C, both (batch, time, N).
+            steps: ũ and Δ before its bias, both (batch, time, D_m); B and C, both (batch, time, N).
             z: Gating path (batch, time, D_m).
             mask: The batch's padding.
             reverse: Whether to scan from the end.
@@ -136,10 +135,10 @@ class SelectiveCore(nn.Module):
         self.split = (rank, states, states)
         self.dt_range = (config.ssm_dt_min, config.ssm_dt_max)
         self.local_mixing = LocalMixing(config, direction)
-        # In the order of the first version's parameters, by which a checkpoint's optimizer counts them.
+        # Modules are made in the order of the first version's parameters, which a checkpoint's optimizer state follows.
         with torch.random.fork_rng(devices=[]):
             self.dt_proj = nn.Linear(rank, channels, bias=False)
-        # Its weights are drawn by `init_weights` alone, so that a seed gives the model that it gave as a parameter.
+        # `init_weights` alone draws this weight, so a seed gives the same model as when it was a bare parameter.
         vars(self.dt_proj)["_is_hf_initialized"] = True
         self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
@@ -147,8 +146,11 @@ class SelectiveCore(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Mamba-1's initialisation (Gu and Dao, 2023): softplus(Δ bias) log-uniform over the range of step sizes, A =
-        -(1..N), D = 1; Δ projection uniform ± r^-½, convolution uniform ± width^-½."""
+        """Applies Mamba-1's initialisation (Gu and Dao, 2023).
+
+        softplus(Δ bias) is log-uniform over the range of step sizes, A = -(1..N), D = 1, the Δ projection uniform ±
+        r^-½, the convolution uniform ± width^-½.
+        """
         scan = self.recurrence
         channels, states = scan.A_log.shape
         low, high = (math.log(bound) for bound in self.dt_range)
@@ -166,10 +168,10 @@ class SelectiveCore(nn.Module):
         """Runs Eqs. 6 to 8, one sequence per row.
 
         Args:
-            mixed: ũ (batch, time, D_m), what `local_mixing` gives.
+            mixed: ũ (batch, time, D_m), the output of `local_mixing`.
             z: Gating path (batch, time, D_m).
             mask: The batch's padding.
-            heads: Groups of channels to report the hidden attention of; None, not at all.
+            heads: Number of channel groups to report the hidden attention of; None to report none.
         """
         d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
         steps = (mixed, self.dt_proj(d), B, C)
@@ -177,7 +179,7 @@ class SelectiveCore(nn.Module):
 
 
 def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Gives weights as files have them the names of a core's modules, see `SAVED_NAMES`."""
+    """Renames weights read from files to the names in a core, see `SAVED_NAMES`."""
     for saved, name in SAVED_NAMES.items():
         if prefix + saved in weights:
             weights[prefix + name] = weights.pop(prefix + saved)
@@ -208,7 +210,7 @@ class MambaMixer(nn.Module):
         """
         u, z = self.in_proj(hidden).chunk(2, dim=-1)
         mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]
-        if not (z.requires_grad or is_tracing()):  # then nothing needs u any more, and its memory serves the scan
+        if not (z.requires_grad or is_tracing()):  # u is no longer needed, and the scan can use its memory
             z = z.contiguous()
             del u
         heads = self.num_attention_heads if output_attentions else None
@@ -224,5 +226,5 @@ class MambaMixer(nn.Module):
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:
-    """The sum of one tensor a direction, without adding to a zero."""
+    """Sums one tensor per direction, without a first addition to zero."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(dim=0)

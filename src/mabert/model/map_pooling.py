@@ -1,4 +1,4 @@
-"""The mask-aware attention pooling of a classifier as a module of sentence-transformers, which imports this one."""
+"""A classifier's mask-aware attention pooling as a module for sentence-transformers, which imports this file."""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ from mabert.model.pooling import FIELDS, POOLER, Pooler, map_pooler
 
 
 class MapPooling(Module):
-    """Eqs. 11 to 13 behind the token vectors of sentence-transformers' `Transformer`, with or without a classifier's
-    learned weights.
+    """Eqs. 11 to 13 on the token vectors of sentence-transformers' `Transformer`, with a classifier's weights or none.
 
-    A folder of sentence-transformers keeps the weights beside the settings. In a classifier's folder there are neither:
-    both are the classifier's own.
+    A folder of sentence-transformers keeps the pooling's settings and weights in a subfolder. A classifier's folder has
+    neither there, and both are read from the classifier.
 
     Args:
         hidden_size: Width D.
-        pooler_act: As `MaBertConfig` has it, as for the three that follow.
+        pooler_act: As in `MaBertConfig`, like the three that follow.
         pooler_norm: Likewise.
         layer_norm_eps: Likewise.
         norm_bias: Likewise.
@@ -41,7 +40,7 @@ class MapPooling(Module):
 
     @classmethod
     def of(cls, classifier: nn.Module) -> "MapPooling":
-        """The pooling of a classifier, which shares its weights.
+        """Makes the pooling of a classifier, sharing its weights.
 
         Raises:
             ValueError: If the classifier pools in another way.
@@ -54,8 +53,8 @@ class MapPooling(Module):
         return module
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding` (batch, D) to `token_embeddings` (batch, time, D) and `attention_mask` (batch,
-        time)."""
+        """Adds `sentence_embedding` (batch, D) to `features`, from `token_embeddings` (batch, time, D) and
+        `attention_mask` (batch, time)."""
         hidden, mask = features["token_embeddings"], features["attention_mask"]
         features["sentence_embedding"] = self.pooler(hidden, mask != 0)
         return features
@@ -66,23 +65,23 @@ class MapPooling(Module):
         return width
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The arguments that make such a module."""
+        """Returns the arguments that make such a module."""
         return self.settings
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Writes settings, and weights as safetensors whatever is asked for."""
+        """Writes the settings and the weights, the latter always as safetensors."""
         self.save_config(output_path)
         save_file(self.pooler.state_dict(), Path(output_path) / POOLER)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", cache_folder: str | None = None, **kwargs: Any) -> Any:
-        """Reads a module that was saved, or that of a classifier's folder.
+        """Reads a saved module, or makes that of a classifier's folder.
 
         Args:
             model_name_or_path: Folder or hub name.
-            subfolder: Of the module's own files.
+            subfolder: Subfolder with the module's own files.
             cache_folder: The hub's cache.
-            kwargs: `token`, `revision` and `local_files_only`, as the hub takes them; others are not looked at.
+            kwargs: `token`, `revision` and `local_files_only`, as for the hub; others are ignored.
 
         Raises:
             ValueError: If the settings have no weights beside them, or the classifier pools in another way.

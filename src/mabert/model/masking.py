@@ -1,9 +1,8 @@
-"""Padding-safe masking: which steps are real tokens, and where a Mamba block is told so.
+"""Padding-safe masking: which steps are real tokens, and where a Mamba block applies the mask.
 
 The paper masks the input of the SSM core (Eq. 2, "pre") and the output of the block (Eq. 3, "post"). Neither reaches
-the step in between: a zero input still leaves SiLU(convolution bias) at a padded step, and that moves the state.
-`exact` adds the mask there, inside the convolution and the scan, after which valid tokens have the values of the
-unpadded run.
+the step in between: a zero input still leaves SiLU(convolution bias) at a padded step, and that changes the state.
+`exact` adds a mask there, inside the convolution and the scan, so that valid tokens get the values of the unpadded run.
 """
 
 from collections.abc import Callable
@@ -19,18 +18,18 @@ Regime = Literal["none", "pre", "post", "pre+post", "exact"]
 
 
 def tokens_of(attention_mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """A caller's mask as bool (batch, time), True at tokens, on a device; None where there is none."""
+    """Returns a caller's mask as bool (batch, time), True at tokens, on a device; None if there is none."""
     return None if attention_mask is None else attention_mask.to(device) != 0
 
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """Which positions hold tokens, and which masks of padding-safe masking are on. Owns all masking of the encoder.
+    """Which positions hold tokens, and which padding-safe masks are on. All masking of the encoder is done here.
 
     Attributes:
-        valid: bool (batch, time), True at tokens; None where every position is one.
-        regime: `none` no mask; `pre` Eq. 2; `post` Eq. 3; `pre+post` both, the paper's; `exact` both and the mask
-            inside convolution and scan.
+        valid: bool (batch, time), True at tokens; None if there is no padding.
+        regime: `none`: no mask; `pre`: Eq. 2; `post`: Eq. 3; `pre+post`: both, as in the paper; `exact`: both and the
+            mask inside convolution and scan.
         packing: The sequences of a packed row, which has no padding; None where each row is one sequence.
     """
 
@@ -42,18 +41,17 @@ class PaddingMask:
     def from_attention_mask(
         cls, attention_mask: Tensor | None, given: Tensor, regime: Regime, packing: Packing | None = None
     ) -> "PaddingMask":
-        """Checks a caller's mask once.
+        """Checks a caller's mask and makes a `PaddingMask` of it.
 
         Args:
             attention_mask: (batch, time), 1 or True at tokens, 0 or False at padding; None for no padding.
-            given: The input it belongs to, (batch, time, ...).
-            regime: The masks that are on.
+            given: The input that the mask belongs to, (batch, time, ...).
+            regime: See the attribute.
             packing: The sequences of a packed row, or None.
 
         Raises:
             ValueError: If the mask has another shape (the Mamba layers need to know which *positions* are padding, so a
-                4-D attention mask cannot serve), or other numbers: those of an additive mask, or of the sequences in a
-                row.
+                4-D attention mask does not suffice) or other numbers, as masks that are additive or number sequences.
         """
         shape = given.shape[:2]
         if attention_mask is not None and attention_mask.shape != shape:
@@ -74,7 +72,7 @@ class PaddingMask:
         return cls(valid, regime, packing)
 
     def to(self, device: torch.device | str, **options: Any) -> "PaddingMask":
-        """On another device, as accelerate asks between the layers of a model that several share."""
+        """Moves the mask to another device, which accelerate asks for between layers on different devices."""
         if self.valid is not None and self.valid.device != torch.device(device):
             return replace(self, valid=self.valid.to(device, **options))
         packing = None if self.packing is None else self.packing.to(device, **options)
@@ -82,9 +80,9 @@ class PaddingMask:
 
     @property
     def keys(self) -> Tensor | None:
-        """What attention may look at, bool (batch, time).
+        """Positions that attention may look at, bool (batch, time).
 
-        A row without any token is left open: softmax over nothing is NaN, and its output is zeroed at the end.
+        In a row without tokens all positions are open: softmax over nothing is NaN, and the output is zeroed later.
         """
         if self.valid is None:
             return None
@@ -92,28 +90,28 @@ class PaddingMask:
 
     @property
     def inner(self) -> Tensor | None:
-        """The mask handed to convolution and scan: the third one, which makes padding exact."""
+        """The mask inside convolution and scan, which makes padding exact; None unless the regime is `exact`."""
         return self.valid if self.regime == "exact" else None
 
     @property
     def cu_seqlens(self) -> Tensor | None:
-        """The boundaries handed to convolution and scan."""
+        """The boundaries of a packed row for convolution and scan."""
         return None if self.packing is None else self.packing.cu_seqlens
 
     def before_core(self, hidden: Tensor) -> Tensor:
-        """m ⊙ H (Eq. 2), where that mask is on. hidden: (batch, time, D)."""
+        """Returns m ⊙ H (Eq. 2), or H if that mask is off. hidden: (batch, time, D)."""
         return self.zero(hidden) if self.regime in ("pre", "pre+post", "exact") else hidden
 
     def after_block(self, hidden: Tensor) -> Tensor:
-        """m ⊙ H (Eq. 3), where that mask is on. hidden: (batch, time, D)."""
+        """Returns m ⊙ H (Eq. 3), or H if that mask is off. hidden: (batch, time, D)."""
         return self.zero(hidden) if self.regime in ("post", "pre+post", "exact") else hidden
 
     def after_stack(self, hidden: Tensor) -> Tensor:
-        """Zeros padded positions of the encoder's output under `exact`, so that what reads them reads nothing."""
+        """Zeros the encoder's output at padded positions under `exact`."""
         return self.zero(hidden) if self.regime == "exact" else hidden
 
     def zero(self, hidden: Tensor) -> Tensor:
-        """m ⊙ H by selection, so that a NaN at a padded position does not survive. hidden: (batch, time, ...)."""
+        """Zeros padded positions by selection, which removes even a NaN. hidden: (batch, time, ...)."""
         if self.valid is None:
             return hidden
         padding = ~self.valid.to(hidden.device)
@@ -123,12 +121,12 @@ class PaddingMask:
         """Calls a function on batches in which each row is one text, whether the batch is padded or packed.
 
         Args:
-            hidden: (batch, time, D); of a packed row (1, total, D).
-            function: Takes (texts, longest, D) and bool (texts, longest), True at tokens, or None where all are;
+            hidden: (batch, time, D); for a packed row, (1, total, D).
+            function: Takes (texts, longest, D) and bool (texts, longest), True at tokens, or None if all are tokens;
                 returns (texts, longest, E).
 
         Returns:
-            What it returned, in the layout of `hidden`.
+            The function's results, in the layout of `hidden`.
         """
         if self.packing is None:
             return function(hidden, self.valid)
@@ -139,7 +137,7 @@ class PaddingMask:
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.
 
-        Counting tokens rather than places gives a left-padded text the positions of the unpadded one.
+        Counting tokens instead of places gives a left-padded text the positions of the unpadded one.
         """
         if self.packing is not None:
             return self.packing.positions()

@@ -1,13 +1,13 @@
-"""Mixers of one's own: a further letter of the schedule, without a change to this package.
+"""Custom mixers: another letter for the schedule, without a change to this package.
 
-A mixer is an `nn.Module`, made from the model's configuration alone, with::
+A mixer is an `nn.Module` whose constructor takes only the model's configuration, with::
 
     forward(hidden, mask, output_attentions=False) -> (mixed, attention or None)
 
-`hidden` is (batch, time, D), normalised, and zero at padding; `mixed` is of the same shape; `mask` is a `PaddingMask`,
-whose `per_text` gives batches of one text a row, padded or packed. What it says of a text must not depend on padding,
-nor on other texts in the batch or the row: `mabert.testing.check_mixer` tests that. A module in it
-that has parameters of its own, not only layers, draws them in a method `init_weights`.
+`hidden` is (batch, time, D), normalised, and zero at padding; `mixed` has the same shape. `mask` is a `PaddingMask`;
+its `per_text` gives batches with one text per row, whether the input is padded or packed. The output for a text must
+not depend on padding or on other texts in the batch or row, which `mabert.testing.check_mixer` tests. A submodule with
+parameters of its own, not only layers, initializes them in a method `init_weights`.
 """
 
 import importlib
@@ -24,24 +24,24 @@ from mabert.model.config import LAYER_TYPES
 from mabert.model.encoder import MaBertPreTrainedModel
 
 VARIABLE = "MABERT_MIXERS"
-"""Environment variable with the files or modules that register mixers, between colons (semicolons on Windows)."""
+"""Environment variable that lists files or modules that register mixers, separated by colons (Windows: semicolons)."""
 
 
 def register_mixer(
     letter: str, mixer: type[nn.Module], *, kind: Literal["linear_attention", "full_attention"] = "linear_attention"
 ) -> None:
-    """Gives a mixer a letter of the schedule, for this process: ``layer_pattern="GGT"``.
+    """Registers a mixer under a letter of the schedule, for this process: ``layer_pattern="GGT"``.
 
-    A model that has it is saved as any other, and opened wherever the letter is registered; the environment variable
-    MABERT_MIXERS names what registers it for the command line.
+    A model with it is saved as any other, and opens wherever the letter is registered. For the command line, the
+    environment variable MABERT_MIXERS names the code that registers it.
 
     Args:
         letter: A capital other than M and T.
-        mixer: Its class, see the head of this module.
-        kind: What transformers is told of such a layer.
+        mixer: The mixer's class, see the top of this module.
+        kind: The kind of layer that transformers is told.
 
     Raises:
-        ValueError: If the letter is none, or another mixer's.
+        ValueError: If it is not such a letter, or another mixer has it.
     """
     if not (isinstance(letter, str) and len(letter) == 1 and "A" <= letter <= "Z"):
         raise ValueError(f"letter is {letter!r}; it must be one capital of A to Z")
@@ -58,7 +58,7 @@ def register_mixer(
 
 
 def register_named() -> None:
-    """Imports what `VARIABLE` names.
+    """Imports the files and modules that `VARIABLE` names.
 
     Raises:
         ValueError: If there is no such file or module.

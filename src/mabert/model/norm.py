@@ -1,4 +1,4 @@
-"""The LayerNorm of every part of the model."""
+"""The LayerNorm used in every part of the model."""
 
 from torch import nn
 
@@ -6,5 +6,5 @@ from mabert.model.config import MaBertConfig
 
 
 def layer_norm(config: MaBertConfig, width: int | None = None) -> nn.LayerNorm:
-    """A LayerNorm as the configuration has it; default, over D features."""
+    """Makes a LayerNorm with the configuration's epsilon and bias; default, over D features."""
     return nn.LayerNorm(width or config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)

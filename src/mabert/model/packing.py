@@ -1,7 +1,7 @@
-"""Several sequences one behind the other in one row: a padded batch without its padding, or what a caller packed.
+"""Several sequences packed end to end in one row: a padded batch without its padding, or a row a caller packed.
 
-Convolution and scan start anew at every boundary, attention looks at its own sequence only, and positions are counted
-from each start, so every token's vector is that of its sequence alone.
+Convolution and scan restart at every boundary, attention stays within its sequence, and positions count from each
+start, so each token gets the same vector as in its sequence alone.
 """
 
 import functools
@@ -17,8 +17,8 @@ from mabert.ops.transforms import is_mapped
 
 
 def is_tracing() -> bool:
-    """Whether this code is being captured (compile, export, jit, CUDA graph) or runs for many inputs at once
-    (`torch.vmap`), so that it must not look at values."""
+    """Returns whether the code may not look at values, since it is being captured (compile, export, jit, CUDA graph) or
+    runs for many inputs at once (`torch.vmap`)."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True  # before CUDA is asked, which dynamo cannot capture
     if is_mapped():
@@ -27,14 +27,14 @@ def is_tracing() -> bool:
 
 
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-"""What transformers' padding-free training says of the sequences in a row, by the names of its collator."""
+"""The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator."""
 
 _LIKE_BOUNDARIES = (
     *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
     *("document", "docid", "segmentid", "sampleid"),
 )
-"""How the names begin, without underscores, by which others say the same; a forward takes any name, and would not look
-at these."""
+"""Prefixes, without underscores, of names that others use for boundaries. A forward accepts any name and would silently
+ignore these."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Packing:
     lengths: tuple[int, ...]
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
-    # Neither maker makes inference tensors, of which nobody knows whether they were written to: operators would check
-    # them anew in each layer.
+    # Neither constructor makes inference tensors: operators cannot see whether those have been written to, and would
+    # check them again in each layer.
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
@@ -68,17 +68,17 @@ class Packing:
 
         Args:
             given: The keyword arguments of a forward.
-            input: What they belong to, (batch, time, ...).
+            input: The input that they belong to, (batch, time, ...).
             attention_mask: The caller's mask.
             position_ids: The caller's positions.
 
         Returns:
-            The packing; None where the caller gave no boundaries and none are needed.
+            The packing; None if the caller gave no boundaries and none are needed.
 
         Raises:
-            ValueError: If boundaries are missing although positions start anew inside a row, fall, do not cover the
-                row, contradict each other or the positions (which start anew elsewhere, or count on over a boundary),
-                stand beside a mask or more than one row, have a name that is not looked at, or come while a graph is
+            ValueError: If boundaries are missing although positions restart inside a row; if they fall, do not cover
+                the row, or contradict each other or the positions (which restart elsewhere, or count on across a
+                boundary); if they come with a mask or more than one row, or have an unknown name; or while a graph is
                 captured, which cannot depend on their values.
         """
         shape = input.shape[:2]
@@ -145,31 +145,31 @@ class Packing:
             return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
-        """On another device; itself where it is there."""
+        """Returns the packing on another device, or itself if it is there."""
         if self.cu_seqlens.device == torch.device(device):
             return self
         return Packing(self.cu_seqlens.to(device, **options), self.lengths)
 
     def positions(self) -> Tensor:
-        """Position ids, int64 (1, total): each token's index in its sequence."""
+        """Returns position ids, int64 (1, total): each token's index in its sequence."""
         lengths = self.cu_seqlens.diff().long()
         starts = self.cu_seqlens[:-1].long().repeat_interleave(lengths, output_size=sum(self.lengths))
         return (torch.arange(sum(self.lengths), device=starts.device) - starts).unsqueeze(0)
 
     @functools.cached_property
     def rows(self) -> "Unpadding":
-        """The padded batch that this packing is of: a row a sequence, padded on the right."""
+        """The padded batch with one sequence per row, padded on the right."""
         lengths = self.cu_seqlens.diff()
         steps = torch.arange(max(self.lengths, default=0), device=lengths.device)
         return Unpadding.of(steps < lengths.unsqueeze(1))
 
     def batches(self, spare: int | None = None) -> "Batches":
-        """The sequences as padded batches of like lengths, planned once.
+        """Plans the sequences as padded batches of similar lengths, once.
 
         Args:
-            spare: How many more scores (pairs of tokens) attention may compute for a sequence than that needs, so that
-                it joins longer ones; None lets a sequence join others up to twice as long, so padding never outweighs
-                the tokens, and there are at most 1 + log2(longest) batches of any tokens.
+            spare: How many extra scores (pairs of tokens) attention may compute for a sequence because it joins longer
+                ones. None joins sequences up to twice as long, so padding never exceeds the tokens, and there are at
+                most 1 + log2(longest) batches with tokens.
         """
         planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
         if key not in planned:
@@ -178,9 +178,9 @@ class Packing:
 
 
 class Plans:
-    """The batches that were planned for a packing so far.
+    """The batches planned for a packing so far.
 
-    Sharding (FSDP) copies what a module is given, dataclasses and dicts included; all copies share this.
+    Sharding (FSDP) copies a module's arguments, dataclasses and dicts included; all copies share this object.
     """
 
     def __init__(self) -> None:
@@ -189,14 +189,14 @@ class Plans:
 
 @dataclass(frozen=True)
 class Batches:
-    """The sequences of a packed row as a few padded batches, so that one call serves several.
+    """The sequences of a packed row as a few padded batches, so that one call handles several sequences.
 
     Attributes:
-        masks: A batch each, bool (sequences, longest), True at tokens; None where a batch has no padding.
-        shapes: A batch each, its sequences and the longest of them.
-        places: int64 (total,), where each token of the row stands in the batches, laid flat one behind the other; None
-            where the batches are the row as it is.
-        order: int64 (sequences,), where each sequence stands among those of the batches; None likewise.
+        masks: For each batch, bool (sequences, longest), True at tokens; None if the batch has no padding.
+        shapes: For each batch, its number of sequences and the longest of them.
+        places: int64 (total,), index of each token of the row in the batches, flattened and concatenated; None if the
+            batches equal the row.
+        order: int64 (sequences,), index of each sequence among those of the batches; None likewise.
     """
 
     masks: tuple[Tensor | None, ...]
@@ -206,7 +206,7 @@ class Batches:
 
     @classmethod
     def of(cls, packing: Packing, spare: int | None) -> "Batches":
-        """Plans them; see `Packing.batches`. Sequences of no tokens make a batch of their own."""
+        """Plans the batches, see `Packing.batches`. Empty sequences form a batch of their own."""
         lengths = packing.lengths
         groups: list[list[int]] = []
         for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -217,7 +217,7 @@ class Batches:
                 groups[-1].append(index)
             else:
                 groups.append([index])
-        # In the row's order, as far as batches allow: equal lengths then need no moving.
+        # Keep the row's order as far as batches allow: equal lengths then need no moving.
         groups = sorted((sorted(group) for group in groups), key=lambda group: group[0]) or [[]]
         shapes = tuple((len(group), max((lengths[index] for index in group), default=0)) for group in groups)
         sequences = [index for group in groups for index in group]
@@ -238,7 +238,7 @@ class Batches:
             return cls(masks, shapes, places.to(device), order.argsort().to(device))
 
     def cut(self, packed: Tensor) -> list[Tensor]:
-        """(1, total, ...) to a batch each, (sequences, longest, ...), zero at padding."""
+        """Splits (1, total, ...) into batches, (sequences, longest, ...), zero at padding."""
         flat = packed.squeeze(0)
         sizes = [count * longest for count, longest in self.shapes]
         if self.places is not None:
@@ -246,12 +246,12 @@ class Batches:
         return [part.unflatten(0, shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """What `cut` gave back to (1, total, ...), without what stands at padding."""
+        """Undoes `cut`: returns (1, total, ...), without the values at padding."""
         flat = _joined([part.flatten(0, 1) for part in parts])
         return (flat if self.places is None else flat.index_select(0, self.places.to(flat.device))).unsqueeze(0)
 
     def in_order(self, parts: Sequence[Tensor]) -> Tensor:
-        """One vector a sequence of each batch, (sequences of it, ...), to those of all in the row's order."""
+        """Takes one vector per sequence of each batch, (sequences, ...), and returns all in the row's order."""
         flat = _joined(parts)
         return flat if self.order is None else flat.index_select(0, self.order.to(flat.device))
 
@@ -262,12 +262,12 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Unpadding:
-    """The way from a padded batch to its tokens in one row, and back.
+    """The map from a padded batch to its tokens in one row, and back.
 
     Attributes:
         valid: bool (batch, time), True at tokens.
-        places: int64 (total,), where each token stands in the flattened batch.
-        packing: The row.
+        places: int64 (total,), index of each token in the flattened batch.
+        packing: The packed row.
     """
 
     valid: Tensor
@@ -276,23 +276,23 @@ class Unpadding:
 
     @classmethod
     def of(cls, valid: Tensor) -> "Unpadding":
-        """Plans it for a mask, bool (batch, time); padding may stand anywhere, and rows may be empty."""
+        """Plans the map for a mask, bool (batch, time); padding may be anywhere, and rows may be empty."""
         return cls(valid, valid.flatten().nonzero().squeeze(1), Packing.of_lengths(valid.sum(dim=1)))
 
     def flatten(self, padded: Tensor) -> Tensor:
-        """(batch or 1, time, ...) to (1, total, ...), without what stands at padding."""
+        """Packs (batch or 1, time, ...) to (1, total, ...), without the values at padding."""
         padded = padded.expand(*self.valid.shape, *padded.shape[2:])
         return padded.flatten(0, 1).index_select(0, self.places.to(padded.device)).unsqueeze(0)
 
     def restore(self, packed: Tensor) -> Tensor:
-        """(1, total, ...) to (batch, time, ...), zero at padding."""
+        """Unpacks (1, total, ...) to (batch, time, ...), zero at padding."""
         flat = packed.new_zeros(self.valid.numel(), *packed.shape[2:])
         places = self.places.to(packed.device)
         return flat.index_copy_(0, places, packed.squeeze(0)).unflatten(0, self.valid.shape)
 
 
 def _offsets_of(name: str, told: Any, total: int) -> list[int]:
-    """Reads one of the three ways to tell boundaries as offsets; `seq_idx` numbers the sequence of each token."""
+    """Converts one of the three forms of boundaries to offsets; `seq_idx` numbers the sequence of each token."""
     if not isinstance(told, Tensor) or told.is_floating_point() or told.is_complex():
         kind = told.dtype if isinstance(told, Tensor) else type(told).__name__
         raise ValueError(f"{name} is a {kind}; it must be a tensor of integers")
@@ -315,7 +315,7 @@ def _offsets_of(name: str, told: Any, total: int) -> list[int]:
 
 
 def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[int]:
-    """The boundaries inside a packed row behind which positions go on from those before."""
+    """Returns the boundaries inside a packed row across which positions count on."""
     if position_ids is None:
         return []
     told = position_ids.reshape(-1)
@@ -324,10 +324,10 @@ def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[in
 
 
 def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:
-    """The places in rows where a packed text begins: where positions fall back to their first or to zero, or fall at
-    all in a row that otherwise counts on by one.
+    """Returns the places in rows where a packed text begins.
 
-    Positions that never rise in a row count nobody's texts. What stands at padding is not looked at.
+    There positions fall back to the row's first position or to zero, or fall at all in a row that otherwise counts up
+    by one. A row whose positions never rise holds no packed texts. Positions at padding are ignored.
     """
     if position_ids is None or position_ids.shape[-1] < 2:
         return []
@@ -339,7 +339,7 @@ def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> lis
     valid = torch.ones_like(position_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
     valid, positions = torch.broadcast_tensors(valid.to(position_ids.device), position_ids)
     places = torch.arange(positions.shape[-1], device=positions.device)
-    # For each place the last token before it, and the first of the row; -1 and the row's length where there is none.
+    # For each place, the last token before it (-1 if none), and the first token of the row.
     before = places.where(valid, -1).cummax(dim=-1).values.roll(1, dims=-1)
     before[..., 0] = -1
     told = valid & (before >= 0)

@@ -1,5 +1,4 @@
-"""One vector a text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its rivals of the pooling
-table."""
+"""One vector per text from its token vectors: mask-aware attention pooling (Eqs. 11-13) and its alternatives."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +15,14 @@ from mabert.model.norm import layer_norm
 from mabert.model.packing import Packing
 
 FIELDS = ("hidden_size", "pooler_act", "pooler_norm", "layer_norm_eps", "norm_bias")
-"""What a `map` pooling needs of a configuration."""
+"""The configuration's fields that a `map` pooling needs."""
 
 POOLER = "model.safetensors"
-"""Its weights in a folder of their own."""
+"""File of a pooling's weights in its own folder."""
 
 
 def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
-    """α of Eq. 12: softmax over the row's tokens. scores: (batch, time); valid: bool (batch, time) or None.
+    """Returns α of Eq. 12: softmax over the row's tokens. scores: (batch, time); valid: bool (batch, time) or None.
 
     Padded positions get exactly zero, and a row without tokens gets zeros rather than the NaN of an empty softmax.
     """
@@ -38,13 +37,13 @@ def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, hidden: Tensor) -> Tensor:
-    """h_pool = Σ_t α_t H_t (Eq. 13). weights: (batch, time); hidden: (batch, time, D); returns (batch, D)."""
+    """Returns h_pool = Σ_t α_t H_t (Eq. 13), (batch, D). weights: (batch, time); hidden: (batch, time, D)."""
     return (weights.unsqueeze(1) @ hidden).squeeze(1)
 
 
 def mean_of_tokens(hidden: Tensor, valid: Tensor | None) -> Tensor:
-    """Mean over the row's tokens, zero for a row without any. hidden: (batch, time, D); returns (batch, D)."""
-    # Thousands of tokens add up to more than float16 holds, and their number to more than bfloat16 tells apart.
+    """Returns the mean over each row's tokens, (batch, D), zero for a row without any. hidden: (batch, time, D)."""
+    # The sum of thousands of tokens exceeds float16's range, and bfloat16 cannot count that many exactly.
     wide = torch.promote_types(hidden.dtype, torch.float32)
     if valid is None:
         return (hidden.sum(dim=1, dtype=wide) / max(hidden.shape[1], 1)).to(hidden.dtype)
@@ -53,7 +52,7 @@ def mean_of_tokens(hidden: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
-    """The row's first token, [CLS], wherever padding put it; zero for a row without any. Returns (batch, D)."""
+    """Returns each row's first token, [CLS], wherever padding put it, (batch, D); zero for a row without any."""
     if hidden.shape[1] == 0:
         return hidden.sum(dim=1)
     if valid is None:
@@ -64,8 +63,11 @@ def first_token(hidden: Tensor, valid: Tensor | None) -> Tensor:
 
 
 class Pooler(nn.Module):
-    """Sentence vector of a classifier. `map` and `attention` score tokens by a learned projection, the others learn
-    nothing; where the configuration says so, a dense layer follows, as in BERT."""
+    """Sentence vector of a classifier.
+
+    `map` and `attention` score tokens by a learned projection, the others have no weights. If the configuration says
+    so, a dense layer follows, as in BERT.
+    """
 
     FIXED: ClassVar[dict[str, Callable[[Tensor, Tensor | None], Tensor]]] = {"mean": mean_of_tokens, "cls": first_token}
 
@@ -79,12 +81,12 @@ class Pooler(nn.Module):
         self.norm = layer_norm(config) if config.pooler_norm else None
 
     def forward(self, hidden: Tensor, valid: Tensor | None, packing: Packing | None = None) -> Tensor:
-        """Pools.
+        """Pools token vectors.
 
         Args:
-            hidden: H (batch, time, D), or (1, total, D) of a packed row.
-            valid: bool (batch, time), True at tokens; None for no padding. `attention` does not look at it.
-            packing: The sequences of a packed row, which are pooled a few of like length at a time; None for a batch.
+            hidden: H (batch, time, D), or (1, total, D) for a packed row.
+            valid: bool (batch, time), True at tokens; None for no padding. `attention` ignores it.
+            packing: The sequences of a packed row, pooled in batches of similar lengths; None for a padded batch.
 
         Returns:
             (batch, D), or (sequences, D).
@@ -107,15 +109,15 @@ class Pooler(nn.Module):
 
 
 def map_pooler(settings: dict[str, Any]) -> Pooler:
-    """A `map` pooling of `FIELDS`, its weights random."""
+    """Makes a `map` pooling from `FIELDS`, with random weights."""
     return Pooler(MaBertConfig(pooling="map", num_attention_heads=1, **settings))
 
 
 def pooler_in(folder: Path) -> Pooler | None:
-    """The `map` pooling that sentence-transformers wrote into a folder of a model; None where there is none.
+    """Reads the `map` pooling that sentence-transformers wrote into a folder; None if there is none.
 
     Raises:
-        ValueError: If its settings are none.
+        ValueError: If its settings are not `FIELDS`.
     """
     if not (folder / POOLER).is_file():
         return None

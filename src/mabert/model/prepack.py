@@ -1,4 +1,4 @@
-"""Weights laid out once as a CPU's matrix products read them, for a model that only answers."""
+"""Weights laid out once in the order that a CPU's matrix products read them, for models used for inference only."""
 
 import math
 import platform
@@ -19,12 +19,12 @@ from mabert.ops.transforms import is_transformed
 Model = TypeVar("Model", bound=nn.Module)
 
 HALF = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-"""Operators that say whether oneDNN multiplies a short float on this processor; a torch without oneDNN has none."""
+"""Operators that tell whether oneDNN multiplies a short float on this processor; a torch without oneDNN lacks them."""
 
 NO_ACTIVATION = ("none", "")
 
 SMALLEST = 1 << 19
-"""Weights of a layer that gains by 8 bits: 768 times 768 does at 128 tokens, 384 times 384 does not at 512."""
+"""Smallest layer, in weights, that 8 bits make faster: 768 x 768 gains at 128 tokens, 384 x 384 does not at 512."""
 
 FUSED = {
     type(ACT2FN["gelu"]): ("gelu", "none"),
@@ -32,26 +32,26 @@ FUSED = {
     type(ACT2FN["silu"]): ("swish", ""),
     nn.ReLU: ("relu", ""),
 }
-"""Activations that oneDNN applies to a product as it is made, by its names."""
+"""Activations that oneDNN can fuse into a product, with oneDNN's names for them."""
 
 ACTIVATED = {
     "FeedForward": ("up", "activation"),
     "AlbertLayer": ("ffn", "activation"),
     **{f"{family}Intermediate": ("dense", "intermediate_act_fn") for family in ("Bert", "Roberta", "Electra")},
 }
-"""Classes of networks to their layer whose whole result their activation reads."""
+"""Classes of networks, each with the layer and the activation that reads that layer's whole output."""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that holds its weight in oneDNN's blocked layout, and nowhere else; for inference on a CPU.
+    """A linear layer that holds its weight only in oneDNN's blocked layout; for inference on a CPU.
 
-    torch brings a weight in bf16 into that layout anew in every call, and hands products in float32 to MKL, which is
-    slower than oneDNN on some processors. Results are those of `nn.Linear` up to rounding.
+    torch converts a bf16 weight to that layout in every call, and sends float32 products to MKL, which is slower than
+    oneDNN on some processors. Results equal those of `nn.Linear` up to rounding.
 
     Args:
         linear: The layer, on a CPU.
-        dtype: Of the product; default, the weight's.
-        activation: What oneDNN applies to the product, see `FUSED`; default, nothing.
+        dtype: Dtype of the product; default, the weight's.
+        activation: Activation that oneDNN applies to the product, see `FUSED`; default, none.
     """
 
     bias: Tensor | None
@@ -73,7 +73,7 @@ class PackedLinear(nn.Module):
 
     @property
     def bias_dtype(self) -> torch.dtype:
-        """What the bias is kept in."""
+        """Dtype of the bias."""
         return self.dtype
 
     @property
@@ -83,16 +83,16 @@ class PackedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weight and bias, without what blocks are filled up with."""
+        """Bytes of weight and bias, without the blocks' padding."""
         weight = self.in_features * self.out_features * self.dtype.itemsize
         return weight + (0 if self.bias is None else self.bias.nbytes)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features).
+        """Maps (..., in_features) to (..., out_features).
 
         Raises:
-            RuntimeError: If the input wants gradients or is of another dtype (autocast casts it as it does for
-                `nn.Linear`), a graph is being captured, or a transform of `torch.func` or forward mode is on.
+            RuntimeError: If the input requires gradients or has another dtype (autocast casts it as for `nn.Linear`), a
+                graph is being captured, or a transform of `torch.func` or forward mode is on.
         """
         refuse_all_but_inference(input)
         if torch.is_autocast_enabled("cpu"):
@@ -125,7 +125,7 @@ class PackedLinear(nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         if self.bias is not None:
-            self.bias = self.bias.to(self.bias_dtype)  # which `assign` leaves as it was given
+            self.bias = self.bias.to(self.bias_dtype)  # `assign` leaves it in the dtype that was given
         if weight is None:
             missing_keys.append(name)
         elif weight.shape != shape:
@@ -151,10 +151,10 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(PackedLinear):
-    """A linear layer by a product of 8-bit integers, see `mabert.ops.int8`; for inference on a CPU.
+    """A linear layer that multiplies 8-bit integers, see `mabert.ops.int8`; for inference on a CPU.
 
-    It takes float32 and bfloat16, and gives what it takes, or what autocast says. Its weight is what the integers stand
-    for, in the dtype that it had.
+    It takes float32 and bfloat16 and returns the input's dtype, or autocast's. `weight` is the value that the integers
+    stand for, in the original dtype.
     """
 
     def _pack(self, weight: Tensor) -> None:
@@ -174,10 +174,10 @@ class Int8Linear(PackedLinear):
         return self.in_features * self.out_features + 4 * self.out_features * (2 if self.bias is None else 3)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features).
+        """Maps (..., in_features) to (..., out_features).
 
         Raises:
-            RuntimeError: As `PackedLinear`, or if the input is of another dtype.
+            RuntimeError: As in `PackedLinear`, or if the input has another dtype.
         """
         refuse_all_but_inference(input)
         if input.dtype not in (torch.float32, torch.bfloat16):
@@ -194,8 +194,7 @@ class Int8Linear(PackedLinear):
 
 
 def refuse_all_but_inference(input: Tensor) -> None:
-    """Raises RuntimeError where a graph or a transform would have to know a prepacked layer, or a gradient is asked
-    for."""
+    """Raises RuntimeError for a gradient, or under a graph capture or transform, which cannot use prepacked layers."""
     if is_tracing() or is_transformed():
         raise RuntimeError(
             "a prepacked model is in no graph of torch.compile or torch.export and under no transform of "
@@ -206,27 +205,27 @@ def refuse_all_but_inference(input: Tensor) -> None:
 
 
 def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) -> Model:
-    """Makes a model's forwards faster on a CPU, for good: it answers, and trains no more.
+    """Makes a model faster on a CPU for good; it can no longer be trained.
 
-    Linear layers become `PackedLinear`, in place, and hold no second copy of their weights. As they were stay those
-    whose weight is another module's as well (a decoder's, tied to embeddings), those with hooks or with a weight that
-    is quantized or sharded, those beneath an adapter of PEFT, which writes to them when it is merged, and layers of any
-    other class. An activation behind a layer (`ACTIVATED`) becomes part of its product, and `nn.Identity` stands in
-    its place. `save_pretrained` writes the ordinary layout, in the dtype packed for, and `load_state_dict` packs anew.
+    Linear layers become `PackedLinear` in place, without a second copy of their weights. Some layers stay as they are:
+    those whose weight another module shares (a decoder tied to embeddings), those with hooks, those with a quantized or
+    sharded weight, those beneath a PEFT adapter, which writes to them when it is merged, and layers of any other class.
+    An activation after a layer (`ACTIVATED`) becomes part of its product and is replaced by `nn.Identity`.
+    `save_pretrained` writes the ordinary layout, in the packed dtype, and `load_state_dict` packs again.
 
     Args:
         model: Any module on a CPU, of any family.
-        dtype: That linear layers compute in; default, each in its weight's. One that autocast is to compute in
+        dtype: Dtype that linear layers compute in; default, that of each weight. The dtype that autocast will use
             (`torch.autocast("cpu", dtype)`) saves its casting of weights, and memory. `int8`: large layers (`SMALLEST`)
-            multiply integers of 8 bits, the others compute in their weight's dtype. At base size that
-            is 1.15 to 1.5 times as fast as bfloat16, and vectors of a trained model keep a cosine of 0.999.
+            multiply 8-bit integers, the others compute in their weight's dtype. At base size that is 1.15 to 1.5 times
+            as fast as bfloat16, and vectors of a trained model keep a cosine of 0.999.
 
     Returns:
         The model, with no parameter that requires gradients.
 
     Raises:
-        ValueError: If the model is not on a CPU, there is no such product on this one (see `can_prepack`), or no layer
-            is large enough for 8 bits.
+        ValueError: If the model is not on a CPU, this CPU has no such product (see `can_prepack`), or no layer is large
+            enough for 8 bits.
     """
     uses = Counter(id(held) for module in model.modules() for held in module._parameters.values() if held is not None)
     places = [
@@ -249,7 +248,7 @@ def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) ->
             )
     if short and not any(gains_by_int8(getattr(module, name)) for module, name in places):
         raise ValueError(f"int8 gains nothing: no linear layer here has {SMALLEST:,} weights; take bf16 or fp32")
-    packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # what is packed goes at once
+    packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # frees each layer once it is packed
     shared = Counter(id(getattr(module, name)) for module, name in places)
     for module, name in places:
         child = getattr(module, name)
@@ -261,18 +260,18 @@ def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) ->
 
 
 def gains_by_int8(layer: nn.Linear) -> bool:
-    """Whether a layer is large enough to be faster in 8 bits, and its widths are whole vectors."""
+    """Returns whether a layer is large enough to be faster in 8 bits, and its widths are multiples of a vector."""
     widths = (layer.in_features, layer.out_features)
     return math.prod(widths) >= SMALLEST and not any(width % int8.STEP for width in widths)
 
 
 def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str]:
-    """Takes the activation out of a network whose layer of that name is to apply it; returns what oneDNN calls it.
+    """Removes the activation from a network whose layer will apply it; returns oneDNN's name for it.
 
     Args:
         module: The network.
-        name: The layer's.
-        places: Where the layer stands in the model; in several it applies nothing.
+        name: Name of the layer.
+        places: In how many places of the model the layer is used; if more than one, it applies no activation.
     """
     layer, place = ACTIVATED.get(type(module).__name__, ("", ""))
     if layer != name or places > 1 or getattr(module, "gated", False):
@@ -285,8 +284,7 @@ def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str
 
 
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether prepacked layers run there: on an x86 processor, in float32, or a short float that it has instructions
-    for."""
+    """Returns whether prepacked layers run there: on x86 in float32, or in a short float that the CPU multiplies."""
     here = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
     if not here or not torch.backends.mkldnn.is_available():
         return False
@@ -294,9 +292,9 @@ def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def is_plain(module: nn.Module | None) -> TypeGuard[nn.Linear]:
-    """Whether a module is a bare linear layer of torch's own class whose parameters are ordinary tensors.
+    """Returns whether a module is a bare linear layer of torch's own class whose parameters are ordinary tensors.
 
-    A quantized or sharded weight is a tensor of a class of its own, which need not know how to be laid out.
+    A quantized or sharded weight is a tensor of another class, which may not support the layout.
     """
     if type(module) is not nn.Linear or not is_bare(module):
         return False
@@ -304,7 +302,6 @@ def is_plain(module: nn.Module | None) -> TypeGuard[nn.Linear]:
 
 
 def is_bare(module: nn.Module) -> bool:
-    """Whether a module is called as its class has it: no hooks of its own or of all modules, and no forward of its
-    own."""
+    """Returns whether a module is called as its class defines: no hooks, local or global, no forward of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return not (any(hooks) or _has_any_global_hook() or "forward" in vars(module))

@@ -1,7 +1,7 @@
-"""The two recurrent operators of the Mamba block, and attention for inference, on any device that torch knows.
+"""The two recurrent operators of the Mamba block, and attention for inference, on any device that torch supports.
 
-One layout at every boundary: ``(batch, time, channel)``. The arithmetic is specified in `mabert.ops.reference`; which
-backend serves a call is told by `explain` and set by `use_backend`.
+One layout at every boundary: ``(batch, time, channel)``. `mabert.ops.reference` specifies the arithmetic; `explain`
+tells which backend serves a call, and `use_backend` sets it.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 HEAD_SIZE_STEP = 32
-"""Heads of attention are as wide as a multiple of this."""
+"""The size of an attention head is a multiple of this."""
 
 
 def selective_scan(
@@ -53,40 +53,40 @@ def selective_scan(
     cu_seqlens: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Run the selective state-space recurrence along time.
+    """Runs the selective state-space recurrence along time.
 
     With Δ = softplus(delta + delta_bias), for each channel and sequence::
 
         h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t
         y_t = C_t · h_t + D u_t              (times SiLU(z_t) where z is given)
 
-    This is the selective scan of Mamba (Gu and Dao, 2023), step (ii) of the MaBERT paper's Mamba core, with the
-    paper's padding rule built in. The state starts from zero and is kept in float32 (float64 where an input is).
-    The backward keeps the state only at the ends of chunks (`mabert.ops.layout`: 64 steps, on a GPU 16) and recomputes
-    the rest.
+    This is the selective scan of Mamba (Gu and Dao, 2023), step (ii) of the MaBERT paper's Mamba core, with the paper's
+    padding rule built in. The state starts at zero and is kept in float32 (float64 if an input is float64). For the
+    backward, only the states at the ends of chunks are saved (`mabert.ops.layout`: 64 steps, 16 on a GPU); the others
+    are recomputed.
 
     Args:
         u: ``(batch, time, channel)`` input in float32, bfloat16, float16 (widened to float32 in a copy) or float64; its
             dtype is the output's. Any strides; a last dimension of stride 1 is read without a copy.
         delta: ``(batch, time, channel)`` step size, before bias and softplus.
         A: ``(channel, state)`` real, negative decay rates.
-        B: ``(batch, time, state)`` what each step writes.
-        C: ``(batch, time, state)`` what each step reads.
+        B: ``(batch, time, state)`` input matrix of each step.
+        C: ``(batch, time, state)`` output matrix of each step.
         D: ``(channel,)`` skip connection; None for none.
         z: ``(batch, time, channel)`` gate; None for none.
         delta_bias: ``(channel,)`` added to ``delta`` before the softplus; None for none.
-        delta_softplus: Whether to pass ``delta + delta_bias`` through softplus; otherwise it is used as it is.
-        mask: ``(batch, time)`` bool, True at valid steps. A False step neither decays nor writes the state, its output
-            is 0, and whatever stands there (NaN too) has no effect and gets gradient 0. None for all valid.
-        cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``: the batch is one packed row and the state
-            starts from zero at every offset. Sequences of length zero are legal. None where each row is a sequence.
+        delta_softplus: Whether to pass ``delta + delta_bias`` through softplus; otherwise it is used unchanged.
+        mask: ``(batch, time)`` bool, True at valid steps. A False step neither decays nor writes the state and outputs
+            0; its inputs (even NaN) have no effect and get gradient 0. None if all are valid.
+        cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, if the batch is one packed row: the state
+            restarts at zero at every offset. Sequences of length zero are legal. None if each row is a sequence.
         reverse: Scan from the end of each sequence to its start: flip, scan, flip back.
 
     Returns:
         ``(batch, time, channel)``, contiguous, in the dtype of ``u``.
 
     Raises:
-        ValueError: A shape, dtype, device or offset is wrong, or the backend that was asked for cannot serve the call.
+        ValueError: A shape, dtype, device or offset is wrong, or the requested backend cannot serve the call.
     """
     check_input("u", u)
     check_matrix("A", A, "state")
@@ -109,7 +109,7 @@ def selective_scan(
         from mabert.ops import portable
 
         return portable.selective_scan(*floats, mask=mask, delta_softplus=delta_softplus, reverse=reverse).to(u.dtype)
-    # jit.trace runs a second time without gradients and wants the same graph.
+    # jit.trace runs a second time without gradients and expects the same graph.
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in floats)
     keep_states = wanted or torch.jit.is_tracing()
     y = derivatives.scan(*floats, mask, cu_seqlens, delta_softplus, reverse, keep_states, requested_backend())
@@ -127,7 +127,7 @@ def depthwise_conv1d(
     cu_seqlens: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Convolve each channel with its own short filter along time, then apply SiLU.
+    """Convolves each channel with its own short filter along time, then applies the activation.
 
     The depth-wise convolution of the Mamba block, step (i) of the MaBERT paper's Mamba core. As in
     `torch.nn.functional.conv1d` this is a cross-correlation: in causal mode the last tap meets the current step.
@@ -140,17 +140,17 @@ def depthwise_conv1d(
         mode: ``causal`` (a step sees itself and the ``width - 1`` before) or ``centered`` (padding as torch's
             ``same``: ``(width - 1) // 2`` steps before, the rest after).
         activation: ``silu``, or None.
-        mask: ``(batch, time)`` bool, True at valid steps. Masked steps read as zero and come out as zero, whatever
-            stands there. None for all valid.
+        mask: ``(batch, time)`` bool, True at valid steps. Masked steps are read as zero, whatever they hold, and output
+            zero. None if all are valid.
         cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: windows never cross an
-            offset. None where each row is a sequence.
+            offset. None if each row is a sequence.
         reverse: Flip each sequence, convolve, flip back: the causal window then looks ahead.
 
     Returns:
         ``(batch, time, channel)``, contiguous, in the dtype of ``u``.
 
     Raises:
-        ValueError: A shape, dtype, device, offset or option is wrong, or the backend asked for cannot serve the call.
+        ValueError: A shape, dtype, device, offset or option is wrong, or the requested backend cannot serve the call.
     """
     check_input("u", u)
     check_matrix("weight", weight, "width")
@@ -183,33 +183,33 @@ def softmax_attention(
     cu_seqlens: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """Attend from every step to every valid step of its sequence, without a matrix of all scores. For inference.
+    """Attends from every step to every valid step of its sequence, without a full matrix of scores. For inference.
 
     Each head h is softmax(scale · Q_h K_hᵀ) V_h, MHSA of the MaBERT paper's Eq. 1 before its output projection. Scores,
-    sums and outputs are float32 (float64 where an input is). A step's output depends on the valid steps of its sequence
-    alone, to the last bit: not on how much padding stands beside them, nor on the rest of the batch.
+    sums and the output are computed in float32 (float64 if an input is float64). A step's output depends only on the
+    valid steps of its sequence, to the last bit: neither on the amount of padding nor on the rest of the batch.
 
     Args:
         query: ``(batch, time, width)``, heads side by side, in float32, bfloat16, float16 (widened in a copy) or
             float64; its dtype is the output's. Any strides; a last dimension of stride 1 is read without a copy.
         key: As ``query``, of the same dtype.
         value: As ``query``, of the same dtype.
-        heads: How many heads divide ``width``; each has a multiple of 32 channels.
-        scale: Factor on the scores, positive; None for the head's size to the power of -½.
-        mask: ``(batch, time)`` bool, True at steps that may be looked at. What stands at the others has no effect. A
-            sequence without any gives 0. None for all.
+        heads: Number of heads in ``width``; each has a multiple of 32 channels.
+        scale: Positive factor on the scores; None for the head's size to the power of -½.
+        mask: ``(batch, time)`` bool, True at steps that may be looked at. The values at other steps have no effect. A
+            sequence without valid steps outputs 0. None if all are valid.
         cu_seqlens: ``(sequences + 1,)`` int32, rising from 0 to ``time``, for one packed row: no step looks across an
-            offset. None where each row is a sequence.
-        window: Steps on either side that a step looks at, itself besides, as in Longformer (Beltagy et al., 2020) and
-            ModernBERT; masked ones between count as steps. A step without a valid one in its window gets 0. NaN and
-            infinity may travel from any valid step of a sequence to any other, as through a matrix of weights. None for
-            all.
+            offset. None if each row is a sequence.
+        window: Number of steps that a step looks at on each side, besides itself, as in Longformer (Beltagy et al.,
+            2020) and ModernBERT; masked steps count. A step without a valid one in its window outputs 0. NaN and
+            infinity may spread from any valid step of a sequence to any other, as through a full matrix of weights.
+            None for no window.
 
     Returns:
         ``(batch, time, width)``, contiguous, in the dtype of ``query``.
 
     Raises:
-        ValueError: A shape, dtype, device, offset or option is wrong, a gradient is wanted, or the backend asked for
+        ValueError: A shape, dtype, device, offset or option is wrong, a gradient is required, or the requested backend
             cannot serve the call.
     """
     check_input("query", query)

@@ -1,4 +1,4 @@
-"""Which backend serves a call: the automatic choice, the explicit request, and the reason for either."""
+"""Chooses the backend that serves a call, automatically or on request, and gives the reason."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from mabert.machine.environment import bf16_instructions
 AUTO = "auto"
 BACKENDS = ("reference", "cpu", "triton")
 PORTABLE = "portable"
-"""What captures the recurrent operators in torch's own operations, see `mabert.ops.portable`."""
+"""The backend that captures the recurrent operators in torch's own operations, see `mabert.ops.portable`."""
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -34,8 +34,8 @@ class Choice:
 
     Attributes:
         name: ``reference``, ``cpu``, ``triton`` or ``portable``.
-        reason: Why this one, in words.
-        slow: Whether the automatic choice had to fall back to the reference.
+        reason: Reason for the choice, in words.
+        slow: Whether the automatic choice fell back to the reference.
     """
 
     name: str
@@ -48,18 +48,18 @@ class Choice:
 
 @contextlib.contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Serve every operator call inside the ``with`` block by one backend.
+    """Serves every operator call inside the ``with`` block by one backend.
 
-    The choice belongs to the current thread or task, holds for the backward of what was computed inside, and is taken
-    up by a compiled or exported graph when it is traced. Activation checkpointing computes anew in the backward, so
-    that must run inside the block too.
+    The choice applies to the current thread or task and to the backward of what was computed inside. A compiled or
+    exported graph takes it when it is traced. Activation checkpointing recomputes in the backward, which must then run
+    inside the block too.
 
     Args:
-        name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype; ``portable`` around
-            `torch.export`, whose graph then needs nothing of this package.
+        name: ``reference``, ``cpu``, ``triton``, or ``auto`` for the choice by device and dtype; ``portable`` for
+            `torch.export`, so that the graph does not need this package.
 
     Raises:
-        ValueError: No backend has that name. Whether the named one can serve a call is checked at the call.
+        ValueError: No backend has that name. Whether the backend can serve a call is checked at the call.
     """
     if name not in (*BACKENDS, AUTO, PORTABLE):
         raise ValueError(f"backend must be one of {', '.join((*BACKENDS, AUTO, PORTABLE))}, got {name!r}")
@@ -72,22 +72,22 @@ def use_backend(name: str) -> Iterator[None]:
 
 @torch.compiler.assume_constant_result
 def requested_backend() -> str:
-    """Return the name asked for by `use_backend`, or ``auto``."""
+    """Returns the name requested by `use_backend`, or ``auto``."""
     return _requested.get()
 
 
 def explain(*tensors: torch.Tensor | None) -> Choice:
-    """Tell which backend would serve a call of the two recurrent operators here and now, and why.
+    """Tells which backend would serve a call of the two recurrent operators here, and why.
 
     Args:
-        *tensors: The tensor arguments of the call; None is skipped. Those in float16 count as the float32 copies that
-            the operators make of them.
+        *tensors: The tensor arguments of the call; None is skipped. The operators copy float16 tensors to float32, so
+            they count as such.
 
     Returns:
         The choice; ``str()`` of it is one readable line.
 
     Raises:
-        ValueError: The backend asked for by `use_backend` cannot serve them; the message says what is missing.
+        ValueError: The backend requested by `use_backend` cannot serve them; the message says what is missing.
     """
     if requested_backend() == PORTABLE:
         return Choice(PORTABLE, "asked for by use_backend")
@@ -97,10 +97,10 @@ def explain(*tensors: torch.Tensor | None) -> Choice:
 
 
 def choose(name: str, *tensors: torch.Tensor | None, among: tuple[str, ...] = BACKENDS) -> Choice:
-    """Resolve a requested name (or ``auto``) for the tensors of one call of an operator; see `explain`.
+    """Resolves a requested name (or ``auto``) for the tensors of one call of an operator; see `explain`.
 
     Args:
-        name: What was asked for.
+        name: The requested name.
         *tensors: The tensor arguments of the call; None is skipped.
         among: The backends that have the operator.
     """
@@ -140,7 +140,7 @@ def _what_is_missing(name: str, tensors: list[torch.Tensor]) -> str:
 
 
 def refuse_unless_portable(cu_seqlens: torch.Tensor | None) -> None:
-    """Raise where the portable form of an operator does not serve: outside of a captured graph, and for packed rows."""
+    """Raises if the portable form of an operator cannot serve: outside of a captured graph, or for packed rows."""
     if not torch.compiler.is_compiling():
         raise ValueError("backend 'portable' is for graphs that torch.export captures; any other is faster here")
     if cu_seqlens is not None:
@@ -148,25 +148,25 @@ def refuse_unless_portable(cu_seqlens: torch.Tensor | None) -> None:
 
 
 def interprets_triton() -> bool:
-    """Tell whether Triton's interpreter was asked for: the GPU kernels then run, very slowly, on CPU tensors."""
+    """Tells whether Triton's interpreter was requested: the GPU kernels then run, very slowly, on CPU tensors."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 AMX_PAYS_FROM = 1024
-"""Tokens of a single text from which our attention is faster on a processor with AMX than torch's own."""
+"""Tokens of a single text from which our attention beats torch's own on a processor with AMX."""
 
 
 def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False) -> bool:
-    """Tell whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
+    """Tells whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
 
-    It is where the processor multiplies bfloat16 in AVX-512 registers but has no AMX: torch's kernel then works at the
-    rate of float32. It is with AMX in bfloat16 for several sequences, or one of `AMX_PAYS_FROM` tokens and more
-    (measured: `benchmarks/performance-2026-11.md`). Elsewhere nothing was measured and the answer is no.
+    It is faster if the processor has bfloat16 products in AVX-512 but no AMX, because torch's kernel then runs at
+    float32 speed. With AMX, it is faster in bfloat16 for several sequences or for one of at least `AMX_PAYS_FROM`
+    tokens (measured: `benchmarks/performance-2026-11.md`). Other cases were not measured, and the answer is no.
 
     Args:
-        tensor: ``(batch, time, width)``; under autocast its dtype stands for the products', as there.
-        sequences: How many there are, in rows of their own or packed.
-        windowed: Whether it is within a window, for which there is no code for AMX.
+        tensor: ``(batch, time, width)``; under autocast, autocast's dtype counts instead of its own.
+        sequences: Number of sequences in it, padded or packed.
+        windowed: Whether attention has a window, for which there is no AMX code.
     """
     if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
         return False
@@ -192,7 +192,7 @@ def _is_installed(module: str) -> bool:
 
 
 def warn_if_slow(choice: Choice) -> None:
-    """Warn, once for each reason, that a call fell back to the reference without being asked to."""
+    """Warns, once for each reason, that a call fell back to the reference unasked."""
     if choice.slow and choice.reason not in _warned:
         _warned.add(choice.reason)
         warnings.warn(

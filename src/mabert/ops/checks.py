@@ -1,7 +1,7 @@
 """Argument checks of the operators: one clear line with both values, before anything is computed.
 
-Only what the shapes and dtypes tell is checked here, so that tracing never looks at data; the values of ``cu_seqlens``
-are checked where they are read.
+They look only at shapes and dtypes, so that tracing never reads data; the values of ``cu_seqlens`` are checked where
+they are read.
 """
 
 from typing import overload
@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def check_float(name: str, tensor: Tensor, shape: tuple[int, ...], what: str, device: torch.device) -> None:
-    """Require a floating tensor of one shape on one device; ``what`` names the dimensions."""
+    """Requires a floating tensor of one shape on one device; ``what`` names the dimensions in messages."""
     if tensor.dtype not in DTYPES:
         raise ValueError(f"{name} must be float32, bfloat16, float16 or float64, got {tensor.dtype}")
     if tuple(tensor.shape) != shape:
@@ -22,13 +22,13 @@ def check_float(name: str, tensor: Tensor, shape: tuple[int, ...], what: str, de
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
-    """Require a tensor to lie where the first argument lies."""
+    """Requires a tensor to be on the device of the first argument."""
     if tensor.device != device:
         raise ValueError(f"{name} must lie on the device of the first argument, {device}, got {tensor.device}")
 
 
 def check_input(name: str, tensor: Tensor) -> None:
-    """Require the first argument to be a floating ``(batch, time, channel)`` tensor."""
+    """Requires the first argument to be a floating ``(batch, time, channel)`` tensor."""
     if tensor.dim() != 3:
         raise ValueError(f"{name} must have 3 dimensions (batch, time, channel), got shape {tuple(tensor.shape)}")
     if tensor.dtype not in DTYPES:
@@ -36,13 +36,13 @@ def check_input(name: str, tensor: Tensor) -> None:
 
 
 def check_matrix(name: str, tensor: Tensor, columns: str) -> None:
-    """Require a two-dimensional ``(channel, columns)`` tensor with at least one column."""
+    """Requires a two-dimensional ``(channel, columns)`` tensor with at least one column."""
     if tensor.dim() != 2 or tensor.shape[1] < 1:
         raise ValueError(f"{name} must have shape (channel, {columns}) with {columns} >= 1, got {tuple(tensor.shape)}")
 
 
 def check_steps(u: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None) -> None:
-    """Require the mask to be boolean ``(batch, time)`` and ``cu_seqlens`` to be int32 offsets into a single row."""
+    """Requires the mask to be boolean ``(batch, time)`` and ``cu_seqlens`` to be int32 offsets into a single row."""
     if mask is not None:
         if mask.dtype != torch.bool:
             raise ValueError(f"mask must be bool, got {mask.dtype}")
@@ -64,5 +64,5 @@ def widen(tensor: Tensor) -> Tensor: ...
 @overload
 def widen(tensor: None) -> None: ...
 def widen(tensor: Tensor | None) -> Tensor | None:
-    """A float16 tensor as float32, any other as it is: kernels know float32, bfloat16 and float64."""
+    """Returns a float16 tensor as float32, any other unchanged: kernels take float32, bfloat16 and float64."""
     return tensor.float() if tensor is not None and tensor.dtype == torch.float16 else tensor

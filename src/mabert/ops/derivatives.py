@@ -1,8 +1,7 @@
-"""Derivatives of the operators: first ones by the kernels, all others by the reference.
+"""Derivatives of the operators: first derivatives by the kernels, all others by the reference.
 
-A custom op knows reverse mode alone: the transforms of `torch.func` refuse it, and forward mode would pass it by
-without a word. Inside a transform, and where a gradient is to be differentiated again, the reference therefore stands
-in, in plain PyTorch.
+A custom op supports only reverse mode: the transforms of `torch.func` refuse it, and forward mode would silently ignore
+it. Inside a transform, and for gradients that are differentiated again, the reference in plain PyTorch is used instead.
 """
 
 from collections.abc import Callable
@@ -31,22 +30,22 @@ _ONLY_REFERENCE = "transform of torch.func, forward mode or second derivatives"
 
 
 def scan(*arguments: Any) -> Tensor:
-    """The output of `scan_op`, by its arguments, with all its derivatives."""
+    """Returns the output of `scan_op`, with all its derivatives; takes the op's arguments."""
     return _by_reference(reference_scan, arguments) if is_transformed() else scan_op(*arguments)[0]
 
 
 def conv(*arguments: Any) -> Tensor:
-    """The output of `conv_op`, by its arguments, with all its derivatives."""
+    """Returns the output of `conv_op`, with all its derivatives; takes the op's arguments."""
     return _by_reference(reference_conv, arguments) if is_transformed() else conv_op(*arguments)
 
 
 def attention(*arguments: Any) -> Tensor:
-    """The output of `attention_op`, by its arguments; under a transform the reference's, which has derivatives."""
+    """Returns the output of `attention_op`, or under a transform the reference's, which has derivatives."""
     return _by_reference(reference_attention, arguments) if is_transformed() else attention_op(*arguments)
 
 
 def _by_reference(specification: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Calls the reference if the caller has not asked for another backend, which is the last argument."""
+    """Calls the reference unless the last argument, the backend, requests another one."""
     if arguments[-1] == AUTO:
         warn_if_slow(Choice("reference", f"the kernels serve no {_ONLY_REFERENCE}", slow=True))
     elif arguments[-1] != "reference":
@@ -55,8 +54,7 @@ def _by_reference(specification: Callable[..., Any], arguments: tuple[Any, ...])
 
 
 def _differentiable(specification: Callable[..., Tensor], grad: Tensor, arguments: tuple[Any, ...], floats: int) -> Any:
-    """The gradients of the floating arguments, the first ``floats``, by torch's own rules, which torch can
-    differentiate again."""
+    """Returns the gradients of the first ``floats`` arguments by torch's own rules, which torch can differentiate."""
     given = [tensor for tensor in arguments[:floats] if tensor is not None]
 
     def function(*tensors: Tensor) -> Any:

@@ -1,7 +1,7 @@
-"""A linear layer by a product of 8-bit integers, for inference on a CPU that has instructions for it.
+"""A linear layer that multiplies 8-bit integers, for inference on a CPU with instructions for it.
 
-Weights have one scale a channel of the result, inputs one a token. oneDNN multiplies the bytes; `mabert.ops.cpu.int8`
-makes them, and gives the product its scales.
+Weights have one scale per output channel, inputs one per token. oneDNN multiplies the bytes; `mabert.ops.cpu.int8`
+makes them and applies the scales.
 """
 
 import platform
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 STEP = 16
-"""Widths are a multiple of this."""
+"""Widths must be a multiple of this."""
 
 
 class Bytes(NamedTuple):
-    """A weight in 8 bits: in oneDNN's own layout, and float32 (out,) scales; with int32 (out,) zeros, which it asks
-    for."""
+    """A weight in 8 bits: bytes in oneDNN's layout, float32 (out,) scales, and int32 (out,) zeros for oneDNN."""
 
     packed: Tensor
     scales: Tensor
@@ -24,31 +23,30 @@ class Bytes(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor) -> "Bytes":
-        """Rounds a weight (out, in), each row to the 255 numbers that its largest one allows."""
+        """Rounds a weight (out, in), each row to 255 levels scaled to its largest value."""
         wide = weight.detach().float()
         scales = wide.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
         return cls.of_levels((wide / scales[:, None]).round().to(torch.int8), scales)
 
     @classmethod
     def of_levels(cls, levels: Tensor, scales: Tensor) -> "Bytes":
-        """Lays out int8 (out, in)."""
+        """Packs int8 levels (out, in) for oneDNN."""
         zeros = torch.zeros(len(scales), dtype=torch.int32)
         return cls(torch.ops.onednn.qlinear_prepack(levels, None), scales, zeros)
 
     @property
     def levels(self) -> Tensor:
-        """The numbers in the ordinary layout, int8 (out, in)."""
+        """The levels in the ordinary layout, int8 (out, in)."""
         return self.packed.to_dense().t().contiguous()
 
     @property
     def weight(self) -> Tensor:
-        """What they stand for, float32 (out, in)."""
+        """The values that the levels stand for, float32 (out, in)."""
         return self.levels * self.scales[:, None]
 
 
 def check(device: str = "cpu") -> None:
-    """Raises ValueError where there are no such products: on a GPU, on a processor without instructions for them
-    (VNNI), with a torch without oneDNN."""
+    """Raises ValueError if there are no such products: on a GPU, a CPU without VNNI, or in a torch without oneDNN."""
     if device != "cpu":
         raise ValueError(f"int8 is for a CPU, and the model is on {device}; take bf16 or fp32")
     x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -59,14 +57,14 @@ def check(device: str = "cpu") -> None:
 
 
 def linear(x: Tensor, weight: Bytes, bias: Tensor | None, activation: tuple[str, str], dtype: torch.dtype) -> Tensor:
-    """f(x W^T + b), x rounded to 8 bits a token.
+    """Computes f(x W^T + b), with x rounded to 8 bits per token.
 
     Args:
         x: float32 or bfloat16 (..., in).
         weight: W.
         bias: float32 (out,), or None.
         activation: f, see `mabert.ops.cpu.int8.ACTIVATIONS`.
-        dtype: Of the result: float32 or bfloat16.
+        dtype: Dtype of the result: float32 or bfloat16.
 
     Returns:
         (..., out); a token with a NaN or an infinity gets NaN.

@@ -1,9 +1,8 @@
-"""The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast. How
-one is the derivative of the other stands in `mabert.ops.derivatives`.
+"""The operators and their backwards as `torch.library` custom ops: one node each for compile, export and autocast.
 
-An operator's arguments stand once, in its schema; its backward and both fakes take them by position. Each op takes the
-name of the backend as an argument, so that a backward, on whatever thread it runs, is served by the backend that served
-the forward.
+`mabert.ops.derivatives` registers each backward as its operator's derivative. An operator's schema is the only list of
+its arguments; its backward and both fakes take them by position. Each op has the backend's name as an argument, so that
+the backward, on whatever thread it runs, uses the backend of the forward.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ ATTENTION = (
 """Arguments of the operators, see `mabert.ops`; those of the backwards begin with `grad`."""
 
 SCAN_FLOATS, CONV_FLOATS = 8, 3
-"""How many of them, from the first on, have a gradient."""
+"""Number of leading arguments that have a gradient, per operator."""
 
 
 def _define(name: str, schema: str) -> Any:
@@ -41,7 +40,7 @@ def _present(*tensors: Tensor | None) -> list[Tensor]:
 
 
 def _kernels(name: str) -> Any:
-    """Import the kernels of a backend, and with them its compiler, on first use."""
+    """Imports a backend's kernels, and with them its compiler, on first use."""
     if name == "triton":
         from mabert.ops import triton
 
@@ -52,22 +51,22 @@ def _kernels(name: str) -> Any:
 
 
 def spread(gradients: Sequence[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
-    """Give each input its gradient, and None to those that were not given."""
+    """Gives each input its gradient, and None to absent inputs."""
     remaining = iter(gradients)
     return [None if tensor is None else next(remaining) for tensor in inputs]
 
 
 def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) -> list[Tensor]:
-    """Differentiate the reference by autograd.
+    """Differentiates the reference by autograd.
 
-    Inside a custom op autograd is switched off, for this thread; another one has its own switches, and none of the
-    modes under which the op may be running.
+    Inside a custom op, autograd is off for this thread, so another thread does it: it has its own switches, and none of
+    the modes that the op may be running under.
 
     Args:
         function: The reference.
-        grad: Of its output.
+        grad: Gradient of its output.
         inputs: Its arguments.
-        floats: How many of them, from the first on, may have a gradient.
+        floats: Number of leading arguments that may have a gradient.
     """
     stream = torch.cuda.current_stream(grad.device) if grad.is_cuda else None
 
@@ -83,21 +82,21 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
 
 
 def reference_scan(*arguments: Any) -> Tensor:
-    """The reference, by the arguments of `scan_op`."""
+    """Calls the reference with the arguments of `scan_op`."""
     u, delta, A, B, C, D, z, bias, mask, cu_seqlens, softplus, reverse, *_ = arguments
     options = {"delta_softplus": softplus, "mask": mask, "cu_seqlens": cu_seqlens, "reverse": reverse}
     return reference.selective_scan(u, delta, A, B, C, D, z, delta_bias=bias, **options)
 
 
 def reference_conv(*arguments: Any) -> Tensor:
-    """The reference, by the arguments of `conv_op`."""
+    """Calls the reference with the arguments of `conv_op`."""
     u, weight, bias, mask, cu_seqlens, mode, silu, reverse, *_ = arguments
     options = {"mode": mode, "activation": "silu" if silu else None, "reverse": reverse}
     return reference.depthwise_conv1d(u, weight, bias, mask=mask, cu_seqlens=cu_seqlens, **options)
 
 
 def reference_attention(*arguments: Any) -> Tensor:
-    """The reference, by the arguments of `attention_op`."""
+    """Calls the reference with the arguments of `attention_op`."""
     query, key, value, heads, scale, mask, cu_seqlens, window, *_ = arguments
     options = {"scale": scale, "mask": mask, "cu_seqlens": cu_seqlens, "window": window}
     return reference.softmax_attention(query, key, value, heads, **options)
@@ -105,7 +104,7 @@ def reference_attention(*arguments: Any) -> Tensor:
 
 @_define("selective_scan", f"({SCAN}, bool keep_states, str backend) -> (Tensor, Tensor)")
 def scan_op(*given: Any) -> tuple[Tensor, Tensor]:
-    """Return ``y`` and the states at chunk boundaries (empty where the backend or the caller keeps none)."""
+    """Returns ``y`` and the states at chunk boundaries (empty if the backend or the caller keeps none)."""
     *inputs, keep_states, backend = given
     choice = choose(backend, *inputs[:SCAN_FLOATS])
     warn_if_slow(choice)
@@ -127,7 +126,7 @@ def _(*given: Any) -> tuple[Tensor, Tensor]:
 
 @_define("selective_scan_backward", f"(Tensor grad, Tensor states, {SCAN}, str backend) -> Tensor[]")
 def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
-    """Return the gradients of the floating inputs that were given, in the order of the arguments."""
+    """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
     *inputs, backend = given
     name = choose(backend, *inputs[:SCAN_FLOATS]).name
     if name != "reference":
@@ -142,7 +141,7 @@ def _(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
 
 @_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor")
 def conv_op(*given: Any) -> Tensor:
-    """Return the convolution of ``u``, contiguous."""
+    """Returns the convolution of ``u``, contiguous."""
     *inputs, backend = given
     choice = choose(backend, *inputs[:CONV_FLOATS])
     warn_if_slow(choice)
@@ -158,7 +157,7 @@ def _(u: Tensor, *_: Any) -> Tensor:
 
 @_define("depthwise_conv1d_backward", f"(Tensor grad, {CONV}, str backend) -> Tensor[]")
 def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
-    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
     *inputs, backend = given
     name = choose(backend, *inputs[:CONV_FLOATS]).name
     if name != "reference":
@@ -173,7 +172,7 @@ def _(grad: Tensor, *given: Any) -> list[Tensor]:
 
 @_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor")
 def attention_op(*given: Any) -> Tensor:
-    """Return the attention's output, contiguous. It has no gradient."""
+    """Returns the attention's output, contiguous. It has no gradient."""
     *inputs, backend = given
     choice = choose(backend, *inputs[:3], among=("reference", "cpu"))
     warn_if_slow(choice)

@@ -1,7 +1,7 @@
-"""The two recurrent operators in torch's own operations alone, for graphs that go where this package is not.
+"""The two recurrent operators in torch's own operations, for graphs that run without this package.
 
 `torch.export` and the ONNX exporter capture the recurrence as one loop over time (`torch.scan`) whose body holds a few
-small operations on a state of (batch, state, channel). Nobody should call them otherwise: `mabert.ops.reference` is the
+small operations on a state of (batch, state, channel). It is for these graphs only: `mabert.ops.reference` is the
 specification, and the kernels are fast.
 """
 
@@ -25,10 +25,10 @@ def selective_scan(
     delta_softplus: bool,
     reverse: bool,
 ) -> Tensor:
-    """Scan by a loop over time; see `mabert.ops.selective_scan` for the contract."""
+    """Scans by a loop over time; see `mabert.ops.selective_scan` for the contract."""
     u, delta, B, C = (_silence(tensor, mask) for tensor in (u, delta, B, C))
     delta = delta if delta_bias is None else delta + delta_bias
-    delta = _silence(softplus(delta) if delta_softplus else delta, mask)  # a step of size zero leaves the state alone
+    delta = _silence(softplus(delta) if delta_softplus else delta, mask)  # a step of size zero keeps the state
     rates = A.T.contiguous()
 
     def step(state: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ def depthwise_conv1d(
     activation: str | None,
     reverse: bool,
 ) -> Tensor:
-    """Convolve by torch's convolution; see `mabert.ops.depthwise_conv1d` for the contract."""
+    """Convolves by torch's convolution; see `mabert.ops.depthwise_conv1d` for the contract."""
     width = weight.shape[1]
     before = width - 1 if mode == "causal" else (width - 1) // 2
     after = width - 1 - before

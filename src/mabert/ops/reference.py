@@ -1,7 +1,7 @@
-"""The operators in plain PyTorch, a loop over time (or over taps) in plain sight: the specification.
+"""The specification: the operators in plain PyTorch, as a simple loop over time (or over filter taps).
 
-Every fast backend is compared with these functions, outputs and gradients. They need nothing compiled, run on any
-device in float32, bfloat16 or float64, and are differentiated by autograd.
+Every fast backend is compared with these functions, outputs and gradients. They need no compiler, run on any device in
+float32, bfloat16 or float64, and are differentiated by autograd.
 """
 
 import torch
@@ -12,13 +12,13 @@ from mabert.ops.sequences import spans
 
 
 def _working_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """Return float32, or float64 where any tensor has it: bfloat16 is only a storage format here."""
+    """Returns float32, or float64 if any tensor has it: bfloat16 is only a storage format here."""
     present = [tensor.dtype for tensor in tensors if tensor is not None]
     return torch.float64 if torch.float64 in present else torch.float32
 
 
 def _silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
-    """Put zeros at masked steps, whatever stood there (NaN too), so that no gradient flows to them."""
+    """Sets masked steps to zero, whatever they hold (NaN too), so that no gradient flows to them."""
     return tensor if mask is None else tensor.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
@@ -37,7 +37,7 @@ def selective_scan(
     cu_seqlens: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Scan step by step; see `mabert.ops.selective_scan` for the contract.
+    """Scans step by step; see `mabert.ops.selective_scan` for the contract.
 
     The recurrence is the zero-order hold on A and the Euler step on B of Mamba (Gu and Dao, 2023, Algorithm 2), with
     the padding rule of the MaBERT paper: a masked step neither decays nor writes the state.
@@ -49,7 +49,7 @@ def selective_scan(
     if delta_bias is not None:
         delta = delta + delta_bias.to(dtype)
     if delta_softplus:
-        delta = softplus(delta, threshold=40.0)  # torch's 20 drops 2e-9, which float64 sees
+        delta = softplus(delta, threshold=40.0)  # torch's default of 20 drops 2e-9, which float64 resolves
 
     rows, time, channels = u.shape
     order = range(time - 1, -1, -1) if reverse else range(time)
@@ -84,7 +84,7 @@ def depthwise_conv1d(
     cu_seqlens: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Convolve tap by tap; see `mabert.ops.depthwise_conv1d` for the contract."""
+    """Convolves tap by tap; see `mabert.ops.depthwise_conv1d` for the contract."""
     dtype = _working_dtype(u, weight, bias)
     output_dtype = u.dtype
     rows, time, _ = u.shape
@@ -123,7 +123,7 @@ def softmax_attention(
     cu_seqlens: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """Attend sequence by sequence; see `mabert.ops.softmax_attention` for the contract."""
+    """Attends sequence by sequence; see `mabert.ops.softmax_attention` for the contract."""
     dtype = _working_dtype(query, key, value)
     rows, time, width = query.shape
     valid = torch.ones(rows, time, dtype=torch.bool, device=query.device) if mask is None else mask

@@ -1,4 +1,4 @@
-"""Which steps of which row form one sequence: the unit within which both operators look."""
+"""The steps and rows of each sequence, the unit that both recurrent operators stay within."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ Span = tuple[int, int, int]
 
 
 def spans(cu_seqlens: torch.Tensor | Sequence[int] | None, rows: int, time: int) -> list[Span]:
-    """List the sequences of a batch as ``(row, start, end)``, in order.
+    """Lists the sequences of a batch as ``(row, start, end)``, in order.
 
     Args:
-        cu_seqlens: ``(sequences + 1,)`` integer offsets into the one packed row, or None where each row is a sequence.
+        cu_seqlens: ``(sequences + 1,)`` integer offsets into the one packed row, or None if each row is a sequence.
         rows: Number of rows of the batch.
         time: Number of steps of a row.
 

@@ -1,4 +1,4 @@
-"""Tiles of bfloat16 on Intel's matrix unit (AMX), which the system hands to a process that asks."""
+"""Tiles of bfloat16 on Intel's matrix unit (AMX), which a process must request from the system."""
 
 import ctypes
 import functools
@@ -14,10 +14,10 @@ from mabert.ops.cpu.simd import HAS_AMX, LANES
 from mabert.ops.cpu.tile import TILE_COLUMNS
 
 AMX_ROWS = 32
-"""Rows of a tile of the result: two of the processor's own, above two more."""
+"""Rows of a tile of the result: two of the processor's tiles, above two more."""
 
 AMX_DEPTH = 16
-"""Words along the depth in one of the processor's tiles; a multiple of it is what such a product walks."""
+"""Words along the depth in one of the processor's tiles; such a product's depth is a multiple of it."""
 
 _ARCH_PRCTL = 158
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -26,14 +26,14 @@ _TILE_DATA = 18
 _ADDRESS = ir.IntType(64)
 _BYTE = ir.IntType(8)
 _SIDE = 16
-"""Rows of one of AMX's tiles, 64 bytes each."""
+"""Rows of one AMX tile, 64 bytes each."""
 
 
 @functools.cache
 def may_use_amx() -> bool:
-    """Ask Linux for AMX's registers, for all threads from now on; tell whether the kernels may use them.
+    """Requests AMX's registers from Linux, for all threads from now on; tells whether the kernels may use them.
 
-    A process that touches them unasked is ended by the system (Linux, Documentation/arch/x86/xstate.rst).
+    The system ends a process that uses them without a request (Linux, Documentation/arch/x86/xstate.rst).
     """
     if not HAS_AMX or sys.platform != "linux":
         return False
@@ -57,7 +57,7 @@ def _call(builder: Any, name: str, *args: Any) -> None:
 
 @intrinsic
 def begin_tiles(typingctx: Any) -> Any:
-    """Shape this thread's tiles, before its first `tile_product_amx`; only where `may_use_amx` says so."""
+    """Configures this thread's tiles, before its first `tile_product_amx`; only if `may_use_amx` is true."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         shapes = cgutils.global_constant(builder, "amx_shapes", cgutils.make_bytearray(_shapes()))
@@ -69,7 +69,7 @@ def begin_tiles(typingctx: Any) -> Any:
 
 @intrinsic
 def end_tiles(typingctx: Any) -> Any:
-    """Give the tiles back, so that the system need not save them with the thread."""
+    """Releases the tiles, so that the system need not save them with the thread."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _call(builder, "tilerelease")
@@ -82,10 +82,10 @@ def end_tiles(typingctx: Any) -> Any:
 def tile_product_amx(
     typingctx: Any, left: Any, left_step: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
 ) -> Any:
-    """As `tile_product_bf16`, of ``AMX_ROWS`` rows, for a depth that is a multiple of ``AMX_DEPTH``.
+    """Multiplys like `tile_product_bf16`, for ``AMX_ROWS`` rows and a depth that is a multiple of ``AMX_DEPTH``.
 
-    On the left stand so many words of all rows, row by row, and ``left_step`` bytes on the next so many: rows of a
-    tile that are one cache line each, with none between, are what the processor reads fastest.
+    The left matrix holds ``AMX_DEPTH`` words of all rows, row by row, and ``left_step`` bytes further the next
+    ``AMX_DEPTH``: the processor reads tiles fastest if their rows are one cache line each, without gaps.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:

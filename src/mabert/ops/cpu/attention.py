@@ -1,13 +1,14 @@
-"""Softmax attention for inference, a block of queries against a block of keys at a time.
+"""Softmax attention for inference, one block of queries against one block of keys at a time.
 
-One job carries some queries of one head through all keys of their sequence. Keys and values are packed first, valid
-ones only, so masked ones cost nothing and padding cannot change a bit of the result. Scores, maxima, sums and the
-output are float32; for bfloat16 inputs the weights are rounded to bfloat16 for the second product, as torch's kernels
-do. The running maximum and sum are those of Milakov and Gimelshein (2018), as in FlashAttention (Dao et al., 2022).
+One job carries some queries of one head through all keys of their sequence. Keys and values are packed first, and only
+valid ones, so masked ones cost nothing and padding cannot change a bit of the result. Scores, maxima, sums and the
+output are float32; for bfloat16 inputs the weights are rounded to bfloat16 for the second product, as in torch's
+kernels. The running maximum and sum are those of Milakov and Gimelshein (2018), as in FlashAttention (Dao et al.,
+2022).
 
-Within a window the panels of keys that no query of a block reaches are left out. Blocks of keys begin at the same keys
-whichever queries share a block, and a finite value outside of a query's window adds zero to its sums: so here too no
-bit of a query's result depends on what stands beside it.
+With a window, panels of keys that no query of a block reaches are skipped. Blocks of keys begin at the same keys
+whichever queries share a block, and a finite value outside a query's window adds zero to its sums. So here too, no bit
+of a query's result depends on its neighbours.
 """
 
 from typing import Any
@@ -49,21 +50,21 @@ QUERIES = 8 * TILE_ROWS
 KEYS = 8 * TILE_COLUMNS
 """Columns of a block of scores."""
 
-_WINDOWED_QUERIES = 2 * TILE_ROWS  # the fewer, the fewer scores out of their windows are computed
+_WINDOWED_QUERIES = 2 * TILE_ROWS  # fewer queries per block compute fewer scores outside their windows
 _JOBS_PER_THREAD = 8
 _VECTOR = 4 * LANES
 _PANEL = 4 * TILE_COLUMNS
 _QUERY, _KEY, _VALUE, _MASK, _OUT = range(5)
 _LOWEST = float32(-np.inf)
-_LEAST = float32(np.finfo(np.float32).min)  # infinite scores leave no NaN behind when it is what they are compared to
+_LEAST = float32(np.finfo(np.float32).min)  # initial maximum; -inf would turn infinite scores into NaN
 
 
 @njit
 def _pack_keys(
     tensor: Any, row: int, offset: int, keys: Any, begin: int, end: int, count: int, words: int, target: int
 ) -> None:
-    """Turn the keys from ``begin`` to ``end``, a panel's, into panels: for each word along the head, that word of
-    neighbouring keys; zeros past the last of all ``count``."""
+    """Packs the keys from ``begin`` to ``end`` into panels: for each word along the head, that word of neighbouring
+    keys, with zeros past the last of all ``count`` keys."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     for j in range(begin, -(-end // TILE_COLUMNS) * TILE_COLUMNS):
         column = target + (j // TILE_COLUMNS) * words * _PANEL + 4 * (j % TILE_COLUMNS)
@@ -89,8 +90,8 @@ def _pack_values(
     depth: int,
     target: int,
 ) -> None:
-    """Turn values of the same keys into panels of neighbouring channels, of ``depth`` words: one for each of all keys,
-    or for two keys in bfloat16."""
+    """Packs the values of the same keys into panels of neighbouring channels, of ``depth`` words: one word per key, or
+    per two keys in bfloat16."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     per_word = 1 + tensor[BF16]
     for d in range(begin // per_word, -(-end // per_word)):
@@ -114,7 +115,7 @@ def _pack_values(
 def _pack_queries(
     tensor: Any, row: int, offset: int, first: int, rows: int, padded: int, words: int, target: int
 ) -> None:
-    """Copy neighbouring queries side by side, zeros past the last one."""
+    """Copies neighbouring queries side by side, with zeros past the last one."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     for r in range(padded):
         query = source + (first + r) * tensor[STEP]
@@ -132,7 +133,7 @@ def _multiply(bf16: int, left: int, left_row: int, panel: int, depth: int, resul
 
 @njit
 def _hide(scores: int, begin: int, end: int) -> None:
-    """Make scores from one column to another the lowest there are, whose weight is zero."""
+    """Sets the scores from one column to another to -inf, so that their weight is zero."""
     whole = begin + (end - begin) // LANES * LANES
     for c in range(begin, whole, LANES):
         store(scores + 4 * c, splat(_LOWEST))
@@ -155,8 +156,8 @@ def _weigh(
     out: int,
     size: int,
 ) -> None:
-    """Turn the scores of one row, from column ``begin`` to ``end``, into weights relative to the largest so far, and
-    bring what was summed up to that. From ``first`` to ``last`` are keys that it looks at."""
+    """Turns the scores of one row, columns ``begin`` to ``end``, into weights relative to the largest score so far, and
+    rescales earlier sums to it. The row looks only at the keys from ``first`` to ``last``."""
     _hide(scores, begin, first)
     _hide(scores, last, end)
     highest = splat(_LOWEST)
@@ -182,7 +183,7 @@ def _weigh(
 
 @njit
 def _divide(out: int, size: int, sums: int, seen: bool) -> None:
-    """Divide what was summed up by the sum of its weights; where no key was seen it is zero already."""
+    """Divides the weighted sum by the sum of weights; if no key was seen, it is zero already."""
     if seen:
         inverse = splat(float32(1.0)) / splat(total(load(sums)))
         for i in range(0, 4 * size, _VECTOR):
@@ -191,7 +192,7 @@ def _divide(out: int, size: int, sums: int, seen: bool) -> None:
 
 @njit
 def _reached(keys: Any, count: int, first: int, last: int, reach: int) -> tuple[int, int]:
-    """Find which of the keys the steps from ``first`` to ``last`` look at: all where nothing limits it."""
+    """Finds the range of keys that the steps from ``first`` to ``last`` look at; all keys without a window."""
     if reach < 0:
         return 0, count
     return int(np.searchsorted(keys[:count], first - reach)), int(np.searchsorted(keys[:count], last + reach))
@@ -199,7 +200,7 @@ def _reached(keys: Any, count: int, first: int, last: int, reach: int) -> tuple[
 
 @njit
 def _reached_by_each(keys: Any, count: int, first: int, rows: int, reach: int, lows: Any, highs: Any) -> None:
-    """Do the same for each of neighbouring steps."""
+    """Finds the range of keys for each of several neighbouring steps."""
     low, high = _reached(keys, count, first, first, reach)
     for r in range(rows):
         if reach >= 0:
@@ -245,7 +246,7 @@ def _attention_job(
     lows, highs = np.empty(block, np.int64), np.empty(block, np.int64)
 
     for p in range(groups[group], groups[group + 1]):
-        piece = pieces[p]  # of a sequence a group has one at most
+        piece = pieces[p]  # a group has at most one piece of a sequence
         row = piece[PIECE_ROW]
         count = find_valid(tensors[_MASK], row, piece[PIECE_START], piece[PIECE_END], keys)
         depth = -(-count // per_word)
@@ -317,7 +318,7 @@ def attention(
     cu_seqlens: Tensor | None,
     window: int | None,
 ) -> Tensor:
-    """Return the attention's output, before its projection."""
+    """Returns the attention's output, before its projection."""
     rows, time, width = query.shape
     size = width // heads
     out = query.new_empty(query.shape)

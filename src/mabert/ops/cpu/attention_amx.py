@@ -1,8 +1,8 @@
-"""Softmax attention for inference in bfloat16 on tiles (AMX): the algorithm of `attention`, turned on its side.
+"""Softmax attention for inference in bfloat16 on tiles (AMX): the algorithm of `attention`, transposed.
 
-Products of tiles take next to no time, so everything around them is laid out for the weights: a block of scores has a
-row for each key and a lane for each query, in which maxima, sums and what the output fades by are whole vectors.
-Scores are K Qᵀ, the output is Vᵀ Pᵀ, turned back when it is done.
+Products of tiles take almost no time, so the layout serves the weights: a block of scores has a row for each key and a
+lane for each query, so that maxima, sums and rescaling factors are whole vectors. Scores are K Qᵀ; the output is Vᵀ Pᵀ,
+transposed back at the end.
 """
 
 from typing import Any
@@ -36,19 +36,19 @@ KEYS = 2 * AMX_ROWS
 """Rows of a block of scores."""
 
 PANELS = 2
-"""Blocks of queries that look at a block of keys while it is in the first-level cache."""
+"""Blocks of queries that use a block of keys while it is in the first-level cache."""
 
 _VECTOR = 4 * LANES
 _ROW = 4 * QUERIES
 _LINE = 4 * AMX_DEPTH
 _LOWEST = float32(-np.inf)
-_LEAST = float32(np.finfo(np.float32).min)  # infinite scores leave no NaN behind when it is what they are compared to
+_LEAST = float32(np.finfo(np.float32).min)  # initial maximum; -inf would turn infinite scores into NaN
 _QUERY, _KEY, _VALUE, _MASK, _OUT = range(5)
 
 
 @njit
 def _pack_keys(tensor: Any, row: int, offset: int, found: Any, count: int, padded: int, size: int, target: int) -> None:
-    """Copy keys one below the other, with zeros up to whole tiles."""
+    """Copies keys one below the other, with zeros up to whole tiles."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     for j in range(count):
         key = source + found[j] * tensor[STEP]
@@ -65,7 +65,7 @@ def _pack_keys(tensor: Any, row: int, offset: int, found: Any, count: int, padde
 def _pack_values(
     tensor: Any, row: int, offset: int, found: Any, count: int, padded: int, size: int, pairs: int, target: int
 ) -> None:
-    """Turn values into blocks of a tile's keys with a row for each channel, with zeros up to whole tiles."""
+    """Packs values into blocks of one tile's keys, one row per channel, with zeros up to whole tiles."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     nothing = pairs + LANES * 4 * size
     clear(nothing, 2 * size)
@@ -85,7 +85,7 @@ def _pack_values(
 def _pack_queries(
     tensor: Any, row: int, first: int, rows: int, offset: int, size: int, lines: int, target: int
 ) -> None:
-    """For each word along the head, that word of neighbouring queries; zeros past the last one."""
+    """Packs neighbouring queries: for each word along the head, that word of all queries; zeros past the last one."""
     source = tensor[ADDRESS] + row * tensor[ROW] + offset
     for r in range(rows):
         copy(source + (first + r) * tensor[STEP], lines + r * 2 * size, 2 * size)
@@ -97,8 +97,8 @@ def _pack_queries(
 
 @njit
 def _weigh(scores: int, weights: int, count: int, scale: Any, peak: int, sums: int) -> Any:
-    """Turn the scores of a vector of queries into weights relative to the largest so far; return by what to multiply
-    what was summed up. ``count`` is even."""
+    """Turns the scores of a vector of queries into weights relative to the largest so far; returns the factor that
+    rescales earlier sums. ``count`` is even."""
     one, two = splat(_LOWEST), splat(_LOWEST)
     for j in range(0, count * _ROW, 2 * _ROW):
         one = at_least(load(scores + j), one)
@@ -120,13 +120,13 @@ def _weigh(scores: int, weights: int, count: int, scale: Any, peak: int, sums: i
 
 @njit
 def _panel_bytes(size: int) -> int:
-    """Bytes of what is kept of neighbouring queries: themselves, sums of the output and of weights, largest scores."""
+    """Returns the bytes kept for neighbouring queries: the queries, sums of output and of weights, largest scores."""
     return (size // 2 + size + 2) * _ROW
 
 
 @njit
 def _take(panel: int, keys: int, values: int, taken: int, size: int, scale: Any, scores: int, weights: int) -> None:
-    """Let a panel of queries look at a block of keys."""
+    """Attends from a panel of queries to a block of keys."""
     out = panel + size // 2 * _ROW
     sums = out + size * _ROW
     peaks = sums + _ROW
@@ -145,7 +145,7 @@ def _take(panel: int, keys: int, values: int, taken: int, size: int, scale: Any,
 
 @njit
 def _put_out(panel: int, count: int, size: int, lines: int) -> None:
-    """Divide what was summed up by the sum of its weights, a row for each query; without any key it is zero already."""
+    """Divides each query's weighted sum by its sum of weights; without any key it is zero already."""
     out = panel + size // 2 * _ROW
     if count > 0:
         for i in range(0, _ROW, _VECTOR):
@@ -231,6 +231,6 @@ kernel = Kernel(_attention_amx)
 
 
 def scratch_bytes(longest: int, size: int) -> int:
-    """Bytes that a thread works in, for sequences of at most so many steps and heads of so many channels."""
+    """Returns a thread's bytes of working memory, for at most ``longest`` steps and ``size`` channels per head."""
     buffers = (KEYS + KEYS // 2) * _ROW + QUERIES * 4 * size + PANELS * _panel_bytes.py_func(size)
     return buffers + 2 * -(-longest // KEYS) * KEYS * 2 * size

@@ -1,7 +1,7 @@
-"""One block of channels in a job's own buffers: ``BLOCK`` float32 numbers a step, whole vectors at a time.
+"""Operations on one block of channels in a job's own buffers: ``BLOCK`` float32 numbers per step, in whole vectors.
 
-What has a state dimension (A, the state, its gradients) lies as vector, state, lane: the inner loop over the state then
-walks through memory in order.
+Arrays with a state dimension (A, the state, its gradients) are laid out as vector, state, lane, so that the inner loop
+over the state reads memory in order.
 """
 
 from typing import Any
@@ -19,35 +19,35 @@ VECTOR_BYTES = 4 * LANES
 
 @njit(forceinline=True)
 def clear(target: int, size: int) -> None:
-    """Fill ``size`` bytes, a multiple of a vector's, with zeros."""
+    """Fills ``size`` bytes, a multiple of a vector's, with zeros."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, splat(float32(0.0)))
 
 
 @njit(forceinline=True)
 def copy(source: int, target: int, size: int) -> None:
-    """Copy ``size`` bytes, a multiple of a vector's."""
+    """Copies ``size`` bytes, a multiple of a vector's."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(source + i))
 
 
 @njit(forceinline=True)
 def add(source: int, target: int, size: int) -> None:
-    """Add ``size`` bytes of numbers, a multiple of a vector's, to those at ``target``."""
+    """Adds ``size`` bytes of numbers, a multiple of a vector's, to the numbers at ``target``."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(target + i) + load(source + i))
 
 
 @njit(forceinline=True)
 def multiply(source: int, target: int, size: int) -> None:
-    """Multiply those at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
+    """Multiplys the numbers at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(target + i) * load(source + i))
 
 
 @njit(forceinline=True)
 def fetch_padded(tensor: Any, row: int, step: int, first: int, count: int, width: int, target: int) -> None:
-    """Read ``count`` channels of one step, with zeros up to ``width``, so that sums over all are sums of channels."""
+    """Reads ``count`` channels of one step, with zeros up to ``width``, so that sums over vectors add only channels."""
     if count < width:
         clear(target, 4 * width)
     fetch(tensor, row, step, first, count, target)
@@ -55,19 +55,19 @@ def fetch_padded(tensor: Any, row: int, step: int, first: int, count: int, width
 
 @njit(forceinline=True)
 def step_at(i: int, start: int, end: int, reverse: bool) -> int:
-    """Return the time of the i-th step of a sequence, in the order of the scan."""
+    """Returns the time of the i-th step of a sequence, in the order of the scan."""
     return end - 1 - i if reverse else start + i
 
 
 @njit(forceinline=True)
 def within(c: int, n: int, N: int) -> int:
-    """Return the byte offset of channel c, state n inside a block laid out as vector, state, lane."""
+    """Returns the byte offset of channel c, state n inside a block laid out as vector, state, lane."""
     return 4 * (((c // LANES) * N + n) * LANES + c % LANES)
 
 
 @njit(forceinline=True)
 def fetch_decays(tensor: Any, first: int, count: int, N: int, target: int) -> None:
-    """Read A for one block, times log2(e), so that exp(ΔA) is a power of two."""
+    """Reads A for one block, times log2(e), so that exp(ΔA) is a power of two."""
     for c in range(count):
         row = tensor[ADDRESS] + (first + c) * tensor[ROW]
         column = target + within(c, 0, N)

@@ -1,8 +1,8 @@
-"""The depth-wise convolution, forward and backward, in one pass over memory each.
+"""The depth-wise convolution, forward and backward, each in one pass over memory.
 
 A job takes a stripe of channels through a few hundred steps. Tile by tile, the steps it needs and their neighbours are
-copied into a small float32 buffer, with zeros where a step is masked or lies outside its sequence; every window then
-reads that buffer. Scanning in reverse is the same convolution with the taps and the window's two sides exchanged.
+copied into a small float32 buffer, with zeros at steps that are masked or outside the sequence; every window then reads
+that buffer. A reverse scan is the same convolution with the taps and the window's two sides exchanged.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _GRAD, _DU, _PARAMETERS = range(4, 7)
 
 @njit
 def _fetch_taps(weight: Any, first: int, count: int, width: int, reverse: bool, taps: int) -> None:
-    """Read the filters of one block as tap, channel, in the order in which they meet the steps."""
+    """Reads the filters of one block as tap, channel, in the order in which they meet the steps."""
     clear(taps, width * BLOCK_BYTES)
     for c in range(count):
         row = weight[ADDRESS] + (first + c) * weight[ROW]
@@ -42,9 +42,9 @@ def _fetch_taps(weight: Any, first: int, count: int, width: int, reverse: bool, 
 def _fetch_steps(
     tensors: Any, which: int, piece: Any, begin: int, stop: int, first: int, count: int, target: int, ahead: Any
 ) -> None:
-    """Read steps ``begin`` to ``stop`` of one block; masked ones and those outside the sequence are zero.
+    """Reads steps ``begin`` to ``stop`` of one block; masked ones and those outside the sequence are zero.
 
-    ``ahead`` is what is read next: how many steps further, from which channel on.
+    ``ahead`` tells what is read next, for prefetching: how many steps further, and from which channel on.
     """
     row = piece[PIECE_ROW]
     for t in range(begin, stop):
@@ -59,7 +59,7 @@ def _fetch_steps(
 
 @njit
 def _next(block: int, first_block: int, last_block: int) -> Any:
-    """Tell what comes after a block: the next one at the same steps, after the last the first one, a tile later."""
+    """Tells what follows a block: the next block at the same steps, or after the last one the first, one tile later."""
     if block + 1 < last_block:
         return 0, (block + 1) * BLOCK
     return TILE, first_block * BLOCK
@@ -67,7 +67,7 @@ def _next(block: int, first_block: int, last_block: int) -> Any:
 
 @njit
 def _window(rows: int, taps: int, width: int, bias: Any) -> Any:
-    """Convolve one vector of channels at one step: ``rows`` is the first step of the window."""
+    """Convolves one vector of channels at one step; ``rows`` is the first step of the window."""
     y = bias
     for k in range(width):
         y = y + load(taps + k * BLOCK_BYTES) * load(rows + k * BLOCK_BYTES)
@@ -76,7 +76,7 @@ def _window(rows: int, taps: int, width: int, bias: Any) -> Any:
 
 @njit
 def _convolve(steps: int, rows: int, taps: int, width: int, bias: Any, silu: bool, y: int) -> None:
-    """Convolve one vector of channels at neighbouring steps. Mamba's four taps stay in registers."""
+    """Convolves one vector of channels at neighbouring steps. Mamba's four taps stay in registers."""
     first, second = load(taps), load(taps + (width > 1) * BLOCK_BYTES)
     third, fourth = load(taps + (width > 2) * 2 * BLOCK_BYTES), load(taps + (width > 3) * 3 * BLOCK_BYTES)
     for k in range(0, steps * BLOCK_BYTES, BLOCK_BYTES):
@@ -143,7 +143,7 @@ def _conv_forward_job(
 
 @njit
 def _through_silu(grad: int, rows: int, taps: int, width: int, bias: int) -> None:
-    """Multiply the gradient of one step by SiLU's slope at the convolution, computed anew."""
+    """Multiplys the gradient of one step by SiLU's slope, for which the convolution is recomputed."""
     one = splat(float32(1.0))
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
         x = _window(rows + v, taps + v, width, load(bias + v))
@@ -194,7 +194,7 @@ def _conv_backward_job(
                 i, first = block - first_block, block * BLOCK
                 count = min(BLOCK, channels - first)
                 taps_i, sums_i = taps + i * width * BLOCK_BYTES, sums + i * sum_bytes
-                # The gradient at step t reaches back to u at t - before and on to t + after, and needs the same window.
+                # The gradient at step t affects u from t - before to t + after, and needs the same window.
                 ahead = _next(block, first_block, last_block)
                 _fetch_steps(tensors, _U, piece, begin - width + 1, stop + width - 1, first, count, rows, ahead)
                 _fetch_steps(tensors, _GRAD, piece, begin - after, stop + before, first, count, grads, ahead)
@@ -225,7 +225,7 @@ def _conv_backward_job(
 
 @njit
 def _sum_parameters(steps: int, width: int, grads: int, rows: int, sums: int) -> None:
-    """Add one tile's gradients of the taps and, after them, of the bias."""
+    """Adds one tile's gradients of the taps and then of the bias."""
     for k in range(width + 1):
         tile = splat(float32(0.0))
         for step in range(steps):
@@ -260,7 +260,7 @@ def conv_forward(
     silu: bool,
     reverse: bool,
 ) -> Tensor:
-    """Return the convolution of ``u``."""
+    """Returns the convolution of ``u``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
     y = u.new_empty(u.shape)
@@ -295,7 +295,7 @@ def conv_backward(
     silu: bool,
     reverse: bool,
 ) -> list[Tensor]:
-    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
     du = u.new_empty(u.shape)

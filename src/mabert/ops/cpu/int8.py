@@ -1,8 +1,8 @@
-"""What stands around a product of 8-bit integers: rows of numbers to bytes, and the product's rows back to numbers.
+"""Steps around a product of 8-bit integers: rounds rows of numbers to bytes, and scales the product's rows back.
 
-A row, the channels of one token, has one scale, so that a token with large numbers costs no other token its precision.
-Bytes are unsigned, with 128 for zero: oneDNN's product of signed ones is not made for these processors, and takes a
-thousand times as long.
+A row, the channels of one token, has its own scale, so that a token with large numbers costs no other token precision.
+Bytes are unsigned, with 128 for zero: oneDNN's signed product is not made for these processors and takes a thousand
+times as long.
 """
 
 from typing import Any
@@ -36,19 +36,19 @@ ZERO = 128
 """The byte that stands for zero."""
 
 LEVELS = 127
-"""The byte furthest from it."""
+"""Largest distance of a byte from it."""
 
 ACTIVATIONS = {("none", ""): 0, ("relu", ""): 1, ("gelu", "none"): 2, ("gelu", "tanh"): 3, ("swish", ""): 4}
-"""What may be applied to a product, by oneDNN's names."""
+"""Activations that may be applied to a product, by oneDNN's names."""
 
-_NUMBERS = 1 << 17  # of a job: some ten microseconds, in which a second thread has just woken up
+_NUMBERS = 1 << 17  # per job, about ten microseconds: a second thread takes as long to wake up
 _FROM, _BIAS, _TO = range(3)
-_ROUND = 12582912.0 + ZERO  # 1.5 * 2**23: adding it rounds to an integer, which is left in the lowest bits
+_ROUND = 12582912.0 + ZERO  # 1.5 * 2**23: adding it rounds to an integer, which ends up in the lowest bits
 
 
 @njit
 def _gelu(x: Any) -> Any:
-    """x Φ(x), by Φ's error function to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26)."""
+    """Computes x Φ(x), by Φ's error function to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26)."""
     z = magnitude(x) * splat(float32(0.7071067811865476))
     t = splat(float32(1.0)) / (splat(float32(1.0)) + splat(float32(0.3275911)) * z)
     p = splat(float32(1.061405429)) * t + splat(float32(-1.453152027))
@@ -61,7 +61,7 @@ def _gelu(x: Any) -> Any:
 
 @njit
 def _gelu_tanh(x: Any) -> Any:
-    """GELU by a hyperbolic tangent, which is a sigmoid of twice its argument."""
+    """Computes GELU by a hyperbolic tangent, which is a sigmoid of twice its argument."""
     return x * sigmoid(x * (splat(float32(1.5957691216057308)) + splat(float32(0.07135481627159733)) * x * x))
 
 
@@ -88,7 +88,7 @@ def _read(tensors: Any, row: int, c: int) -> Any:
 def _to_bytes_job(job: int, scratch: int, each: int, tensors: Any, scales: int, rows: int, channels: int) -> None:
     for row in range(job * each, min((job + 1) * each, rows)):
         found = splat(float32(0.0))
-        poison = splat(float32(0.0))  # NaN where the row has a NaN or an infinity, so that its results are NaN
+        poison = splat(float32(0.0))  # NaN if the row has a NaN or an infinity, so that its results are NaN
         for c in range(0, channels, LANES):
             x = _read(tensors, row, c)
             found = at_least(found, magnitude(x))
@@ -131,7 +131,7 @@ _TO_BYTES, _FROM_BYTES = Kernel(_to_bytes), Kernel(_from_bytes)
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    """(..., channels) as (1, rows, channels), whose channels lie side by side."""
+    """Returns (..., channels) as (1, rows, channels) with contiguous channels."""
     flat = tensor.reshape(1, -1, tensor.shape[-1])
     return flat if flat.stride(-1) == 1 else flat.contiguous()
 
@@ -148,7 +148,7 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
         x: float32 or bfloat16 (..., channels), a multiple of 16.
 
     Returns:
-        uint8 (rows, channels), and float32 (rows,), so that x is about (byte - 128) times its row's scale; NaN where a
+        uint8 (rows, channels) and float32 (rows,): x is about (byte - 128) times its row's scale, which is NaN if the
         row has a NaN or an infinity.
     """
     x = _matrix(x)
@@ -160,7 +160,7 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_bytes(product: Tensor, scales: Tensor, bias: Tensor | None, activation: int) -> Tensor:
-    """Gives a product of bytes its rows' scales, in place: f(product · scale + bias).
+    """Applies the rows' scales to a product of bytes, in place: f(product · scale + bias).
 
     Args:
         product: float32 or bfloat16 (rows, channels), a multiple of 16.

@@ -1,4 +1,4 @@
-"""Compiling a kernel on its first use, once for each machine, and telling the person what takes a while."""
+"""Compiles a kernel on its first use, once per machine, and tells the user if that takes a while."""
 
 import logging
 import threading
@@ -25,16 +25,18 @@ def _fingerprint() -> str:
 
 
 BUILD = _fingerprint()
-"""Changes with any source of the kernels.
+"""A hash that changes with any source of the kernels.
 
-Numba's cache looks only at the file of the kernel itself. Each kernel carries this in its qualified name, under which
-the cache files it, so no stale one is loaded.
+Numba's cache checks only the kernel's own file. Each kernel therefore has this in its qualified name, under which the
+cache files it, so that no stale kernel is loaded.
 """
 
 
 class Notice(Listener):
-    """Tells, once in a process, that kernels are being compiled, if that takes a while; loading one that is in Numba's
-    cache is no compiling, however long it takes."""
+    """Reports, once per process, that kernels are being compiled, if that takes a while.
+
+    Loading a kernel from Numba's cache is not reported, however long it takes.
+    """
 
     _lock = threading.Lock()
     _told = False
@@ -44,13 +46,13 @@ class Notice(Listener):
         self._timers: list[threading.Timer] = []
 
     def on_start(self, event: Event) -> None:
-        """Begins to wait; what a kernel calls is compiled within its own compiling."""
+        """Starts a timer; functions that a kernel calls are compiled within its own compilation."""
         self._timers.append(threading.Timer(_NOTICEABLE, self._tell))
         self._timers[-1].daemon = True
         self._timers[-1].start()
 
     def on_end(self, event: Event) -> None:
-        """Stops to wait."""
+        """Stops the timer."""
         self._timers.pop().cancel()
 
     def _tell(self) -> None:
@@ -61,10 +63,10 @@ class Notice(Listener):
 
 
 class Kernel:
-    """A function to be compiled on first use, without the interpreter lock, cached on disk where that is possible.
+    """A function that is compiled on first use, releases the interpreter lock, and is cached on disk if possible.
 
     Args:
-        function: What to compile, of this shape (Numba caches no function that is given the job as a variable)::
+        function: The function, of this shape (Numba cannot cache a function that takes the job as a variable)::
 
             def kernel(call, *args):
                 share(job, call, args)
@@ -78,12 +80,12 @@ class Kernel:
         self._ready: Callable[..., None] | None = None
 
     def run(self, jobs: int, scratch: int, *args: Any) -> None:
-        """Do every job below ``jobs``, on as many threads as torch uses, and wait for all.
+        """Runs every job below ``jobs``, on as many threads as torch uses, and waits for all.
 
         Args:
-            jobs: How many jobs there are.
-            scratch: Bytes of working memory that each thread needs.
-            *args: Passed on to every job; what they point to must stay alive until this returns.
+            jobs: Number of jobs.
+            scratch: Bytes of working memory per thread.
+            *args: Arguments of every job; the memory they point to must stay alive until this returns.
 
         Raises:
             RuntimeError: A job failed.
@@ -103,7 +105,7 @@ class Kernel:
         with install_listener("numba:compile", Notice("compiling the CPU kernels on their first use on this machine")):
             try:
                 dispatcher(nothing.address, *args)
-            except OSError as error:  # Numba keeps what it compiled while it is first called
+            except OSError as error:  # Numba saves the compiled code during the first call
                 dispatcher = self._unkept(error)
                 dispatcher(nothing.address, *args)
         seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""How a call is cut into jobs. The number of threads may decide how many there are, never what comes out."""
+"""Divides a call into jobs. The number of threads may affect the number of jobs, never the results."""
 
 import functools
 from typing import NamedTuple
@@ -14,16 +14,16 @@ Offsets = tuple[int, ...]
 SPAN_ROW, SPAN_START, SPAN_END, SPAN_SLOT = range(4)
 PIECE_ROW, PIECE_START, PIECE_END, PIECE_FIRST, PIECE_LAST = range(5)
 
-_GROUP_STEPS = 256  # short sequences are done several in a job, so that jobs stay longer than handing them out
+_GROUP_STEPS = 256  # a job takes several short sequences, so that it lasts longer than handing it out
 _STRIPE_BLOCKS = 8
 _JOBS_PER_THREAD = 4
 
 
 class Plan(NamedTuple):
-    """The sequences of a call, or pieces of them, and their grouping into jobs.
+    """The sequences of a call, or pieces of them, grouped into jobs.
 
     Attributes:
-        parts: int64, a row for each sequence or piece.
+        parts: int64, one row per sequence or piece.
         groups: int64 ``(groups + 1,)``: offsets into ``parts``.
     """
 
@@ -32,16 +32,16 @@ class Plan(NamedTuple):
 
 
 def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
-    """Plan jobs that each carry something along whole sequences.
+    """Plans jobs that each process whole sequences in order.
 
     Args:
-        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None where each row is a sequence.
+        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None if each row is a sequence.
         rows: Number of rows of the batch.
         time: Number of steps of a row.
 
     Returns:
-        The plan; its parts are row, start, end, and slot of the first saved state. Sequences of zero length are left
-        out, for nothing is computed or saved for them.
+        The plan; its parts are row, start, end, and slot of the first saved state. Empty sequences are left out, since
+        nothing is computed or saved for them.
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
@@ -62,10 +62,10 @@ def _sequences(offsets: Offsets | None, rows: int, time: int) -> Plan:
 
 
 def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: int = _GROUP_STEPS) -> Plan:
-    """Plan jobs that give each step its own result: long sequences are cut as well, into at most ``steps``.
+    """Plans jobs whose steps are independent: long sequences are cut too, into pieces of at most ``steps``.
 
     Args:
-        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None where each row is a sequence.
+        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None if each row is a sequence.
         rows: Number of rows of the batch.
         time: Number of steps of a row.
         steps: Steps of a piece, and of a job that takes several short sequences.
@@ -92,7 +92,7 @@ def _offsets(cu_seqlens: torch.Tensor | None) -> Offsets | None:
 
 
 def _group(lengths: list[int], most: int = _GROUP_STEPS) -> np.ndarray:
-    """Close a group before it would grow past the size of a job."""
+    """Groups sequences, closing a group before it would exceed the size of a job."""
     groups, steps = [0], 0
     for index, length in enumerate(lengths):
         if steps and steps + length > most:
@@ -105,9 +105,9 @@ def _group(lengths: list[int], most: int = _GROUP_STEPS) -> np.ndarray:
 
 
 def stripe_width(groups: int, blocks: int) -> int:
-    """Choose how many neighbouring blocks of channels one job carries, for kernels where that changes no result.
+    """Chooses how many neighbouring blocks of channels one job takes, for kernels whose results do not depend on it.
 
-    Wide stripes read longer runs of each row; a few jobs for each thread keep the threads evenly busy.
+    Wide stripes read longer runs of each row; a few jobs per thread keep the threads evenly busy.
     """
     wanted = groups * blocks // (_JOBS_PER_THREAD * torch.get_num_threads())
     return max(1, min(_STRIPE_BLOCKS, blocks, wanted))

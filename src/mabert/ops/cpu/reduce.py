@@ -1,4 +1,4 @@
-"""Adding up partial results in a fixed order, so that sums over jobs depend neither on threads nor on chance."""
+"""Adds up partial results in a fixed order, so that sums over jobs do not depend on threads or chance."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ _kernel = Kernel(_sum_parts)
 
 
 def sum_parts(parts: Tensor) -> Tensor:
-    """Sum a contiguous float32 tensor over its first dimension, from first to last."""
+    """Sums a contiguous float32 tensor over its first dimension, from first to last."""
     if parts.shape[0] == 1:
         return parts[0]
     result = torch.empty(parts.shape[1:], dtype=torch.float32, device="cpu")
@@ -48,5 +48,5 @@ def sum_parts(parts: Tensor) -> Tensor:
 
 
 def own(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a contiguous copy in memory of its own, as a custom op's results must be."""
+    """Returns a contiguous copy in its own memory, as a custom op's results must be."""
     return tensor.to(dtype).clone(memory_format=torch.contiguous_format)

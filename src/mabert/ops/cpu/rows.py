@@ -1,10 +1,10 @@
-"""Moving one run of channels between a tensor's memory, float32 or bfloat16, and a float32 buffer in cache.
+"""Moves a run of channels between a tensor's memory, float32 or bfloat16, and a float32 buffer in cache.
 
-All addresses and strides are in bytes. A tensor is described by one row of an int64 array: `ADDRESS` (0 where the
-tensor is absent), `BF16` (0 or 1), `ROW` and `STEP` (distance of two batch rows and of two time steps).
+All addresses and strides are in bytes. A tensor is described by one row of an int64 array: `ADDRESS` (0 if the tensor
+is absent), `BF16` (0 or 1), `ROW` and `STEP` (strides of batch rows and of time steps).
 
-What is called for every step is inlined, here and in `blocks`: an array is seven arguments of a call, and calls made a
-convolution of 4,096 steps take 5.2 instead of 3.9 ms.
+Functions that run for every step are inlined, here and in `blocks`: an array is seven arguments of a call, and calls
+would make a convolution of 4,096 steps take 5.2 instead of 3.9 ms.
 """
 
 from typing import Any
@@ -34,10 +34,10 @@ LINE = 64
 
 
 def describe(*tensors: torch.Tensor | None) -> np.ndarray:
-    """Describe tensors (or None) to a kernel; the caller keeps them alive.
+    """Describes tensors (or None) to a kernel; the caller keeps them alive.
 
-    ``(batch, time, channel)`` tensors and masks ``(batch, time)`` have both distances, matrices ``(channel, column)``
-    have that of two channels as `ROW`, and vectors have neither.
+    ``(batch, time, channel)`` tensors and ``(batch, time)`` masks have both strides; matrices ``(channel, column)``
+    have that of channels as `ROW`; vectors have neither.
     """
     return np.array([ABSENT if tensor is None else _row_of(tensor) for tensor in tensors], dtype=np.int64)
 
@@ -50,13 +50,13 @@ def _row_of(tensor: torch.Tensor) -> tuple[int, int, int, int]:
 
 @njit(forceinline=True)
 def is_valid(mask: Any, row: int, step: int) -> bool:
-    """Tell whether a step counts; all do where there is no mask."""
+    """Tells whether a step is valid; all are if there is no mask."""
     return mask[ADDRESS] == 0 or load_byte(mask[ADDRESS] + row * mask[ROW] + step * mask[STEP]) != 0
 
 
 @njit(forceinline=True)
 def find_valid(mask: Any, row: int, start: int, end: int, found: Any) -> int:
-    """List the steps that count; return how many there are."""
+    """Lists the valid steps; returns their number."""
     count = 0
     for t in range(start, end):
         if is_valid(mask, row, t):
@@ -67,7 +67,7 @@ def find_valid(mask: Any, row: int, start: int, end: int, found: Any) -> int:
 
 @njit(forceinline=True)
 def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int) -> None:
-    """Read ``count`` channels from ``first`` on at one step into float32 at ``target``."""
+    """Reads ``count`` channels from ``first`` on at one step into float32 at ``target``."""
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
     whole = count - count % LANES
     if tensor[BF16]:
@@ -86,7 +86,7 @@ def fetch(tensor: Any, row: int, step: int, first: int, count: int, target: int)
 
 @njit(forceinline=True)
 def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) -> None:
-    """Write ``count`` float32 numbers at ``source`` to the channels from ``first`` on at one step."""
+    """Writes ``count`` float32 numbers at ``source`` to the channels from ``first`` on at one step."""
     target = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP]
     whole = count - count % LANES
     if tensor[BF16]:
@@ -105,7 +105,7 @@ def emit(source: int, count: int, tensor: Any, row: int, step: int, first: int) 
 
 @njit(forceinline=True)
 def prefetch_read(tensor: Any, row: int, step: int, first: int, count: int) -> None:
-    """Have the channels that a later `fetch` will read brought to the second-level cache."""
+    """Prefetches channels that a later `fetch` will read into the second-level cache."""
     size = 4 - 2 * tensor[BF16]
     source = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first
     for i in range(0, size * count, LINE):
@@ -114,7 +114,7 @@ def prefetch_read(tensor: Any, row: int, step: int, first: int, count: int) -> N
 
 @njit(forceinline=True)
 def reserve(tensor: Any, row: int, step: int, first: int, count: int) -> None:
-    """Have the cache lines that a later `emit` will write taken over from memory or another core."""
+    """Requests ownership of the cache lines that a later `emit` will write."""
     size = 4 - 2 * tensor[BF16]
     target = tensor[ADDRESS] + row * tensor[ROW] + step * tensor[STEP] + size * first
     for i in range(0, size * count, LINE):

@@ -1,4 +1,4 @@
-"""The scan's backward kernel: chunks are visited from last to first, and the states inside a chunk are recomputed.
+"""The scan's backward kernel: visits chunks from last to first, and recomputes the states inside each chunk.
 
 With g the gradient of y before the gate, and dh that of the state, going back in time::
 
@@ -7,9 +7,9 @@ With g the gradient of y before the gate, and dh that of the state, going back i
     dΔ_t = u_t Σ_states dh_t B_t + Σ_states dh_t a_t h_{t-1} A
     du_t = Δ_t Σ_states dh_t B_t + D g_t                   dA = Σ_t dh_t a_t h_{t-1} Δ_t
 
-One job carries one stripe of channels through the sequences of one group. It keeps the states and decays of one chunk
-of a few vectors of channels, which fit the second-level cache. Sums over channels and over sequences are left in parts,
-one for each stripe and group, that `sum_parts` adds in a fixed order.
+One job carries one stripe of channels through the sequences of one group. It keeps one chunk's states and decays for a
+few vectors of channels, which fit the second-level cache. Sums over channels and over sequences stay in parts, one per
+stripe and group, which `sum_parts` adds in a fixed order.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable
 
 STRIPE = 4 * BLOCK
-"""Channels of a job. Fixed, because the sums over its channels belong together."""
+"""Channels of a job. The number is fixed because results depend on which channels are summed together."""
 
 _PARTS = STRIPE // PART
 
@@ -42,7 +42,7 @@ _GRAD, _STATES, _DU, _DDELTA, _DZ, _DB_PARTS, _DC_PARTS, _PARAMETERS = range(INP
 def _prefetch_next(
     tensors: Any, row: int, t: int, first: int, last: int, stripe: int, reverse: bool, start: int, end: int
 ) -> None:
-    """Announce what is read at this step of the next channels, or at the same step of the next chunk of the first."""
+    """Prefetches this step's inputs of the next channels, or after the last channels of the next chunk's first ones."""
     if first + PART < last:
         first += PART
     else:
@@ -59,7 +59,7 @@ def _prefetch_next(
 def _emit_channels(
     tensors: Any, row: int, times: Any, steps: int, first: int, count: int, du: int, ddelta: int, dz: int, y: int
 ) -> None:
-    """Write what a chunk of some channels leaves at each valid step; dz still lacks its factor y."""
+    """Writes a chunk's results for some channels at each valid step; dz still lacks its factor y."""
     for k in range(steps):
         t, at = times[k], k * PART_BYTES
         emit(du + at, count, tensors[_DU], row, t, first)
@@ -73,7 +73,7 @@ def _emit_channels(
 def _emit_zeros(
     tensors: Any, written: int, until: int, row: int, times: Any, steps: int, first: int, count: int, zeros: int
 ) -> None:
-    """Write zeros at the masked steps of the gradients from ``written`` up to ``until``."""
+    """Writes zeros at the masked steps of the gradients from ``written`` up to ``until``."""
     for k in range(steps):
         for gradient in range(written, until):
             emit(zeros, count, tensors[gradient], row, times[k], first)
@@ -188,7 +188,7 @@ def _scratch_size(N: int) -> int:
 
 
 def working_bytes(u: Tensor, A: Tensor) -> int:
-    """Return the bytes that the backward of whole rows needs beside inputs, saved states and gradients."""
+    """Returns the bytes that the backward of whole rows needs besides inputs, saved states and gradients."""
     rows, time, channels = u.shape
     N = A.shape[1]
     groups = len(plan_sequences(None, rows, time).groups) - 1
@@ -212,7 +212,7 @@ def scan_backward(
     delta_softplus: bool,
     reverse: bool,
 ) -> list[Tensor]:
-    """Return the gradients of the floating inputs that were given, in the order of the arguments."""
+    """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
     rows, time, channels = u.shape
     N = A.shape[1]
     stripes = -(-channels // STRIPE)
@@ -253,7 +253,7 @@ def scan_backward(
 
 
 def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take dA, dD and the gradient of delta_bias out of the parts they were summed in."""
+    """Splits dA, dD and the gradient of delta_bias out of the buffer in which they were summed."""
     parts = parameters.shape[0]
     of_state, dD, dbias = parameters.split([N * PART, PART, PART], dim=1)
     dA = of_state.reshape(parts, PART // LANES, N, LANES).transpose(2, 3).reshape(parts * PART, N)

@@ -1,7 +1,7 @@
-"""The inside of a chunk in the scan's backward: the equations of `mabert.ops.cpu.scan_backward`, step by step.
+"""One chunk of the scan's backward: the equations of `mabert.ops.cpu.scan_backward`, step by step.
 
-Each loop runs over steps, then vectors of channels, then states; all operands lie in the job's own buffers. Sums over
-channels gather in one vector for each state first, and across its lanes once a step.
+Each loop runs over steps, then vectors of channels, then states; all operands are in the job's own buffers. Sums over
+channels first collect in one vector per state, and are added across its lanes once per step.
 """
 
 from numba import float32, njit
@@ -11,14 +11,14 @@ from mabert.ops.cpu.functions import LN_2, exp2, sigmoid, softplus
 from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one, total
 
 PART = 2 * LANES
-"""Channels whose chunk is held at a time: half a block, which leaves room in the second-level cache."""
+"""Channels whose chunk is in memory at a time: half a block, which leaves room in the second-level cache."""
 
 PART_BYTES = 4 * PART
 
 
 @njit
 def prepare(raw: int, z: int, grad: int, bias: int, slope: int, softplus_delta: bool, gated: bool) -> None:
-    """Turn one step's raw delta into Δ and its slope, dy into g, and z into what dz is, but for the factor y."""
+    """Turns one step's raw delta into Δ and its slope, dy into g, and z into dz without its factor y."""
     for v in range(0, PART_BYTES, VECTOR_BYTES):
         step_size = load(raw + v) + load(bias + v)
         if softplus_delta:
@@ -51,7 +51,7 @@ def replay(
     lanes: int,
     dC: int,
 ) -> None:
-    """Recompute decays, states and y of a chunk from the state before it; add to dC."""
+    """Recomputes decays, states and y of a chunk from the state before it; adds to dC."""
     state_bytes = N * PART_BYTES
     for k in range(steps):
         clear(lanes, N * VECTOR_BYTES)
@@ -94,7 +94,7 @@ def go_back(
     sums: int,
     dB: int,
 ) -> None:
-    """Take the gradient of the state back through a chunk; du and ddelta replace u and Δ in their buffers."""
+    """Propagates the state's gradient back through a chunk; du and ddelta replace u and Δ in their buffers."""
     state_bytes = N * PART_BYTES
     dD, dbias = sums + state_bytes, sums + state_bytes + PART_BYTES
     for k in range(steps - 1, -1, -1):

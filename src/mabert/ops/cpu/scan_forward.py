@@ -1,8 +1,8 @@
 """The scan's forward kernel: one job carries one block of channels through the sequences of one group.
 
-A tile of steps is copied into small float32 buffers, where softplus, Δu and Du are computed; then each vector of
-channels steps through the tile with its state in first-level cache; then the gate is applied and the tile written out.
-Masked steps are never copied in, so they cost nothing and nothing in them can matter.
+A tile of steps is copied into small float32 buffers, where softplus, Δu and Du are computed. Then each vector of
+channels steps through the tile with its state in the first-level cache. Last, the gate is applied and the tile written
+out. Masked steps are never copied, so they cost nothing and have no effect.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _Y, _STATES = range(INPUTS, INPUTS + 2)
 
 @njit
 def _advance(steps: int, N: int, A: int, delta: int, x: int, B: int, C: int, y: int, state: int) -> None:
-    """Do ``steps`` steps of the recurrence from the buffers; x is Δu, and y is added to."""
+    """Runs ``steps`` steps of the recurrence from the buffers; x is Δu, and the result is added to y."""
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
         for k in range(steps):
             at = v + k * BLOCK_BYTES
@@ -43,7 +43,7 @@ def _advance(steps: int, N: int, A: int, delta: int, x: int, B: int, C: int, y: 
 
 @njit(forceinline=True)
 def _prepare(step: int, softplus_delta: bool, delta: int, x: int, y: int, D: int, bias: int) -> None:
-    """Turn one step's raw delta (in ``delta``) and u (in ``x``) into Δ, Δu and, in ``y``, Du."""
+    """Turns one step's raw delta (in ``delta``) and u (in ``x``) into Δ, Δu and, in ``y``, Du."""
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
         at = v + step * BLOCK_BYTES
         step_size = load(delta + at) + load(bias + v)
@@ -76,7 +76,7 @@ def _fetch_steps(
     x: int,
     delta: int,
 ) -> None:
-    """Read u and raw Δ of a tile's steps, and prefetch what is read or written next: z, y, and u and Δ a tile later."""
+    """Reads u and raw Δ of a tile's steps; prefetches the next reads and writes: z, y, and u and Δ of the next tile."""
     for k in range(steps):
         t = times[k]
         fetch_padded(tensors[U], row, t, first, count, BLOCK, x + k * BLOCK_BYTES)
@@ -178,7 +178,7 @@ def scan_forward(
     reverse: bool,
     keep_states: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run the scan; return y and, where asked to keep them, the states at chunk boundaries."""
+    """Runs the scan; returns y and, if ``keep_states``, the states at chunk boundaries."""
     rows, time, channels = u.shape
     N = A.shape[1]
     y = u.new_empty(u.shape)

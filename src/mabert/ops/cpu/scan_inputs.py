@@ -1,4 +1,4 @@
-"""What the scan reads in either direction: where each input stands in the kernels' tables, and how it comes in."""
+"""Inputs of the scan's forward and backward: their rows in the kernels' tables, and functions that read them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ INPUTS = 9
 
 @njit
 def fetch_parameters(tensors: Any, first: int, count: int, N: int, decays: int, skip: int, bias: int) -> None:
-    """Read A, D and the bias of Δ for ``count`` channels; those that are absent keep what is in their buffers."""
+    """Reads A, D and the bias of Δ for ``count`` channels; buffers of absent ones stay unchanged."""
     fetch_decays(tensors[A], first, count, N, decays)
     if tensors[D, ADDRESS]:
         fetch(tensors[D], 0, 0, first, count, skip)
@@ -36,9 +36,9 @@ def fetch_matrices(
     times: Any,
     masked: Any,
 ) -> Any:
-    """Read B and C of the valid ones among ``length`` steps from the ``first`` of the sequence on.
+    """Reads B and C at the valid ones of ``length`` steps, from step ``first`` of the sequence on.
 
-    Their times, and those of masked steps, are listed; how many there are of each is returned.
+    Lists the times of these steps and of the masked ones; returns the number of each.
     """
     steps, holes = 0, 0
     for i in range(first, min(first + length, end - start)):

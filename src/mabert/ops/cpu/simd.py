@@ -1,10 +1,10 @@
-"""A vector of float32 as a Numba type, so that the kernels say themselves what is done in one instruction.
+"""A vector of float32 as a Numba type, so that kernels state explicitly what one instruction does.
 
-Loops over arrays would leave it to LLVM to prove that nothing overlaps and to choose a vector width; kernels written on
-this type need neither proof nor choice. Addresses are plain integers, which makes one compiled kernel serve every
-combination of strides and of float32 with bfloat16. LLVM splits the vectors to whatever the processor has.
+With loops over arrays, LLVM would have to prove that nothing overlaps and choose a vector width; kernels on this type
+need neither. Addresses are plain integers, so one compiled kernel serves every combination of strides and of float32
+with bfloat16. LLVM splits the vectors to the processor's width.
 
-Products and sums may be contracted to fused multiply-adds; nothing else is relaxed, so NaN and infinity travel.
+Products and sums may be contracted to fused multiply-adds; nothing else is relaxed, so NaN and infinity propagate.
 """
 
 import operator
@@ -22,17 +22,17 @@ LANES = 16
 
 
 def _target_features() -> str:
-    """Return what Numba compiles for: its settings where they are made, otherwise this processor."""
+    """Returns the features that Numba compiles for: those in its settings if set, otherwise this processor's."""
     if config.CPU_FEATURES is not None:
         return str(config.CPU_FEATURES)
     return "" if config.CPU_NAME is not None else str(get_host_cpu_features())
 
 
 HAS_BF16 = "+avx512bf16" in _target_features().split(",")
-"""Whether the kernels may work on bfloat16 itself (AVX-512 BF16)."""
+"""Whether the kernels may compute in bfloat16 (AVX-512 BF16)."""
 
 HAS_AMX = {"+amx-tile", "+amx-bf16", "+avx512bf16"} <= set(_target_features().split(","))
-"""Whether they may work on tiles of bfloat16 (AMX), where the system lets the process; see `may_use_amx`."""
+"""Whether the kernels may use tiles of bfloat16 (AMX), if the system permits; see `may_use_amx`."""
 
 _FLOAT = ir.FloatType()
 _INT16 = ir.IntType(16)
@@ -62,7 +62,7 @@ _HALVES = ir.VectorType(_INT16, LANES)
 
 
 class BFloatType(ir.Type):
-    """bfloat16 as LLVM names it; llvmlite has no type for it."""
+    """bfloat16 under LLVM's name; llvmlite has no type for it."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -102,7 +102,7 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
 
 
 def _widen(builder: Any, halves: Any, ints: Any, floats: Any) -> Any:
-    """Turn bfloat16 bits to float32: they are its upper half."""
+    """Converts bfloat16 bits, which are float32's upper half, to float32."""
     return builder.bitcast(builder.shl(builder.zext(halves, ints), _constant(ints, 16)), floats)
 
 
@@ -111,7 +111,7 @@ def _constant(kind: Any, value: int) -> ir.Constant:
 
 
 def _narrow(builder: Any, floats: Any, ints: Any, halves: Any) -> Any:
-    """Round float32 to bfloat16 bits, to nearest and ties to even; a NaN stays a NaN."""
+    """Rounds float32 to bfloat16 bits, to nearest, ties to even; a NaN stays a NaN."""
     bits = builder.bitcast(floats, ints)
     odd = builder.and_(builder.lshr(bits, _constant(ints, 16)), _constant(ints, 1))
     rounded = builder.add(bits, builder.add(odd, _constant(ints, 0x7FFF)))
@@ -121,7 +121,7 @@ def _narrow(builder: Any, floats: Any, ints: Any, halves: Any) -> Any:
 
 
 def _narrow_at_once(builder: Any, floats: Any) -> Any:
-    """Do the same in one instruction of AVX-512 BF16, which also takes float32 below 2**-126 as zero."""
+    """Rounds in one instruction of AVX-512 BF16, which also flushes float32 below 2**-126 to zero."""
     bf16 = ir.VectorType(BFloatType(), LANES)
     kind = ir.FunctionType(bf16, [_VECTOR])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.cvtneps2bf16.512")
@@ -158,7 +158,7 @@ def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
 
 @intrinsic
 def interleave(typingctx: Any, first: Any, second: Any, target: Any) -> Any:
-    """Write ``2 * LANES`` halves at two addresses as words: of the first the lower half, of the second the upper."""
+    """Writes ``2 * LANES`` halves from two addresses as words: the first gives the lower half, the second the upper."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.VectorType(_INT16, 2 * LANES)
@@ -175,7 +175,7 @@ def interleave(typingctx: Any, first: Any, second: Any, target: Any) -> Any:
 
 @intrinsic
 def transpose(typingctx: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
-    """Turn a square of ``LANES`` by ``LANES`` words; the distances of rows are in bytes."""
+    """Transposes a square of ``LANES`` by ``LANES`` words; row strides are in bytes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source, source_row, target, target_row = args
@@ -186,7 +186,7 @@ def transpose(typingctx: Any, source: Any, source_row: Any, target: Any, target_
 
         rows = [builder.load(row(source, source_row, number), align=2) for number in range(LANES)]
         apart = LANES // 2
-        while apart:  # squares of this side beside the diagonal change places, in all squares of twice the side
+        while apart:  # within each square of twice this side, exchange the two sub-squares off the diagonal
             upper = [i if not i & apart else i - apart + LANES for i in range(LANES)]
             lower = [i + apart if not i & apart else i + LANES for i in range(LANES)]
             for i in range(LANES):
@@ -205,9 +205,9 @@ def transpose(typingctx: Any, source: Any, source_row: Any, target: Any, target_
 
 @intrinsic
 def store_pairs(typingctx: Any, address: Any, low: Any, high: Any) -> Any:
-    """Write two vectors as bfloat16, lane beside lane: of each word of 32 bits ``low`` is the lower half.
+    """Writes two vectors as bfloat16, interleaved by lane: ``low`` is the lower half of each 32-bit word.
 
-    Only where the processor has AVX-512 BF16.
+    Requires AVX-512 BF16.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -246,15 +246,15 @@ def _integer_loader(bits: int) -> Callable:
     return load_
 
 
-# Read an unsigned number of 8, 16 or 32 bits.
+# Each reads an unsigned number of 8, 16 or 32 bits.
 load_byte = intrinsic(_integer_loader(8))
 load_half = intrinsic(_integer_loader(16))
-load_word = intrinsic(_integer_loader(32))  # aligned as bfloat16 is: a word may be two of them
+load_word = intrinsic(_integer_loader(32))  # aligned as bfloat16, since a word may be two of them
 
 
 @intrinsic
 def store_word(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write the lower 32 bits of a number."""
+    """Writes the lower 32 bits of a number."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store(builder.trunc(args[1], _INT32), _pointer(builder, args[0], _INT32), align=4)
@@ -265,7 +265,7 @@ def store_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def store_bytes(typingctx: Any, address: Any, shifted: Any) -> Any:
-    """Write the lowest 8 bits of the mantissa of each lane."""
+    """Writes the lowest 8 bits of the mantissa of each lane."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         octets = builder.trunc(builder.bitcast(args[1], _INTS), ir.VectorType(ir.IntType(8), LANES))
@@ -277,7 +277,7 @@ def store_bytes(typingctx: Any, address: Any, shifted: Any) -> Any:
 
 @intrinsic
 def add_atomically(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the 64-bit number that several threads share; return what stood there before."""
+    """Adds to a 64-bit number shared by several threads; returns its old value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _pointer(builder, args[0], ir.IntType(64)), args[1], "seq_cst")
@@ -287,7 +287,7 @@ def add_atomically(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def load_shared(typingctx: Any, address: Any) -> Any:
-    """Read a 64-bit number that other threads write, and then see all they wrote before it."""
+    """Reads a 64-bit number that other threads write, and sees everything they wrote before it (acquire)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
@@ -309,14 +309,14 @@ def _prefetcher(writing: int) -> Callable:
     return prefetch_
 
 
-# Ask for the cache line at an address, to read or to write it; the address need not be accessible.
+# Prefetch the cache line at an address, to read or to write it; the address need not be accessible.
 prefetch = intrinsic(_prefetcher(writing=0))
 prefetch_to_write = intrinsic(_prefetcher(writing=1))
 
 
 @intrinsic
 def splat(typingctx: Any, value: Any) -> Any:
-    """Repeat one number in all lanes."""
+    """Repeats one number in all lanes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(_INT32, 0))
@@ -327,7 +327,7 @@ def splat(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def total(typingctx: Any, value: Any) -> Any:
-    """Add up all lanes, halves onto halves: a fixed order."""
+    """Adds up all lanes in a fixed order, halves onto halves."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _fold(builder, args[0], builder.fadd)
@@ -337,7 +337,7 @@ def total(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def largest(typingctx: Any, value: Any) -> Any:
-    """Find the largest of all lanes; a NaN beside numbers may be passed over."""
+    """Finds the largest of all lanes; a NaN among numbers may be ignored."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _fold(
@@ -348,7 +348,7 @@ def largest(typingctx: Any, value: Any) -> Any:
 
 
 def _fold(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    """Combine one half of the lanes with the other until one is left."""
+    """Combines one half of the lanes with the other until one is left."""
     count = LANES
     while count > 1:
         count //= 2
@@ -378,7 +378,7 @@ at_most = intrinsic(_chooser(">"))
 
 @intrinsic
 def magnitude(typingctx: Any, value: Any) -> Any:
-    """Drop the sign."""
+    """Drops the sign."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = builder.and_(builder.bitcast(args[0], _INTS), _all(_INTS, 0x7FFFFFFF))
@@ -389,7 +389,7 @@ def magnitude(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def power_of_two(typingctx: Any, shifted: Any) -> Any:
-    """Read the integer in the lowest bits of the mantissa as a biased exponent: 2**(integer - 127)."""
+    """Reads the integer in the lowest bits of the mantissa as a biased exponent: 2**(integer - 127)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(builder.shl(builder.bitcast(args[0], _INTS), _all(_INTS, 23)), _VECTOR)

@@ -1,8 +1,7 @@
-"""Sharing the jobs of one call among torch's own OpenMP threads.
+"""Shares the jobs of one call among torch's own OpenMP threads.
 
-A kernel's threads are the ones that torch's products run on, so none stands beside another and none has to be woken by
-the interpreter. Jobs are claimed one by one: which thread does which decides nothing, since each job writes to places
-of its own.
+Kernels run on the same threads as torch's products, so threads do not compete and the interpreter need not wake any.
+Threads claim jobs one by one; which thread does which job has no effect, since each job writes to its own memory.
 """
 
 import ctypes
@@ -27,7 +26,7 @@ _FORK_TYPE = ir.FunctionType(ir.VoidType(), [_PART.as_pointer(), cgutils.voidptr
 
 
 def _address_of_fork() -> int:
-    """Return the address of what starts a parallel region in the OpenMP that torch has loaded; 0 where it has none."""
+    """Returns the address of the function that starts a parallel region in torch's OpenMP; 0 if there is none."""
     function = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 
@@ -36,7 +35,7 @@ _fork = _address_of_fork()
 
 
 def _stay_alone() -> None:
-    """In a forked child OpenMP's threads do not exist, and it would wait for them."""
+    """Uses one thread in a forked child: the other OpenMP threads do not exist there, and it would wait for them."""
     global _fork
     _fork = 0
 
@@ -46,15 +45,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Call:
-    """The numbers that all threads at work on one call share, in memory that lives as long as this object.
+    """The numbers that all threads of one call share, in memory that lives as long as this object.
 
     Args:
-        jobs: How many jobs there are.
-        scratch: Bytes of working memory that each thread needs.
+        jobs: Number of jobs.
+        scratch: Bytes of working memory per thread.
     """
 
     def __init__(self, jobs: int, scratch: int) -> None:
-        # Never fewer for fewer jobs: OpenMP would end threads, and begin them anew for torch's next operation.
+        # All threads even for fewer jobs: otherwise OpenMP would end some and restart them for torch's next operation.
         threads = torch.get_num_threads() if jobs > 1 and _fork else 1
         size = -(-scratch // _ALIGNMENT) * _ALIGNMENT
         self._scratch = torch.empty(threads * size + _ALIGNMENT, dtype=torch.uint8, device="cpu")
@@ -63,13 +62,13 @@ class Call:
         self.address = self._numbers.ctypes.data
 
     def check(self) -> None:
-        """Raises where a job went wrong."""
+        """Raises RuntimeError if a job failed."""
         if self._numbers[_FAILED]:
             raise RuntimeError("a CPU kernel failed in the middle of its work; its result is lost")
 
 
 def _take_part(job: Any, call: int, args: Any) -> None:
-    """Do jobs until none is left; every thread of a call runs this."""
+    """Runs jobs until none is left; every thread of a call runs this."""
     thread = add_atomically(call + 8 * _THREAD, 1)
     scratch = load_shared(call + 8 * _SCRATCH) + thread * load_shared(call + 8 * _SCRATCH_SIZE)
     number = add_atomically(call + 8 * _NEXT, 1)
@@ -80,9 +79,9 @@ def _take_part(job: Any, call: int, args: Any) -> None:
 
 @intrinsic
 def share(typingctx: Any, job: Any, call: Any, args: Any) -> Any:
-    """Run ``job(number, scratch, *args)`` for each number below the call's jobs, on its threads, and wait for all.
+    """Runs ``job(number, scratch, *args)`` for each number below the call's jobs, on its threads, and waits for all.
 
-    ``call`` is a `Call`'s address.
+    ``call`` is the address of a `Call`.
     """
     signature = types.void(job, types.int64, args)
 
@@ -114,7 +113,7 @@ def _place(builder: Any, call: Any, number: int) -> Any:
 
 
 def _part(context: Any, builder: Any, signature: Any, handed: Any) -> ir.Function:
-    """Return `_take_part` as OpenMP calls it: with the address of what it is handed, and nothing to return."""
+    """Returns `_take_part` in OpenMP's calling convention: it takes an address of its arguments and returns nothing."""
     compiled = context.compile_subroutine(builder, _take_part, signature)
     part = ir.Function(builder.module, _PART, builder.module.get_unique_name("part"))
     part.linkage = "internal"

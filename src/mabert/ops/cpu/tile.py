@@ -1,8 +1,8 @@
-"""The inner product of blocked matrix products: a tile of the result stays in registers while the depth is walked.
+"""The inner product of blocked matrix products: a tile of the result stays in registers along the whole depth.
 
-Numbers are handled in words of 32 bits along the depth: one float32, or two neighbouring bfloat16, whose products are
-added up in float32. The left matrix lies row by row. The right one is packed in panels: for each step of the depth the
-words of ``TILE_COLUMNS`` neighbouring columns.
+Numbers are handled in 32-bit words along the depth: one float32, or two neighbouring bfloat16, whose products are added
+up in float32. The left matrix is stored row by row. The right one is packed in panels: for each step along the depth,
+the words of ``TILE_COLUMNS`` neighbouring columns.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def _splat_word(builder: Any, word: Any) -> Any:
 
 
 def _add_product(builder: Any, total: Any, left: Any, right: Any, bf16: bool) -> Any:
-    """Add the products of two vectors of words."""
+    """Adds the products of two vectors of words."""
     if bf16 and HAS_BF16:
         pairs = ir.VectorType(BFloatType(), 2 * LANES)
         kind = ir.FunctionType(_FLOATS, [_FLOATS, pairs, pairs])
@@ -50,7 +50,7 @@ def _add_product(builder: Any, total: Any, left: Any, right: Any, bf16: bool) ->
 
 
 def _halves(builder: Any, words: Any) -> list[Any]:
-    """Widen both bfloat16 of each word: they are the upper halves of float32."""
+    """Widens both bfloat16 of each word to float32, of which they are the upper half."""
     low = builder.shl(words, ir.Constant(_WORDS, [16] * LANES))
     high = builder.and_(words, ir.Constant(_WORDS, [0xFFFF0000] * LANES))
     return [builder.bitcast(half, _FLOATS) for half in (low, high)]
@@ -112,6 +112,6 @@ tile_product = intrinsic(_tile_product(bf16=False))
 tile_product_bf16 = intrinsic(_tile_product(bf16=True))
 """``(left, left_row, panel, depth, result, result_row, keep)``: a tile of ``TILE_ROWS`` by ``TILE_COLUMNS`` float32.
 
-``left_row`` and ``result_row`` are the bytes from one row to the next, ``depth`` counts words, and ``keep`` adds to
-what stands at ``result``.
+``left_row`` and ``result_row`` are the bytes from one row to the next, ``depth`` counts words, and ``keep`` adds to the
+numbers at ``result``.
 """

@@ -21,7 +21,7 @@ def conv_forward(
     silu: bool,
     reverse: bool,
 ) -> Tensor:
-    """Return the convolution of ``u``."""
+    """Returns the convolution of ``u``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
     sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
@@ -63,7 +63,7 @@ def conv_backward(
     silu: bool,
     reverse: bool,
 ) -> list[Tensor]:
-    """Return the gradients of ``u``, ``weight`` and, where given, ``bias``."""
+    """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
     sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)

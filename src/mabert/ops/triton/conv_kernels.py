@@ -1,4 +1,4 @@
-"""The convolution's kernels: a program takes a tile of steps and channels, with the neighbours its windows reach."""
+"""Kernels of the convolution: each program takes a tile of steps and channels, with the neighbours in its windows."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from mabert.ops.triton.functions import sigmoid
 
 @triton.jit
 def _place(T, channels, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return row, number of the tile of steps, the tile's steps and its channels."""
+    """Returns row, tile number along time, the tile's steps and its channels."""
     pid = tl.program_id(0)
     blocks, tiles = tl.cdiv(channels, BLOCK), tl.cdiv(T, STEPS)
     tile = (pid // blocks) % tiles
@@ -18,7 +18,7 @@ def _place(T, channels, STEPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _counts(mask, mask_time, t, T):
-    """Tell which steps lie in the row and are not masked."""
+    """Tells which steps lie in the row and are not masked."""
     present = (t >= 0) & (t < T)
     if mask is not None:
         present = tl.load(mask + t * mask_time, mask=present, other=0) != 0
@@ -27,7 +27,7 @@ def _counts(mask, mask_time, t, T):
 
 @triton.jit
 def _number(sequence, t, T):
-    """Return the number of each step's sequence; -1 outside the row, 0 everywhere in it where a row is a sequence."""
+    """Returns each step's sequence number; -1 outside the row; 0 for all steps if a row is one sequence."""
     within = (t >= 0) & (t < T)
     if sequence is None:
         number = tl.where(within, 0, -1)
@@ -38,7 +38,7 @@ def _number(sequence, t, T):
 
 @triton.jit
 def _taps(weight, c, channels, WIDTH: tl.constexpr, REVERSE: tl.constexpr):
-    """Read the filters, as one vector of channels a tap, in the order in which they meet the steps."""
+    """Reads the filters, one vector of channels per tap, in the order in which they meet the steps."""
     taps = ()
     for k in tl.static_range(WIDTH):
         tap = WIDTH - 1 - k if REVERSE else k
@@ -76,7 +76,7 @@ def conv_forward(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Convolve one tile."""
+    """Convolves one tile."""
     row, _, t, c = _place(T, channels, STEPS, BLOCK)
     u += row * u_row
     if mask is not None:
@@ -122,10 +122,10 @@ def conv_backward(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Take the gradient through one tile of u; leave this tile's share of the gradients of taps and bias.
+    """Computes the gradient of one tile of u, and the tile's share of the gradients of taps and bias.
 
-    Step t of u stands in the windows of the steps from t - (WIDTH - 1 - BEFORE) to t + BEFORE; what SiLU does to the
-    gradient there takes the convolution at each of these, which is computed anew from the inputs in registers.
+    Step t of u is in the windows of the steps from t - (WIDTH - 1 - BEFORE) to t + BEFORE. SiLU's derivative at each of
+    them needs the convolution, which is recomputed from the inputs in registers.
     """
     AFTER: tl.constexpr = WIDTH - 1 - BEFORE
     row, tile, t, c = _place(T, channels, STEPS, BLOCK)
@@ -148,7 +148,7 @@ def conv_backward(
     total = tl.zeros((STEPS, BLOCK), tl.float32)
     of_tap = (tile + row * tl.cdiv(T, STEPS)) * WIDTH
     for j in tl.static_range(WIDTH):
-        # The window of step s = t + BEFORE - j meets t with tap j; its inputs begin at s - BEFORE, that is at t - j.
+        # The window of step s = t + BEFORE - j uses tap j at t; its inputs begin at s - BEFORE, that is at t - j.
         s = t + (BEFORE - j)
         number = numbers[WIDTH - 1 + BEFORE - j]
         at = grad + (s * grad_time)[:, None] + c[None, :]

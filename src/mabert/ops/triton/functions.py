@@ -1,4 +1,4 @@
-"""Elementary functions on a GPU, from the powers of two that it has in hardware."""
+"""Elementary functions on a GPU, built on its hardware powers of two."""
 
 import triton
 import triton.language as tl
@@ -9,16 +9,15 @@ LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + exp(-x))."""
+    """Returns 1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + tl.exp2(-x * LOG2_E))
 
 
 @triton.jit
 def softplus(x):
-    """Return log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)).
+    """Returns log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)).
 
-    Rounding 1 + e to a float loses small e, so a series takes over there; at its end, e = 1/16, the next term is 5e-9
-    of the sum.
+    Adding small e to 1 loses digits of e, so a series is used there; at its end, e = 1/16, the next term adds 5e-9.
     """
     e = tl.exp2(-tl.abs(x) * LOG2_E)
     series = e * (1 - e * (0.5 - e * (1 / 3 - e * (0.25 - e * (0.2 - e * (1 / 6))))))

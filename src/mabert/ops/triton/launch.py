@@ -1,4 +1,4 @@
-"""What stands between torch's tensors and a kernel: layouts, offsets of packed sequences, and how rows are cut."""
+"""Prepares a kernel's launch from torch's tensors: layouts, offsets of packed sequences, and how rows are split."""
 
 import contextlib
 import math
@@ -12,50 +12,50 @@ from mabert.ops.layout import GPU_CHUNK
 from mabert.ops.sequences import spans
 
 COMPILATION = {"enable_fp_fusion": True}
-"""Multiplying and adding in one instruction, which Triton's releases switch on or off by default."""
+"""Fused multiply-add, whose default differs between Triton's releases."""
 
 _KEPT_NUMBERS = 8
 _numbered: dict[Any, tuple[Tensor, Tensor]] = {}
-_numbers_lock = threading.Lock()  # autograd has a thread for each GPU
+_numbers_lock = threading.Lock()  # autograd has one thread per GPU
 
 _SHORTEST_SPLIT = 64
 _MOST_SPLITS = 64
 _WARPS_A_SCHEDULER = 2
 _SCHEDULERS = 4
-_ASSUMED_PROCESSORS = 1  # where there is no GPU and kernels are interpreted
+_ASSUMED_PROCESSORS = 1  # without a GPU, when kernels are interpreted
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 1, **options: Any) -> None:
-    """Start ``programs`` of a kernel on the device of its first argument, products and sums fused."""
+    """Starts ``programs`` of a kernel on the device of its first argument, with fused multiply-add."""
     device = args[0].device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel[(programs,)](*args, num_warps=warps, **COMPILATION, **options)
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
-    """List the distances between rows and between steps of each tensor; zeros for one that is absent."""
+    """Lists the strides of rows and of steps of each tensor; zeros for an absent one."""
     return [distance for tensor in tensors for distance in ((0, 0) if tensor is None else tensor.stride()[:2])]
 
 
 def as_bytes(mask: Tensor | None) -> Tensor | None:
-    """Return a mask as the bytes it lies in."""
+    """Returns a mask's memory as bytes."""
     return None if mask is None else mask.view(torch.uint8)
 
 
 def decays_of(A: Tensor) -> Tensor:
-    """Return A times log2(e), so that exp(ΔA) is a power of two, as ``(state, channel)`` in float32."""
+    """Returns A times log2(e), so that exp(ΔA) is a power of two, as ``(state, channel)`` in float32."""
     return (A.detach().float() * math.log2(math.e)).t().contiguous()
 
 
 def blocks_of(channels: int, block: int) -> int:
-    """Count the blocks of channels."""
+    """Counts the blocks of channels, the last one perhaps partial."""
     return -(-channels // block)
 
 
 def split_steps(programs: int, time: int, device: torch.device) -> int:
-    """Choose the steps of a split, a multiple of a chunk: all of a row where the programs fill the chip without it.
+    """Chooses the steps of a split, a multiple of a chunk: the whole row if the programs fill the GPU without splits.
 
-    A split row is gone through twice, so it is left whole from one warp a scheduler on.
+    A split row is processed twice, so rows stay whole from one warp per scheduler on.
     """
     processors = _ASSUMED_PROCESSORS
     if device.type == "cuda":
@@ -67,10 +67,10 @@ def split_steps(programs: int, time: int, device: torch.device) -> int:
 
 
 def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
-    """Number the sequence of each step of a packed row, int32 ``(time,)``.
+    """Numbers the sequence of each step of a packed row, int32 ``(time,)``.
 
-    Checking the offsets makes the host wait for the GPU, and every layer asks again for the same ones, so the last few
-    answers are kept. An inference tensor does not tell whether it was written to, and is checked each time.
+    Checking the offsets makes the host wait for the GPU, and every layer asks for the same ones, so the last few
+    answers are kept. Inference tensors have no version counter that reveals writes, so they are checked each time.
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
@@ -91,7 +91,7 @@ def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
     numbers = torch.searchsorted(cu_seqlens.contiguous(), steps, right=True).to(torch.int32)
     if key is not None:
         with _numbers_lock:
-            # The offsets are kept as well, so that their memory cannot become another tensor's under the same key.
+            # The offsets are kept too, so that no other tensor can reuse their memory and match the key.
             _numbered[key] = (cu_seqlens, numbers)
             while len(_numbered) > _KEPT_NUMBERS:
                 del _numbered[next(iter(_numbered))]
@@ -99,7 +99,7 @@ def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
 
 
 def _is_capturing(cu_seqlens: Tensor) -> bool:
-    """Whether a CUDA graph is being captured where the offsets lie."""
+    """Returns whether a CUDA graph is being captured on the device of the offsets."""
     if not cu_seqlens.is_cuda:
         return False
     with torch.cuda.device(cu_seqlens.device):
@@ -107,7 +107,7 @@ def _is_capturing(cu_seqlens: Tensor) -> bool:
 
 
 def _key_of(cu_seqlens: Tensor, time: int) -> tuple[Any, ...]:
-    """What tells one tensor of offsets from another, and the stream on which its numbers are there in time."""
+    """Returns a key of a tensor of offsets, and of the stream on which its numbers were computed."""
     device = cu_seqlens.device
     stream = torch.cuda.current_stream(device).cuda_stream if cu_seqlens.is_cuda else None
     layout = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens.stride(), cu_seqlens.dtype)
@@ -115,7 +115,7 @@ def _key_of(cu_seqlens: Tensor, time: int) -> tuple[Any, ...]:
 
 
 def starts_of_sequences(cu_seqlens: Tensor | None, time: int, reverse: bool) -> Tensor | None:
-    """Mark the steps at which the scan enters a sequence, bytes ``(time,)``; None where each row is one."""
+    """Marks the steps at which the scan enters a sequence, bytes ``(time,)``; None if each row is one sequence."""
     if cu_seqlens is None:
         return None
     number = sequence_numbers(cu_seqlens, time)

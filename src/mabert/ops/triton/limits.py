@@ -1,4 +1,4 @@
-"""What a GPU's special-function units reach: the scan needs one exponential for every state of every step."""
+"""Throughput of a GPU's special-function units: the scan needs one exponential for every state of every step."""
 
 import torch
 import triton
@@ -11,7 +11,7 @@ _CHAINS, _ROUNDS, _PROGRAMS_A_PROCESSOR, _TRIES = 1024, 4096, 16, 5
 
 @triton.jit
 def _chains(target, ROUNDS: tl.constexpr, WIDTH: tl.constexpr):
-    """Take powers of two of powers of two; the numbers stay in registers, eight chains to a thread."""
+    """Chains powers of two in registers, eight chains per thread."""
     lane = tl.arange(0, WIDTH)
     x = lane.to(tl.float32) / WIDTH
     for _ in range(ROUNDS):
@@ -20,7 +20,7 @@ def _chains(target, ROUNDS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 def exponential_rate(device: torch.device) -> float:
-    """Measure exponentials a second, the best of a few tries, with nothing read or written on the way."""
+    """Measures exponentials per second, the best of a few tries, without memory access."""
     programs = _PROGRAMS_A_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
     times = []
     with torch.cuda.device(device):  # events belong to the current device

@@ -1,6 +1,6 @@
-"""The scan on a GPU: which splits, which buffers, which kernels, and the sums over what they leave in parts.
+"""The scan on a GPU: chooses splits, buffers and kernels, and sums the kernels' partial results.
 
-All sums are over parts in a fixed order, without atomic additions, so results repeat to the last bit.
+All sums run in a fixed order, without atomic additions, so results repeat to the last bit.
 """
 
 from functools import partial
@@ -22,15 +22,15 @@ from mabert.ops.triton.launch import (
 )
 
 BLOCK = 64
-"""Channels of a program of the forward: two for each thread of its warp, which share what is loaded of B and C."""
+"""Channels of a program of the forward: two per thread of its warp, which share the loaded B and C."""
 
 BACKWARD_BLOCK = 32
 STEPS = 4
-"""Steps whose inputs the forward holds at a time, beside the next as many."""
+"""Steps whose inputs the forward holds at a time, besides as many prefetched."""
 
 
 class _Scan:
-    """What all kernels of one call share: the inputs as the kernels take them, and the shape."""
+    """The inputs in the form that all kernels of one call take, and their shape."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class _Scan:
         reverse: bool,
     ) -> None:
         self.u, self.delta, self.z = readable(u), readable(delta), readable(z)
-        self.B, self.C = (readable(tensor).float() for tensor in (B, C))  # read again by every block of channels
+        self.B, self.C = (readable(tensor).float() for tensor in (B, C))  # every block of channels reads them again
         self.D, self.bias = readable(D), readable(delta_bias)
         self.decays = decays_of(A)
         self.mask = as_bytes(mask)
@@ -59,12 +59,12 @@ class _Scan:
         self.options = {"SOFTPLUS": delta_softplus, "FULL": full, "REVERSE": reverse}
 
     def cut(self, block: int) -> tuple[int, int]:
-        """Return the number of splits of a row, and their steps."""
+        """Returns the number of splits per row, and the steps of each."""
         steps = split_steps(self.rows * blocks_of(self.channels, block), self.time, self.u.device)
         return -(-self.time // steps), steps
 
     def entering(self, source: Tensor, matrix: Tensor, z: Tensor | None, splits: int, steps: int, back: bool) -> Tensor:
-        """Return what enters each split: the state, or going back, its gradient. ``(row, split, state, channel)``."""
+        """Returns the state that enters each split (backward: its gradient), ``(row, split, state, channel)``."""
         of_splits = (self.rows, splits, self.states, self.channels)
         ends, starts = (
             self.u.new_empty(of_splits, dtype=torch.float32),
@@ -121,7 +121,7 @@ class _Scan:
 
 
 def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
-    """Run the scan; return y and, where asked to keep them, the states at chunk boundaries."""
+    """Runs the scan; returns y and, if ``keep_states``, the states at chunk boundaries."""
     u, A = inputs[0], inputs[2]
     scan = _Scan(*inputs)
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
@@ -161,7 +161,7 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
 
 
 def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
-    """Return the gradients of the floating inputs that were given, in the order of the arguments."""
+    """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
     u, delta, A, B, C, D, z, delta_bias = inputs[:8]
     scan = _Scan(*inputs)
     grad = readable(grad)

@@ -1,11 +1,11 @@
-"""The scan's kernels. Each program, one warp, carries a block of channels through one part of one row.
+"""Kernels of the scan. Each program, one warp, carries a block of channels through one part of one row.
 
-Where rows and channels alone would leave most of the chip idle, a row is cut into splits: `scan_ends` takes each split
-from a state of zero to its end, `combine` carries the states across splits, and `scan_forward` starts each split from
-the right one. The backward is cut in the same way, from its end.
+If rows and channels alone would leave most of the GPU idle, rows are cut into splits: `scan_ends` runs each split from
+a zero state to its end, `combine` carries the states across splits, and `scan_forward` starts each split from its true
+state. The backward is split in the same way, from its end.
 
-States live in registers, one for each state and channel of a thread. The equations of the backward stand in
-`mabert.ops.cpu.scan_backward`.
+States are in registers, one for each state and channel of a thread. `mabert.ops.cpu.scan_backward` has the backward's
+equations.
 """
 
 import triton
@@ -17,7 +17,7 @@ from mabert.ops.triton.walk import both, read, read_resets, read_valid
 
 @triton.jit
 def _step_size(raw, bias, valid, SOFTPLUS: tl.constexpr):
-    """Return Δ; 0 where the step does not count, so that the state neither decays nor changes."""
+    """Returns Δ; 0 at invalid steps, so that the state neither decays nor changes."""
     delta = raw.to(tl.float32) + bias
     if SOFTPLUS:
         delta = softplus(delta)
@@ -26,7 +26,7 @@ def _step_size(raw, bias, valid, SOFTPLUS: tl.constexpr):
 
 @triton.jit
 def _decay(step_size, a, valid, FULL: tl.constexpr):
-    """Return exp(ΔA); 1 where the step does not count, even under an infinite A. ``FULL``: all steps count."""
+    """Returns exp(ΔA); 1 at invalid steps, even if A is infinite. ``FULL``: all steps are valid."""
     decay = tl.exp2(step_size * a)
     if not FULL:
         decay = tl.where(valid, decay, 1.0)
@@ -35,7 +35,7 @@ def _decay(step_size, a, valid, FULL: tl.constexpr):
 
 @triton.jit
 def _coefficient(at, valid, FULL: tl.constexpr):
-    """Read one entry of B or C, float32; 0 where the step does not count."""
+    """Reads one entry of B or C, float32; 0 at invalid steps."""
     if FULL:
         value = tl.load(at)
     else:
@@ -54,7 +54,7 @@ def _of_channels(vector, c, inside, BLOCK: tl.constexpr):
 
 @triton.jit
 def _place(channels, splits, T, split_steps, BLOCK: tl.constexpr):
-    """Return block, split, row, first step of the split and the number of its steps."""
+    """Returns block, split, row, the split's first step and its number of steps."""
     pid = tl.program_id(0)
     blocks = tl.cdiv(channels, BLOCK)
     split = (pid // blocks) % splits
@@ -64,7 +64,7 @@ def _place(channels, splits, T, split_steps, BLOCK: tl.constexpr):
 
 @triton.jit
 def _origin(T, begin, count, BACK: tl.constexpr, REVERSE: tl.constexpr):
-    """Return the time at which a walk starts: at a split's first step, or going back, at its last."""
+    """Returns the time at which a walk starts: a split's first step, or for the backward its last."""
     first = begin + count - 1 if BACK else begin
     return (T - 1 - first if REVERSE else first).to(tl.int64)
 
@@ -108,7 +108,7 @@ def scan_forward(
     FULL: tl.constexpr,
     REVERSE: tl.constexpr,
 ):
-    """Run the recurrence of one split, from the state in ``starts`` or from zero."""
+    """Runs the recurrence of one split, from the state in ``starts`` or from zero."""
     SIGN: tl.constexpr = -1 if REVERSE else 1
     block, split, row, begin, count = _place(channels, splits, T, split_steps, BLOCK)
     origin = _origin(T, begin, count, False, REVERSE)
@@ -134,7 +134,7 @@ def scan_forward(
     skip = _of_channels(D, c, inside, BLOCK)
     shift = _of_channels(bias, c, inside, BLOCK)
 
-    # What the next few steps need is asked for before these are computed: one warp alone must hide the memory's delay.
+    # The next few steps' inputs are loaded before these are computed: a single warp must hide the memory's latency.
     valid = read_valid(mask, mask_time, origin, 0, count, STEPS, SIGN)
     u_k = read(u, u_time, origin, 0, c, inside, valid, STEPS, SIGN)
     delta_k = read(delta, delta_time, origin, 0, c, inside, valid, STEPS, SIGN)
@@ -212,10 +212,10 @@ def scan_ends(
     REVERSE: tl.constexpr,
     BACK: tl.constexpr,
 ):
-    """Take one split from zero to its end: the state from u and B, or going back, the state's gradient from dy and C.
+    """Runs one split from zero to its end: the state from u and B, or for the backward its gradient from dy and C.
 
-    Leaves that end, the sum of Δ (the split multiplies what enters it by exp(A ΣΔ)), and whether a sequence starts
-    inside, behind which nothing that entered matters.
+    Stores that end, the sum of Δ (the split multiplies the state that enters it by exp(A ΣΔ)), and whether a sequence
+    starts inside, after which the state that entered has no effect.
     """
     SIGN: tl.constexpr = -1 if REVERSE != BACK else 1
     block, split, row, begin, count = _place(channels, splits, T, split_steps, BLOCK)
@@ -286,7 +286,7 @@ def scan_ends(
 
 @triton.jit
 def _then(decay, end, reset, next_decay, next_end, next_reset):
-    """Compose two neighbouring splits; a sequence that starts in the second keeps even NaN of the first away."""
+    """Composes two neighbouring splits; a sequence that starts in the second blocks even a NaN from the first."""
     return (
         decay * next_decay,
         tl.where(next_reset != 0, next_end, next_decay * end + next_end),
@@ -308,7 +308,7 @@ def combine(
     SPLITS: tl.constexpr,
     BACK: tl.constexpr,
 ):
-    """Turn the ends of splits taken each from zero into what enters each split. Going back, the last one is first."""
+    """Turns the ends of splits run from zero into the states that enter each split; for the backward, in reverse."""
     pid = tl.program_id(0)
     blocks = tl.cdiv(channels, BLOCK)
     row = (pid // blocks // N).to(tl.int64)
@@ -322,7 +322,7 @@ def combine(
     duration = tl.load(durations + (part * channels)[:, None] + c[None, :], mask=present, other=0.0)
     a = tl.load(A + n * channels + c, mask=c < channels, other=0.0)
     reset = tl.load(broken + part, mask=turn < splits, other=0)
-    # A split whose steps are all masked leaves what enters it as it is, even under an infinite A.
+    # A split whose steps are all masked passes on the state that enters it, even if A is infinite.
     decay = tl.where(duration == 0.0, 1.0, tl.exp2(duration * a[None, :]))
     resets = tl.broadcast_to(reset[:, None], (SPLITS, BLOCK))
     _, entering, _ = tl.associative_scan((decay, end, resets), 0, _then)
@@ -333,7 +333,7 @@ def combine(
 
 @triton.jit
 def _halve(values, lane, HALF: tl.constexpr):
-    """Exchange halves between lanes that differ in one bit: each keeps the sums of those steps that share its bit."""
+    """Exchanges halves between lanes that differ in one bit: each keeps the sums of the steps that share its bit."""
     kept = ()
     upper = (lane & HALF) != 0
     for k in tl.static_range(HALF):
@@ -345,9 +345,9 @@ def _halve(values, lane, HALF: tl.constexpr):
 
 @triton.jit
 def _sum_over_lanes(values, lane):
-    """Sum each of 16 steps over the 32 lanes of a warp; lane k is left with step k modulo 16.
+    """Sums each of 16 steps over the 32 lanes of a warp; lane k gets step k modulo 16.
 
-    Sixteen exchanges in all, where sixteen separate sums would take eighty.
+    This takes sixteen exchanges; sixteen separate sums would take eighty.
     """
     values = _halve(values, lane, 8)
     values = _halve(values, lane, 4)
@@ -401,11 +401,11 @@ def scan_backward(
     FULL: tl.constexpr,
     REVERSE: tl.constexpr,
 ):
-    """Take the gradients through one split, chunk by chunk from its end.
+    """Computes the gradients of one split, chunk by chunk from its end.
 
-    ``carry`` holds the gradient of the state that enters each split from behind, and is used up; ``dA`` starts at zero.
-    B and C, and the parts of their gradients, come as ``(row, state, time)``: one state's entries lie side by side.
-    Within a chunk one state is done after the other, so that its 16 values and decays fit the registers.
+    ``carry`` holds the gradient of the state at the end of each split and is overwritten; ``dA`` starts at zero. B and
+    C, and the parts of their gradients, are ``(row, state, time)``, so each state's entries are contiguous. Within a
+    chunk, states are processed one after another, so that the 16 values and decays of one fit the registers.
     """
     SIGN: tl.constexpr = -1 if REVERSE else 1
     block, split, row, begin, count = _place(channels, splits, T, split_steps, BLOCK)
@@ -507,7 +507,7 @@ def scan_backward(
             tl.store(dA + n * channels + c, of_decay, mask=inside)
 
         for k in tl.static_range(CHUNK):
-            # Read once more, from the cache: held until here, they would take the registers of the states.
+            # Read again, from the cache: kept until here, these values would take the states' registers.
             t = origin + SIGN * k
             counts = both(inside, valid[k])
             written = both(inside, k < length)

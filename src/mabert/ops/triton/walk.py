@@ -1,10 +1,10 @@
-"""Going through one row a few steps at a time, in either direction, with every step in registers of its own.
+"""Walks through one row a few steps at a time, in either direction, with each step in its own registers.
 
-A walk has an origin (the time of its first step), a sign (which way time goes) and a number of steps. Its values are
-tuples with one block of channels for each step: a block is one element, or a few, for each thread, so neither the
-recurrence along time nor the sums over states ever move anything between threads.
+A walk has an origin (the time of its first step), a sign (the direction of time) and a number of steps. Its values are
+tuples with one block of channels per step: a block is one or a few elements per thread, so neither the recurrence along
+time nor the sums over states move data between threads.
 
-Offsets are 64 bits wide: origin and row are, and what is added to them becomes so.
+Origin and row are 64 bits wide, and so is every offset computed from them.
 """
 
 import triton
@@ -13,16 +13,16 @@ import triton.language as tl
 
 @triton.jit
 def both(block, step):
-    """Tell for which channels of a block something holds that must hold for the step as well.
+    """Tells for which channels of a block a condition holds, given that it holds for the step.
 
-    The comparison is for the interpreter, which spreads a step's truth value over the block as an integer.
+    The comparison is for the interpreter, which broadcasts a step's truth value over the block as an integer.
     """
     return (block & step) != 0
 
 
 @triton.jit
 def read_valid(mask, mask_time, origin, step, count, STEPS: tl.constexpr, SIGN: tl.constexpr):
-    """Tell for each step whether it lies in the walk and is not masked."""
+    """Tells for each step whether it is in the walk and not masked."""
     valid = ()
     for k in tl.static_range(STEPS):
         present = step + k < count
@@ -34,7 +34,7 @@ def read_valid(mask, mask_time, origin, step, count, STEPS: tl.constexpr, SIGN: 
 
 @triton.jit
 def read_resets(first, origin, step, count, STEPS: tl.constexpr, SIGN: tl.constexpr):
-    """Tell for each step whether a sequence starts there (in the direction of the scan); a row's own start is none."""
+    """Tells for each step whether a sequence starts there (in scan direction); the row's own start does not count."""
     resets = ()
     for k in tl.static_range(STEPS):
         if first is None:
@@ -56,7 +56,7 @@ def read(
     STEPS: tl.constexpr,
     SIGN: tl.constexpr,
 ):
-    """Read one block of channels at each step, zeros at those that do not count."""
+    """Reads one block of channels at each step; zeros at invalid steps."""
     values = ()
     for k in tl.static_range(STEPS):
         at = source + (origin + SIGN * (step + k)) * time + c
