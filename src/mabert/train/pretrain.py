@@ -84,7 +84,7 @@ def pretrain(
     """Runs a recipe.
 
     Args:
-        recipe: What to do.
+        recipe: The recipe to run.
         output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
         resume: Whether to resume the run in `output`; it reaches the same weights as an uninterrupted run.
         resume_from: Name of the checkpoint to resume from if the newest is damaged; newer damaged ones are removed.
@@ -272,8 +272,8 @@ class PretrainTrainer(MaBertTrainer):
     step.
 
     Args:
-        recipe: What to do.
-        data: What to read.
+        recipe: The recipe to run.
+        data: The run's data.
         processing_class: The tokenizer.
         arguments: As `MaBertTrainer` takes them.
     """

@@ -36,7 +36,7 @@ OF_ENGINES = "engines"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """A set of measurements.
 
     Attributes:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
