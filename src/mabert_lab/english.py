@@ -1,4 +1,4 @@
-"""English prose: its sentences, telling it from other text, and paragraphs that were wrapped."""
+"""English prose: splits sentences, tells prose from other text, and unwraps paragraphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ABBREVIATION = re.compile(
 )
 _CODE = re.compile(r"https?:|[\\$={}<>|\[\]@^~#%&_*`]|\.\.|--|::|\w\(|[A-Za-z]\.[A-Za-z]|\w/\w|:\w")
 _PLAIN = re.compile(r"[(\"']?[A-Za-z]+(?:['-][A-Za-z]+)*[)\"']?[.,;:!?]?[)\"']?$")
-# A sentence of English has some of these; a heading or a list of names has none.
+# An English sentence contains some of these; a heading or a list of names contains none.
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -20,12 +20,12 @@ _COMMON = frozenset(
     )
 )
 _LEAST_WORDS = 5
-# Columns that text is wrapped at; a line counts as full from this share of the longest around it.
+# Columns at which text is wrapped, and the share of the longest line in its block from which a line counts as full.
 _NARROWEST, _WIDEST, _FULL = 40, 100, 0.8
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph that stands on one line; abbreviations and initials end no sentence."""
+    """Splits a one-line paragraph into sentences; abbreviations and initials do not end one."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(paragraph):
         if not _ABBREVIATION.search(paragraph[start : end.start()]):
@@ -35,7 +35,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Tells whether a sentence is complete and mostly of plain words, some of them the commonest ones."""
+    """Checks whether a sentence is complete and mostly of plain words, including some very common ones."""
     if not (sentence[:1].isupper() and sentence[-1:] in ".!?" and sentence.isascii()):
         return False
     sentence = sentence.replace("e.g.", "eg").replace("i.e.", "ie")
@@ -48,17 +48,17 @@ def is_prose(sentence: str) -> bool:
 
 
 def unwrap(document: str) -> str:
-    """Joins the lines of paragraphs that were wrapped.
+    """Joins the lines of wrapped paragraphs.
 
-    A line goes on in the next one where it ends no sentence and is full: the next word would hardly have fit into the
-    longest line of the block, which has 40 to 100 columns. Headings, lists and text with a paragraph on a line stay as
-    they are.
+    A line continues in the next one if it does not end a sentence and is full: the next word would hardly have fit into
+    the block's longest line, which has 40 to 100 columns. Headings, lists and text with one paragraph per line stay
+    unchanged.
 
     Args:
         document: Lines; blank ones separate blocks.
 
     Returns:
-        The document with a paragraph on a line, without blank lines.
+        The document with one paragraph per line, without blank lines.
     """
     paragraphs: list[str] = []
     for block in re.split(r"\n\s*\n", document):
@@ -75,7 +75,7 @@ def unwrap(document: str) -> str:
 
 
 def _goes_on(line: str, following: str, width: int) -> bool:
-    """Tells whether a paragraph that holds one line holds the following one, too."""
+    """Checks whether two successive lines belong to the same paragraph."""
     word = following.split(maxsplit=1)[0]
     full = len(line) + 1 + len(word) >= _FULL * width
     return full and len(split_sentences(f"{split_sentences(line)[-1]} {word}")) == 1

@@ -1,1 +1,1 @@
-"""MaBERT and the encoders it is compared with, as families that every command takes."""
+"""Model families that every command supports: MaBERT and the encoders it is compared with."""

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 from mabert.baselines.family import Family, Shape
 
 EMBEDDING = 128
-"""Width of ALBERT's token embedding at every one of its sizes."""
+"""Width of ALBERT's token embedding at all of its sizes."""
 
 
 class Albert(Family):
-    """BERT with one layer's weights in all layers and a narrow token embedding."""
+    """BERT with weights shared by all layers and a narrow token embedding."""
 
     name, title, model_type, hub = "albert", "ALBERT", "albert", "albert/albert-base-v2"
     tokenizer = "albert"

@@ -1,9 +1,9 @@
-"""This package's attention for encoders of transformers: the same numbers sooner, as one more of its implementations.
+"""Faster attention for transformers' encoders, with the same results.
 
-`from_pretrained(..., attn_implementation="mabert")`, once `mabert` is imported. Attention goes through
-`mabert.ops.softmax_attention` in inference where that is faster than SDPA, and through SDPA elsewhere. Within a window
-neither computes scores far outside of it, where transformers gives SDPA a mask of time x time and SDPA computes every
-score of it: for SDPA queries go block by block, each with the keys that its window reaches, in one call. Padding is a
+Select it by `from_pretrained(..., attn_implementation="mabert")` after `import mabert`. Inference uses
+`mabert.ops.softmax_attention` where that is faster than SDPA; everything else uses SDPA. With a sliding window,
+transformers gives SDPA a mask of time x time, and SDPA computes every score. Here neither path computes scores far
+outside the window: SDPA gets blocks of queries, each with the keys that its window reaches, in one call. Padding is a
 mask of keys, never a matrix.
 """
 
@@ -20,13 +20,13 @@ from mabert.model.packing import is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
 NAME = "mabert"
-"""How it is asked for."""
+"""The value of `attn_implementation` that selects it."""
 
 BLOCK = 128
-"""Queries of a block."""
+"""Queries per block."""
 
 OF_SDPA = ("softcap", "position_bias", "cache")
-"""Options that transformers' SDPA sees to, or refuses, by itself."""
+"""Options that transformers' SDPA handles or refuses itself."""
 
 
 def attention(
@@ -39,18 +39,18 @@ def attention(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in both directions, within a window where a layer has one.
+    """Computes bidirectional attention, within a sliding window if the layer has one.
 
     Args:
         module: The attention layer.
         query: (batch, heads, time, head_size).
-        key: Likewise; (batch, heads, keys, head_size) where a layer looks at another text.
-        value: Likewise.
-        attention_mask: bool (batch, keys), True at tokens, as `mask` makes it; or any that SDPA takes, which then holds
-            the window too. None for no padding.
-        sliding_window: One more than the distance that a query reaches, as flash kernels are told; None for any.
-        is_causal: Whether queries see no later key; default, as the layer says.
-        options: `dropout`, `scaling` and what else transformers' SDPA takes.
+        key: (batch, heads, keys, head_size); `keys` differs from `time` in cross-attention.
+        value: As `key`.
+        attention_mask: bool (batch, keys), True at tokens, as `mask` makes it; or any mask for SDPA, which then
+            includes the window. None for no padding.
+        sliding_window: One more than the distance that a query reaches, as in flash kernels; None for no window.
+        is_causal: Whether queries see no later key; default, the layer's attribute.
+        options: `dropout`, `scaling` and other options of transformers' SDPA.
 
     Returns:
         (batch, time, heads, head_size), and None for the weights.
@@ -78,10 +78,10 @@ def attention(
 
 
 def mask(*arguments: Any, **named: Any) -> Tensor | None:
-    """What `attention` is to know of padding: bool (batch, keys), None where there is none.
+    """Returns the padding mask for `attention`: bool (batch, keys), None without padding.
 
-    Where a model has a mask of its own beside padding, transformers' for SDPA. A graph that is captured cannot look
-    whether there is padding.
+    If a model has a mask of its own besides padding, this is transformers' mask for SDPA. A traced graph always gets a
+    mask, because it cannot check for padding.
     """
     if named.get("use_vmap"):
         return sdpa_mask(*arguments, **named)
@@ -90,7 +90,7 @@ def mask(*arguments: Any, **named: Any) -> Tensor | None:
 
 
 def _kernel_serves(query: Tensor, key: Tensor, windowed: bool, options: dict[str, Any]) -> bool:
-    """Whether `softmax_attention` may and should serve a call."""
+    """Checks whether `softmax_attention` supports a call and is faster."""
     if torch.is_grad_enabled() or is_tracing() or query.shape != key.shape or query.shape[3] % HEAD_SIZE_STEP:
         return False
     if options.get("dropout") or any(options.get(name) is not None for name in OF_SDPA):
@@ -101,7 +101,7 @@ def _kernel_serves(query: Tensor, key: Tensor, windowed: bool, options: dict[str
 def _windowed(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, reach: int, **options: Any
 ) -> tuple[Tensor, None]:
-    """What `attention` returns, by SDPA."""
+    """Computes windowed attention by SDPA; returns what `attention` does."""
     batch, heads, time, size = query.shape
     valid = torch.ones(1, time, dtype=torch.bool, device=query.device) if keys is None else keys
     if time <= 2 * BLOCK:
@@ -120,7 +120,7 @@ def _windowed(
     there = pad(valid, (reach, beyond + reach)).unfold(1, width, BLOCK)
     place = torch.arange(width, device=query.device) - reach
     near = (torch.arange(BLOCK, device=query.device)[:, None] - place).abs() <= reach
-    # Queries behind the end, and some at padding, see nothing, for which SDPA gives zeros.
+    # Queries past the end, and some at padding, see no key; SDPA returns zeros for them.
     seen = (near & there[:, :, None]).expand(batch, -1, -1, -1).flatten(0, 1)
     mixed, _ = sdpa_attention_forward(module, queries, *chosen, seen[:, None], **options)
     return mixed.reshape(batch, blocks * BLOCK, heads, size)[:, :time], None

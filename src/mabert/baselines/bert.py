@@ -4,6 +4,6 @@ from mabert.baselines.family import Family
 
 
 class Bert(Family):
-    """The encoder of 2018: full attention, learned positions."""
+    """The original encoder: full attention, learned positions."""
 
     name, title, model_type, hub = "bert", "BERT", "bert", "google-bert/bert-base-uncased"

@@ -11,7 +11,7 @@ from mabert.baselines.positions import repeat
 
 
 class BigBird(Family):
-    """Window, random and global blocks of 64 tokens; full attention where an input is too short for them."""
+    """Window, random and global blocks of 64 tokens; full attention for inputs too short for them."""
 
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
     tokenizer = "bigbird"
@@ -24,7 +24,7 @@ class BigBird(Family):
         return config
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
-        # Blocks are those of the padded row, the last of which is global.
+        # The padded row is divided into blocks, and the last one is global.
         return len(set(lengths)) > 1 and max(lengths) > fully(config)
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
@@ -34,25 +34,25 @@ class BigBird(Family):
         return repeat(table, rows)
 
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
-        # transformers goes over to full attention at the first short input and stays there, so that what a long input
-        # gives would depend on what came before it.
+        # transformers switches to full attention at the first short input and stays there, so the output for a long
+        # input would depend on earlier inputs.
         if model.config.attention_type == "block_sparse":
             model.base_model.register_forward_pre_hook(choose_attention, with_kwargs=True)
         return model
 
 
 def choose_attention(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Sets the attention that the input's length calls for, by transformers' own rule."""
+    """Sets the attention type for the input's length, by transformers' own rule."""
     length = input_length(arguments, named)
     config: Any = model.config
     model.set_attention_type("original_full" if length <= fully(config) else "block_sparse")  # type: ignore[operator]
 
 
 def fully(config: Any) -> int:
-    """Tokens of the longest input with full attention."""
+    """Returns the length of the longest input with full attention."""
     return (5 + 2 * config.num_random_blocks) * config.block_size
 
 
 def in_blocks(length: int, config: Any) -> int:
-    """Positions for inputs of a length: transformers fills those without full attention up to whole blocks."""
+    """Returns the positions needed for a length: without full attention, transformers pads inputs to whole blocks."""
     return length if length <= fully(config) else -(-length // config.block_size) * config.block_size

@@ -1,4 +1,4 @@
-"""DeBERTa in the shape of its third version (He et al., 2021 and 2023)."""
+"""DeBERTa-v3 (He et al., 2021 and 2023)."""
 
 import sys
 from typing import Any, ClassVar
@@ -9,11 +9,11 @@ from mabert.baselines.family import Family, Shape
 
 
 class Deberta(Family):
-    """Attention that reads content and relative position apart; no table of positions, but 256 buckets of distances."""
+    """Disentangled attention to content and relative position; 256 distance buckets instead of a position table."""
 
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
     tokenizer = "deberta"
-    # Its scores, biases and their gathers are a dozen passes over matrices of time x time otherwise.
+    # Without compilation, scores, biases and gathers take a dozen passes over time x time matrices.
     compiles: ClassVar = dict.fromkeys(("bfloat16", "float32"), range(1024, sys.maxsize))
     compiles_at_best: ClassVar = compiles
     base: ClassVar = {
@@ -38,5 +38,5 @@ class Deberta(Family):
         return None
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
-        # Distances below half the buckets keep a bucket each; those beyond share the rest, spread to the new length.
+        # Distances below half the buckets have a bucket each; larger ones share the rest, stretched to the new length.
         return {"max_position_embeddings": length, "max_relative_positions": length}

@@ -1,4 +1,4 @@
-"""A copy of a saved model that takes longer inputs."""
+"""Copies a saved model for longer inputs."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from mabert.files.writing import filling
 
 
 def extend(path: str | Path, length: int, output: str | Path) -> int:
-    """Saves a model for longer inputs, in the way that Table A3 has it for its family, with its tokenizer.
+    """Saves a copy of a model for longer inputs, with its tokenizer, by its family's method in Table A3.
 
-    Beside a fine-tuned model stands how its texts were encoded (`mabert.data.encode.Encoding`), which stays as it is: a
-    length that was asked for in fine-tuning is still the one that `predict` keeps to.
+    A fine-tuned model's `mabert.data.encode.Encoding` is copied unchanged, so `predict` keeps any maximum length that
+    fine-tuning set.
 
     Args:
         path: Model folder or hub name, of any family.
-        length: Tokens of the longest input from now on.
+        length: New maximum input length in tokens.
         output: A new folder.
 
     Returns:
-        Tokens that the model took before.
+        The old maximum input length.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it takes that length already, the folder holds something, or the model's `encoding.json` is
+        ValueError: If the model already takes that length, the folder is not empty, the model's `encoding.json` is
             damaged, or its weights are quantized.
     """
     folder = Path(output)

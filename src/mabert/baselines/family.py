@@ -1,4 +1,4 @@
-"""What every command needs to know of a kind of encoder: its sizes, its positions, its heads, its tokenizer."""
+"""Model families: what commands need to know of an encoder's sizes, positions, heads and tokenizer."""
 
 import copy
 import dataclasses
@@ -27,10 +27,10 @@ COMMON = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
-"""Fields of a recipe's model that every family understands; of the schedule, its depth."""
+"""Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
 
 DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
-"""Those of them that give dropout, and the field of `Shape` that each of them is."""
+"""The dropout fields among them, with the field of `Shape` that each sets."""
 
 NO_DROPOUT: dict[str, Any] = dict.fromkeys(DROPOUTS.values(), 0.0)
 
@@ -45,8 +45,8 @@ class Shape:
         heads: Attention heads.
         intermediate_size: Inner width of the feed-forward networks.
         positions: Longest input where positions are learned.
-        hidden_dropout: Rate on embeddings and sub-layers.
-        attention_dropout: Rate on attention weights.
+        hidden_dropout: Dropout probability of embeddings and sub-layers.
+        attention_dropout: Dropout probability of attention weights.
     """
 
     hidden_size: int = 768
@@ -59,10 +59,10 @@ class Shape:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Shape":
-        """The shape that the common fields of a recipe's model give a MaBERT.
+        """Returns the shape of a MaBERT with a recipe's common fields.
 
         Raises:
-            ValueError: If they make no model, naming the field.
+            ValueError: If the fields make no model; names the field.
         """
         config = make_config(**fields)
         return cls(
@@ -77,22 +77,22 @@ class Shape:
 
 
 class Family:
-    """A kind of encoder. What is said here is BERT's way; others say where they differ.
+    """A model family. The defaults are BERT's; subclasses override what differs.
 
     Attributes:
-        name: What a person calls it, as in `--model bert`.
-        title: How tables call it.
-        model_type: transformers' name of it.
-        hub: The published model of base size, whose tokenizer is the family's.
-        base: Fields in which the published model differs from the configuration's defaults.
-        tokenizer: Name of the recipe by which its tokenizer is trained, see `mabert.data.train_tokenizer`.
-        head: The first module of the masked language model's head.
-        unreached: Parts of names of weights that masked language modelling does not reach.
-        fast_attention: Name of the fastest exact attention for it where transformers has SDPA for it.
-        keeps_state: Whether a forward changes the model, so that two may not run at once.
-        compiles: Dtypes in which `torch.compile` makes its forward on a CPU faster, as transformers has it, each with
-            the tokens of the inputs of which that was seen.
-        compiles_at_best: The same of it with this package's attention, beside prepacked weights.
+        name: Name on the command line, as in `--model bert`.
+        title: Name in tables.
+        model_type: Name in transformers.
+        hub: The published model of base size; its tokenizer is the family's.
+        base: Configuration fields of the published model that differ from the defaults.
+        tokenizer: Name of its recipe in `mabert.data.train_tokenizer`.
+        head: First module of the masked-language-model head.
+        unreached: Substrings of the names of weights that masked language modelling does not train.
+        fast_attention: The fastest exact `attn_implementation` if transformers supports SDPA for the family.
+        keeps_state: Whether a forward pass changes the model, so that two must not run at once.
+        compiles: Dtypes in which `torch.compile` was seen to speed up transformers' forward pass on a CPU, each with
+            the range of input lengths.
+        compiles_at_best: The same with this package's attention and prepacked weights.
     """
 
     name: ClassVar[str]
@@ -109,33 +109,33 @@ class Family:
     compiles_at_best: ClassVar[Mapping[str, range]] = {}
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
-        """The configuration of the published model of base size, with some fields changed."""
+        """Returns the configuration of the published model of base size with some fields changed."""
         try:
             return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
         except (StrictDataclassError, TypeError) as error:
             raise ValueError(f"model: {in_words(error)}") from error
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
-        """Whether what texts of these lengths give depends, by more than rounding, on those beside them.
+        """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding.
 
         Args:
-            config: The model's.
+            config: The model's configuration.
             lengths: Tokens of each text.
-            pooled: Whether the model pools, as a classifier does; an encoder and a masked language model do not.
+            pooled: Whether the model pools, as a classifier does and an encoder or masked language model does not.
         """
         return False
 
     def known_fields(self) -> set[str]:
-        """Names that a recipe's model section may use for this family."""
+        """Returns the valid fields of a recipe's model section for this family."""
         return set(self.declared()) | set(self.base) | set(COMMON)
 
     def declared(self) -> dict[str, Any]:
-        """The types of the fields of the family's configuration, and of the common ones, by name."""
+        """Returns the types of the family's configuration fields and of the common ones, by name."""
         common = {field.name: field.type for field in dataclasses.fields(MaBertConfig) if field.name in COMMON}
         return {field.name: field.type for field in dataclasses.fields(CONFIG_MAPPING[self.model_type])} | common
 
     def own_dropout(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a recipe's model section, those for dropout that every family understands by the family's names."""
+        """Returns a recipe's model fields with the common dropout fields renamed to the family's."""
         own = {name: value for name, value in fields.items() if name not in DROPOUTS}
         for name, field in DROPOUTS.items():
             if name in fields:
@@ -144,28 +144,28 @@ class Family:
         return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
-        """The configuration for a recipe's model section.
+        """Returns the configuration for a recipe's model section.
 
         Args:
-            fields: The section: common sizes, and fields of the family's own, which win.
-            of_run: What the run decides: vocabulary, ids of special tokens.
+            fields: The section: common fields, and the family's own, which take precedence.
+            of_run: Fields that the run sets: vocabulary size, ids of special tokens.
 
         Raises:
-            ValueError: If they make no model.
+            ValueError: If the fields make no model.
         """
         shape = Shape.of({name: value for name, value in fields.items() if name in COMMON})
         own = {name: value for name, value in fields.items() if name not in COMMON}
         return self.base_config(**{**self.sizes(shape), **self.dropout(shape), **own, **of_run})
 
     def special_ids(self, pad: int, cls: int, sep: int) -> dict[str, int]:
-        """Fields for the special tokens of a vocabulary, as many as the family's configuration has."""
+        """Returns the fields for special tokens that the family's configuration has."""
         roles = {"pad": pad, "bos": cls, "cls": cls, "eos": sep, "sep": sep}
         published = self.base_config()
         fields = {f"{role}_token_id": token for role, token in roles.items()}
         return {name: token for name, token in fields.items() if getattr(published, name, None) is not None}
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
-        """Fields that give a model of a shape; the published model's where the shape is that of base size."""
+        """Returns the fields for a shape; for base size, those of the published model."""
         return {
             "hidden_size": shape.hidden_size,
             "num_hidden_layers": shape.layers,
@@ -175,63 +175,63 @@ class Family:
         }
 
     def dropout(self, shape: Shape) -> dict[str, Any]:
-        """Fields that give the dropout of a shape."""
+        """Returns the fields for the dropout of a shape."""
         return {
             "hidden_dropout_prob": shape.hidden_dropout,
             "attention_probs_dropout_prob": shape.attention_dropout,
         }
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
-        """Fields that give every dropout, that of a classifier included, one rate."""
+        """Returns the fields that set every dropout, including a classifier's, to one probability."""
         both = Shape(hidden_dropout=rate, attention_dropout=rate)
         return {**self.dropout(both), "classifier_dropout": rate}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
-        """Tokens of the longest input, or None where any length can be run."""
+        """Returns the maximum input length in tokens; None for no limit."""
         return config.max_position_embeddings
 
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
-        """The masked language model's scores of every vocabulary entry, (..., D) to (..., vocabulary)."""
+        """Computes the masked-language-model logits, (..., D) to (..., vocabulary)."""
         return getattr(model, self.head)(hidden)
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
-        """Fields to change so that inputs of `length` tokens can be run (Table A3)."""
+        """Returns the fields to change for inputs of `length` tokens (Table A3)."""
         return {"max_position_embeddings": length}
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
-        """The learned positions (old rows, D) as (rows, D)."""
+        """Lengthens learned positions from (old rows, D) to (rows, D)."""
         return stretch(table, rows)
 
     def finish_pretraining(self, model: PreTrainedModel) -> None:
-        """Sets the weights that masked language modelling does not reach, where others say what they should be."""
+        """Sets weights that masked language modelling does not train but that follow from trained ones."""
 
     def is_finished(self, model: PreTrainedModel) -> bool:
-        """Whether those weights are as `finish_pretraining` would set them."""
+        """Checks whether those weights are already as `finish_pretraining` would set them."""
         return True
 
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Makes a model that was built or loaded say the same whatever it ran before; returns it."""
+        """Makes a model's outputs independent of what it ran before; returns the model."""
         return model
 
     def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Makes a model faster, and leaves what it gives as it is; returns it."""
+        """Makes a model faster without changing its outputs; returns the model."""
         if model.config._attn_implementation == "sdpa" and self.fast_attention != "sdpa":
             model.set_attn_implementation(self.fast_attention)
         return model
 
     @torch.no_grad()
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
-        """The same model for longer inputs, in the way Table A3 has it for the family.
+        """Returns a copy of the model for longer inputs, by the family's method in Table A3.
 
         Args:
-            model: Any model of the family; it is left as it is.
-            length: Tokens of the longest input from now on.
+            model: Any model of the family; it stays unchanged.
+            length: New maximum input length in tokens.
 
         Returns:
             A model of the same class.
 
         Raises:
-            ValueError: If it takes that length already.
+            ValueError: If the model already takes that length.
         """
         now = self.longest(model.config)
         if length <= (model.config.max_position_embeddings if now is None else now):
@@ -250,6 +250,6 @@ class Family:
 
 
 def input_length(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    """Tokens of each text in what a forward of transformers' encoders is given, padding included."""
+    """Returns the length of the input, with padding, from the arguments of an encoder's forward pass."""
     given = arguments[0] if arguments else named.get("input_ids")
     return (named["inputs_embeds"] if given is None else given).shape[1]

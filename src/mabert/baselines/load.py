@@ -1,4 +1,4 @@
-"""Opening a model of any family, with the head that is asked for."""
+"""Loads models of any family with the requested head."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -40,19 +40,19 @@ HEADS: dict[Use, Any] = {
 }
 
 POOLER = "pooler."
-"""What BERT and its kin keep for next-sentence prediction: masked language models lack it, every encoder wants it."""
+"""BERT's pooler for next-sentence prediction: masked language models lack it, but every encoder expects it."""
 
 
 def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
-    """The configuration of a model folder (or hub name) of any family.
+    """Loads the configuration of a model folder (or hub name) of any family.
 
     Args:
         path: The folder or name.
-        changes: Fields in place of those there.
+        changes: Fields that override the saved ones.
 
     Raises:
-        FileNotFoundError: If the folder, or its `config.json`, is not there.
-        ValueError: If it is of no family here, or a field has a wrong value.
+        FileNotFoundError: If there is no folder or no `config.json`.
+        ValueError: If it is of no supported family, or a field has a wrong value.
     """
     fields = config_fields(path) | changes
     kind = fields.pop("model_type", None)
@@ -69,18 +69,18 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
 
 
 def weights_digest(model: str | Path) -> str | None:
-    """What a folder's weights are known by, in one file or several; None for a model of the hub."""
+    """Returns a digest of a folder's weights, in one file or several; None for a hub model."""
     files = [file for name in ("model*.safetensors", DELTA) for file in sorted(Path(model).glob(name))]
     return "+".join(digest(file)[:16] for file in files) or None
 
 
 def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class of a family's model for a use."""
+    """Returns the model class of a family for a use."""
     return HEADS[use]._model_mapping[type(config)]
 
 
 def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class a model was saved as, where it is one of its family; otherwise the encoder's."""
+    """Returns the class a model was saved as if it is one of its family, else the encoder's class."""
     for name in config.architectures or ():
         kind: Any = getattr(models, name, None) or getattr(transformers, name, None)
         if getattr(kind, "config_class", None) is type(config) and issubclass(kind, PreTrainedModel):
@@ -89,7 +89,7 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def refuse_quantized(path: str | Path) -> None:
-    """Raises ValueError for a model whose weights are quantized, which can be used as it is and not be changed."""
+    """Raises ValueError if the weights are quantized: such a model can be used but not changed."""
     if config_fields(path).get("quantization_config") is not None:
         raise ValueError(
             f"{path} holds quantized weights, which can be neither trained nor extended; give the model they were made "
@@ -98,7 +98,7 @@ def refuse_quantized(path: str | Path) -> None:
 
 
 def check_vocabulary(path: str | Path, tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig) -> None:
-    """Raises ValueError for a tokenizer that has ids which the model beside it in a folder has not."""
+    """Raises ValueError if the tokenizer has ids beyond the model's vocabulary."""
     if len(tokenizer) > config.vocab_size:
         raise ValueError(
             f"the tokenizer in {path} has {len(tokenizer)} entries, the model's vocabulary {config.vocab_size}"
@@ -106,7 +106,7 @@ def check_vocabulary(path: str | Path, tokenizer: PreTrainedTokenizerFast, confi
 
 
 def load_as_saved(path: str | Path) -> PreTrainedModel:
-    """A model with the head it was saved with, in evaluation mode.
+    """Loads a model with the head it was saved with, in evaluation mode.
 
     Raises:
         FileNotFoundError: As `load`.
@@ -119,13 +119,13 @@ def load_as_saved(path: str | Path) -> PreTrainedModel:
 
 
 def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
-    """The model, prepared and, if wanted, hastened as its family does it."""
+    """Returns the model after its family's `prepare` and, if wanted, `hasten`."""
     family = family_of(model.config)
     return family.hasten(family.prepare(model)) if hastened else family.prepare(model)
 
 
 def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTrainedModel:
-    """A model with random weights; as transformers computes it unless `hastened`, which gives the same sooner."""
+    """Builds a model with random weights; `hastened` makes it faster without changing its outputs."""
     with LOADING:
         return ready(class_for(use, config)(config), hastened)
 
@@ -133,17 +133,17 @@ def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTr
 def load(
     use: Use, path: str | Path, *, config: PreTrainedConfig | None = None, dtype: torch.dtype | None = None
 ) -> PreTrainedModel:
-    """A model in evaluation mode, every weight that the use needs from the checkpoint.
+    """Loads a model in evaluation mode, with every weight that the use needs from the checkpoint.
 
     Args:
-        use: What for, a name in `HEADS`.
+        use: A key of `HEADS`.
         path: Model folder or hub name.
-        config: In place of the folder's own.
-        dtype: Of the weights; default, as saved.
+        config: Replaces the folder's own configuration.
+        dtype: Dtype of the weights; default, as saved.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If it is of no family here, its weights are damaged, or they lack what the use needs.
+        ValueError: If it is of no supported family, its weights are damaged, or they lack what the use needs.
     """
     config = config or load_config(path)
     drawn = (POOLER,) if use == "encoder" else ()
@@ -151,26 +151,26 @@ def load(
 
 
 def saved_use(config: PreTrainedConfig) -> Use:
-    """What a model was saved for, by the head in its `architectures`; otherwise the encoder."""
+    """Returns the use of a saved model by the head in its `architectures`, else the encoder."""
     saved = config.architectures or ()
     there = (use for use, kinds in HEADS.items() if type(config) in kinds._model_mapping)
     return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
 
 
 def logits_in(output: ModelOutput) -> torch.Tensor:
-    """The logits in what a model gives: of a reader (batch, time, 2), of a span's first token and of its last."""
+    """Returns the logits of a model output; for question answering, start and end logits as (batch, time, 2)."""
     if "start_logits" in output:
         return torch.stack((output.start_logits, output.end_logits), -1)
     return output.logits
 
 
 def with_new_head(path: str | Path, config: PreTrainedConfig, use: Use = "classifier") -> PreTrainedModel:
-    """A model in float32: the encoder of a checkpoint under a head drawn at random, whatever head it has.
+    """Loads a checkpoint's encoder in float32 with a new random head, whatever head it was saved with.
 
     Args:
         path: Model folder or hub name.
-        config: Of the model; what concerns the encoder must be the checkpoint's.
-        use: What for: `classifier` and so on.
+        config: The model's configuration; its encoder part must match the checkpoint.
+        use: A key of `HEADS`, such as `classifier`.
 
     Raises:
         FileNotFoundError: As `load`.

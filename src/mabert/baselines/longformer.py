@@ -11,12 +11,12 @@ from mabert.baselines.family import Family
 from mabert.baselines.positions import repeat
 
 MOST_UNUSED = 100
-"""Rows of positions that may lie unused before the first; the published model has two."""
+"""Maximum number of unused rows before the first position; the published model has two."""
 
 
 class Longformer(Family):
-    """Attention in a window of 512; in classifiers the first token is global, and inputs are filled up to a multiple of
-    the window."""
+    """Attention in a window of 512; in classifiers the first token is global. Inputs are padded to a multiple of the
+    window."""
 
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
     tokenizer = "longformer"
@@ -46,7 +46,7 @@ class Longformer(Family):
 
     @torch.no_grad()
     def finish_pretraining(self, model: PreTrainedModel) -> None:
-        """The projections of global tokens begin as copies of the local ones, as the published model's did."""
+        """Copies the local projections to those of global tokens, as the published model was initialised."""
         weights = dict(model.named_parameters())
         for name, weight in weights.items():
             if "_global." in name:
@@ -65,5 +65,5 @@ class Longformer(Family):
 
 
 def first_position(config: PreTrainedConfig) -> int:
-    """The row of the first token: rows up to that of padding are no positions, as in RoBERTa."""
+    """Returns the row of the first token's position: as in RoBERTa, rows up to the padding id are unused."""
     return config.pad_token_id + 1

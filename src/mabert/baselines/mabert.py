@@ -1,4 +1,4 @@
-"""MaBERT beside its baselines, so that every command treats it as one more family."""
+"""MaBERT as a family, so that every command treats it like its baselines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from mabert.model.config import make_config
 
 
 class MaBert(Family):
-    """The hybrid of this package; a recipe's model section is its configuration as it stands."""
+    """This package's hybrid encoder; a recipe's model section is its configuration."""
 
     name, title, model_type, hub = "mabert", "MaBERT", MaBertConfig.model_type, "google-bert/bert-base-uncased"
     head = "transform"
-    fast_attention = "sdpa"  # in whose place its layers take the kernel by themselves
+    fast_attention = "sdpa"  # its layers replace SDPA by the kernel themselves
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         register()
@@ -29,7 +29,7 @@ class MaBert(Family):
         return config.max_position_embeddings if config.position_embedding == "learned" else None
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
-        # Only exact masking keeps padding out of scan and convolution, and plain attention pooling weighs it.
+        # Only exact masking keeps padding out of scan and convolution; plain attention pooling gives it weight.
         weighed = pooled and config.pooling == "attention"
         return len(set(lengths)) > 1 and (config.padding_safe_masking != "exact" or weighed)
 

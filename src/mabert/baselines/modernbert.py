@@ -18,10 +18,10 @@ class ModernBert(Family):
     tokenizer = "modernbert"
     head = "head"
     compiles: ClassVar = {"bfloat16": range(1, 1024)}
-    compiles_at_best: ClassVar = {"bfloat16": range(1, 256)}  # others gain more by the kernel, which is not compiled
+    compiles_at_best: ClassVar = {"bfloat16": range(1, 256)}  # else the uncompiled kernel gains more
 
     def sizes(self, shape: Shape) -> dict[str, Any]:
-        """As ModernBERT-base is to BERT-base: deeper, and narrower inside."""
+        """Scales a shape as ModernBERT-base relates to BERT-base: deeper, with narrower feed-forward networks."""
         return {
             **super().sizes(shape),
             "num_hidden_layers": round(LAYERS * shape.layers / BASE.layers),

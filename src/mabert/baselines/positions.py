@@ -5,15 +5,15 @@ from torch import Tensor
 
 
 def repeat(table: Tensor, rows: int, kept: int = 0) -> Tensor:
-    """Repeats a table of positions until it is long enough, as Longformer was begun from RoBERTa (Beltagy et al.,
+    """Repeats a table of positions until it is long enough, as Longformer was initialised from RoBERTa (Beltagy et al.,
     2020, section 5).
 
-    Positions that were there stay, so the longer model says the same on short inputs.
+    The old positions stay, so the outputs for short inputs do not change.
 
     Args:
         table: (old rows, D).
-        rows: Of the new table.
-        kept: Rows at the start that are no positions and are not repeated.
+        rows: Rows of the new table.
+        kept: Rows at the start that are not positions and are not repeated.
 
     Returns:
         (rows, D).

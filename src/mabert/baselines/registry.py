@@ -1,4 +1,4 @@
-"""The table of families: a new baseline is a file beside this one and a line here."""
+"""The table of families: a new baseline needs a file in this folder and a line here."""
 
 from transformers import PreTrainedConfig
 
@@ -20,10 +20,10 @@ _BY_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
 def family_named(name: str) -> Family:
-    """A family by its name.
+    """Returns a family by its name.
 
     Raises:
-        ValueError: If there is none, naming those there are.
+        ValueError: If there is none; names the known ones.
     """
     if name not in FAMILIES:
         raise ValueError(f"there is no model {name!r}; there are {', '.join(FAMILIES)}")
@@ -31,10 +31,10 @@ def family_named(name: str) -> Family:
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The family of a model's configuration.
+    """Returns the family of a model's configuration.
 
     Raises:
-        ValueError: If it is of none.
+        ValueError: If it belongs to no family.
     """
     if config.model_type not in _BY_TYPE:
         raise ValueError(f"a model of type {config.model_type!r}; there are {', '.join(_BY_TYPE)}")

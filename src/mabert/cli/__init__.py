@@ -1,4 +1,4 @@
-"""`mabert ...`: each subcommand reads its arguments, calls one library function and shows what came back."""
+"""`mabert ...`: each subcommand reads its arguments, calls one library function and shows the result."""
 
 import argparse
 import io
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
     """Runs one subcommand.
 
     Args:
-        arguments: What follows `mabert` on the command line; default, that of this process.
-        more: Subcommands beside the library's own.
-        draw: Draws what some subcommands leave beside their result.
+        arguments: Arguments after `mabert`; default, those of this process.
+        more: Additional subcommands.
+        draw: Draws pictures and pages for some subcommands.
 
     Returns:
-        0; 2 after bad input, or because memory ran out or an extra's package is missing, told in one line; 130 after
+        0; 2 with a one-line message after bad input, if memory ran out, or if an extra's package is missing; 130 after
         Ctrl-C.
     """
     take_any_character()
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
         complain(f"interrupted; {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads has enough, as `head` has; Python would complain again when it flushes at the end.
+        # The reader, such as `head`, has closed the pipe; Python would complain again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
         if options.debug:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
 
 
 def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse.Namespace:
-    """The command line; a recipe's fields may stand anywhere among the options."""
+    """Parses the command line; a recipe's fields may stand anywhere among the options."""
     top = parser(more)
     options, rest = top.parse_known_args(arguments)
     stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
@@ -87,7 +87,7 @@ def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse
 
 
 def one_line(error: Exception) -> str:
-    """An error as one line, without the errno in front that Python puts there."""
+    """Formats an error as one line, without Python's errno prefix."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, OSError) and error.filename and str(error.filename) not in text:
         text = f"{error.filename}: {text}"
@@ -95,21 +95,21 @@ def one_line(error: Exception) -> str:
 
 
 def take_any_character() -> None:
-    """Escapes what an output's encoding lacks, as cp1252 a label in Chinese: saying what was done must not fail."""
+    """Makes the output escape characters that its encoding lacks (such as Chinese in cp1252) instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def write_messages() -> None:
-    """Writes our own messages, without those of the libraries below."""
+    """Shows our own log messages, without those of other libraries."""
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
     logging.getLogger("mabert").setLevel(logging.INFO)
-    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # which it reads when it is first imported
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # read when it is first imported
 
 
 def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Makes the parser of all subcommands."""
     top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")

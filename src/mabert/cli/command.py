@@ -1,4 +1,4 @@
-"""What all subcommands share: how one is added, and how it speaks."""
+"""What all subcommands share: adding them to the parser, and output."""
 
 import argparse
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from mabert.bounds import Range
 
 Draw = Callable[[str, dict[str, Any], Path], Iterator[str]]
-"""Draws a subcommand's result into a folder, given the subcommand's name; says what it drew, a line each."""
+"""Draws the result of the named subcommand into a folder; yields a line for each thing drawn."""
 
 
 def draw_nothing(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
@@ -22,7 +22,7 @@ def draw_nothing(command: str, result: dict[str, Any], folder: Path) -> Iterator
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses what it cannot take in one line, and names the help in place of printing it."""
+    """Refuses bad arguments in one line, and names the help instead of printing it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {' '.join(message.split())[:300]}; see {self.prog} --help\n")
@@ -32,8 +32,8 @@ class Ranged(argparse.Action):
     """Stores numbers within a range.
 
     Args:
-        range: What each must be.
-        named: As argparse has it.
+        range: Range that each number must be in.
+        named: Arguments of argparse.Action.
     """
 
     def __init__(self, range: Range, **named: Any) -> None:
@@ -47,7 +47,7 @@ class Ranged(argparse.Action):
 
 
 def within(range: Range) -> Any:
-    """The action of an option that takes numbers within a range; argparse takes a partial class, its stubs do not."""
+    """Returns the action of an option for numbers within a range; argparse takes a partial class, its stubs do not."""
     return partial(Ranged, range)
 
 
@@ -55,9 +55,9 @@ def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> No
     """Adds the option of a recipe's field, with its type, range, choices and default.
 
     Args:
-        group: Of the parser.
+        group: Group of the parser.
         recipe: The dataclass.
-        name: Of the field.
+        name: Name of the field.
         option: Its name on the command line.
         text: Help, to which the default is added.
     """
@@ -81,7 +81,7 @@ def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> No
 
 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
-    """A subcommand with what all of them have."""
+    """Adds a subcommand with the options that all of them have."""
     added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     added.add_argument("--debug", action="store_true", help="show the traceback of an error")
     added.set_defaults(run=run)
@@ -91,7 +91,7 @@ def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None],
 def load_libraries() -> None:
     """Loads torch and transformers, which takes seconds, and keeps them quiet.
 
-    A command calls this once it has refused what can be refused without them.
+    A command calls this after the checks that do not need them.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers.utils import logging
@@ -101,23 +101,23 @@ def load_libraries() -> None:
 
 
 def quoted(text: str) -> str:
-    """Text as YAML takes it."""
+    """Quotes text for YAML."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def complain(message: str) -> None:
-    """One line on standard error, if there is one."""
+    """Writes one line to standard error, if there is one."""
     if sys.stderr is not None:
         sys.stderr.write(f"mabert: {message}\n")
 
 
 def say(text: str) -> None:
-    """One line on standard output, if there is one."""
+    """Writes one line to standard output, if there is one."""
     if sys.stdout is not None:
         sys.stdout.write(text + "\n")
 
 
 def say_written(output: str | None, what: str) -> None:
-    """What was written to a file; nothing where the answers themselves went to standard output."""
+    """Says what was written to a file; says nothing if the answers went to standard output."""
     if output is not None:
         say(f"{output}: {what}")

@@ -1,4 +1,4 @@
-"""`mabert convert`: the encoder that a person has becomes a MaBERT."""
+"""`mabert convert`: converts an encoder to a MaBERT."""
 
 import argparse
 import re
@@ -64,7 +64,7 @@ def add_convert(commands: Any) -> None:
 
 
 def tokens(text: str) -> int:
-    """`2M`, `400K` or `2000000` as a number."""
+    """Parses `2M`, `400K` or `2000000` as a number."""
     said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMB]?)", text.strip().upper())
     if said is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens such as 400K, 2M or 2000000")

@@ -1,4 +1,4 @@
-"""`mabert export`: a model for runtimes that know neither torch nor this package."""
+"""`mabert export`: exports a model for runtimes without torch and this package."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mabert embed`, `predict` and `fill-mask`: a model on a person's texts; and `mabert info`, about the model itself."""
+"""`mabert embed`, `predict` and `fill-mask` run a model on texts; `mabert info` describes the model."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 GIVEN = ("text", "pair", "question", "context")
 ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "answer", "start", "end")
-"""Names that `predict` writes: of what it was given, and of what it answers."""
+"""Columns of answers that `predict` writes."""
 
 READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
-"""How the classes are called that answer questions, and that tag words."""
+"""Suffixes of the model classes that answer questions, and that tag words."""
 
 
 UNTRAINED = (
     "{model} was never trained to put similar texts near each other; a model that was: minilm, or what mabert convert "
     "sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
 )
-"""Said of an encoder without the files of sentence-transformers."""
+"""Message about an encoder without the files of sentence-transformers."""
 
 
 def add_embed(commands: Any) -> None:
@@ -47,7 +47,7 @@ def add_embed(commands: Any) -> None:
 
 
 def add_texts(added: argparse.ArgumentParser) -> None:
-    """What every command on texts takes."""
+    """Adds the options of every command on texts."""
     added.add_argument("model", help="model folder or hub name")
     added.add_argument(
         "input", nargs="?", help="a text a line, or .jsonl, .csv, .tsv (unquoted), .parquet; default, stdin"
@@ -86,10 +86,10 @@ def add_texts(added: argparse.ArgumentParser) -> None:
 
 
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
-    """The model, and the texts or pairs as they are read.
+    """Returns the model, and an iterable that reads the texts or pairs.
 
-    What can be wrong without them is found before the model is opened, which takes seconds, and before texts are read,
-    since standard input may be a person typing.
+    Options are checked before the model is opened, which takes seconds, and before texts are read, since someone may be
+    typing them on standard input.
     """
     from mabert.files.folders import config_fields
     from mabert.files.places import place_of
@@ -118,7 +118,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
 
 
 def how_of(options: argparse.Namespace) -> How:
-    """How to encode and batch them; progress would stand among answers that go to the same place."""
+    """Returns how to encode and batch the texts. Shows no progress if it would mix with the answers."""
     from mabert.infer.answers import How
 
     return How(
@@ -131,16 +131,16 @@ def how_of(options: argparse.Namespace) -> How:
 
 
 def errors_join_answers() -> bool:
-    """Whether standard error goes where standard output goes, as after `2>&1` and under `nohup`."""
+    """Checks whether standard error and standard output go to the same place, as after `2>&1` and under `nohup`."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-    except (AttributeError, OSError, ValueError):  # one is closed, or no file of the system, as in a notebook
+    except (AttributeError, OSError, ValueError):  # one is closed, or not a system file, as in a notebook
         return False
 
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Says which option helps where texts are too long for the memory."""
+    """Adds the option that helps to errors about texts too long for the memory."""
     from mabert.infer.answers import BatchTooLargeError
 
     try:

@@ -21,9 +21,9 @@ TABLE_OPTIONS = {
     "pair_column": None,
     "label_column": "label",
 }
-"""Where the examples come from, with defaults: of a GLUE task, of a table."""
+"""Options for the source of the examples, with their defaults: for a GLUE task, and for a table."""
 KINDS = ("classification", "regression", "several", "tokens", "answers")
-"""Kinds of tasks that files of one's own may hold, those of `mabert.train.kinds`, which takes seconds to load."""
+"""Keys of `mabert.train.kinds.KINDS`, repeated here because that takes seconds to load."""
 FIELDS = {
     "learning_rates": ("--learning-rate", "several make a grid [2e-5 at width 768, narrower: more]"),
     "epochs": ("--epochs", "[10 for CoLA, MRPC and RTE, else 3]"),
@@ -40,7 +40,7 @@ FIELDS = {
     "padding_safe_masking": ("--masking", "of padding [the model's]"),
     "from_scratch": ("--from-scratch", "random weights: the same model without pretraining"),
 }
-"""Fields of `FinetuneRecipe` by their options, with what helps beside the default."""
+"""Options of `FinetuneRecipe`'s fields, with their help."""
 
 
 def add_pretrain(commands: Any) -> None:
@@ -64,7 +64,7 @@ def add_pretrain(commands: Any) -> None:
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
-    """The recipe of a new run, or of the one that goes on; a command with its budget is taken as repeated whole."""
+    """Returns the recipe of a new or resumed run; a resuming command that names a budget is taken as a full repeat."""
     from mabert.train.fields import share_of
     from mabert.train.recipe import as_begun, load_recipe, recipe_of_run
 
@@ -77,7 +77,7 @@ def pretrain_recipe(options: argparse.Namespace) -> Any:
 
 
 def resumes(options: argparse.Namespace) -> bool:
-    """Whether a pretraining goes on."""
+    """Checks whether a pretraining resumes."""
     return options.resume or options.resume_from is not None
 
 
@@ -134,7 +134,7 @@ def add_finetune(commands: Any) -> None:
 
 
 def seed_list(text: str) -> list[int]:
-    """`0-4` or `0,2,7` as numbers."""
+    """Parses `0-4` or `0,2,7` as numbers."""
     seeds: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"(\d{1,20})(?:-(\d{1,20}))?", part.strip())
@@ -158,7 +158,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     from mabert.train.run import RunFolder
 
     check_finetune(options)
-    # A wrong name shows before a download, not after.
+    # Find a wrong name before a download.
     options.model = place_of(options.model)
     config_fields(options.model)
     RunFolder(options.output).check({}, options.resume)
@@ -178,7 +178,7 @@ def run_finetune(options: argparse.Namespace) -> None:
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             of = f" of {task.positive!r}" if metric == "f1" and task.positive and not options.task else ""
             mean = "undefined" if score["mean"] is None else f"{score['mean']:.4f}"
-            name = f"{task.name} {split}" if options.task else split  # else it is called by its file
+            name = f"{task.name} {split}" if options.task else split  # else its file is named
             count = len(result["seeds"])
             say(f"{name} {metric}{of}: {mean}{spread} ({count} seed{'s' if count > 1 else ''})")
     if result:
@@ -187,16 +187,16 @@ def run_finetune(options: argparse.Namespace) -> None:
 
 
 def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Options by name, those that were not given at their defaults."""
+    """Returns options by name, with defaults for those not given."""
     given = {name: getattr(options, name) for name in defaults}
     return {name: defaults[name] if value is None else value for name, value in given.items()}
 
 
 def check_finetune(options: argparse.Namespace) -> None:
-    """Refuses what would not be looked at.
+    """Refuses options that would have no effect.
 
     Raises:
-        ValueError: Neither a task nor a file is named, or both, or an option is for the other of them.
+        ValueError: Neither or both of a task and a file are named, or an option belongs to the other one.
     """
     if (options.task is None) == (options.train is None):
         raise ValueError("name either a GLUE task (--task) or a file of your own (--train)")
@@ -209,7 +209,7 @@ def check_finetune(options: argparse.Namespace) -> None:
 
 
 def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The task and its examples, from GLUE or from files of one's own."""
+    """Loads the task and its examples, from GLUE or from the user's own files."""
     from mabert.data.glue import glue_task, load_glue
     from mabert.data.own import load_own, recognized
     from mabert.data.table import Columns

@@ -1,4 +1,4 @@
-"""Batches of like length, so that little of them is padding, and batches of so many tokens, however many texts."""
+"""Batch samplers: by similar length, to keep padding low, by number of examples, and by number of tokens."""
 
 import itertools
 import warnings
@@ -12,18 +12,18 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from mabert.data import TOKENS_A_BATCH
 
 _WINDOW = 50
-"""Batches' worth of examples that are sorted together."""
+"""How many batches' worth of examples are sorted together."""
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:
-    """Groups texts of like length.
+    """Groups texts of similar length into batches.
 
     Args:
         lengths: tokens of each text.
         tokens: padded tokens of a batch at most; a text that is longer gets a batch of its own.
 
     Returns:
-        Indices, a list a batch, longest texts first, so that memory is at its height at the beginning.
+        One list of indices per batch, longest texts first, so that memory use peaks at the start.
 
     Raises:
         ValueError: `tokens` is below 1.
@@ -35,7 +35,7 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
 
 
 def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool) -> list[list[int]]:
-    """Cuts an order into batches of so many tokens, padded or not."""
+    """Cuts ordered indices into batches of at most `tokens` tokens, counted with or without padding."""
     batches: list[list[int]] = []
     total = longest = 0
     for index in order:
@@ -50,10 +50,10 @@ def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool
 
 
 class SplitBatches(Sampler[list[int]]):
-    """Batches, those of all processes together, in as many parts as there are processes, which accelerate hands out in
-    turn: together the same batches as one process has, whatever their sizes.
+    """Splits each global batch into one part per process. accelerate hands the parts out in turn, so all processes
+    together see the same batches as a single process would, whatever their sizes.
 
-    A process for which a batch has no example left is given its first, to be counted as nothing (see `batch_share`).
+    A process that gets no example of a batch runs the batch's first one, with weight zero (see `batch_share`).
     """
 
     def __init__(self, batches: Sampler[list[int]], processes: int) -> None:
@@ -69,30 +69,30 @@ class SplitBatches(Sampler[list[int]]):
 
 
 def batch_share(scored: Sequence[int], rank: int, processes: int, rows: slice = slice(None)) -> float:
-    """Returns how much of a batch a process has, or some of its rows, in shares of what an even part is.
+    """Returns a process's share of a batch's loss terms, relative to an even split.
 
     Args:
-        scored: how many terms of the loss each example of the batch has.
-        rank: of the process.
-        processes: how many there are.
-        rows: some of those of the process.
+        scored: number of loss terms of each example in the batch.
+        rank: the process's rank.
+        processes: number of processes.
+        rows: which of the process's examples to count; default, all.
     """
     return sum(scored[rank::processes][rows]) * processes / sum(scored)
 
 
 class ExampleSampler(Sampler[list[int]]):
-    """Batches of so many examples: a `batch_sampler` for a DataLoader.
+    """Batches of a fixed number of examples: a `batch_sampler` for a DataLoader.
 
-    One pass over the sampler is the whole run, epoch after epoch, each in an order of its own, and every pass is the
-    same, so skipping the batches that are done resumes exactly. Give Trainer one epoch.
+    One pass over the sampler is the whole run: all epochs, each in its own order. Every pass is the same, so a run
+    resumes exactly by skipping the batches that are done. Give Trainer one epoch.
 
     Args:
         lengths: tokens of each example.
-        size: examples of a batch; the last of an epoch has what is left.
+        size: examples per batch; the last batch of an epoch may have fewer.
         epochs: passes over the examples.
-        seed: of the orders.
-        grouped: examples of a batch are of like length, with the longest of an epoch first, as transformers'
-            `LengthGroupedSampler` has them; else they are drawn at random.
+        seed: seed of the shuffling.
+        grouped: batch examples of similar length, the longest of an epoch first, with transformers'
+            `LengthGroupedSampler`; else draw them at random.
     """
 
     def __init__(self, lengths: Sequence[int], size: int, *, epochs: int, seed: int, grouped: bool) -> None:
@@ -115,22 +115,23 @@ class ExampleSampler(Sampler[list[int]]):
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches that hold as many examples as fit a number of tokens: a `batch_sampler` for a DataLoader.
+    """Batches of as many examples as fit a token budget: a `batch_sampler` for a DataLoader.
 
-    One pass over the sampler is the whole run, epoch after epoch, each in an order that is a function of (seed, epoch)
-    alone, so skipping the batches that are done resumes exactly. Epochs differ in their number of batches, which
-    Trainer takes to be the same: give it `num_train_epochs=1`, and `even_batches=False` where several processes share
-    the batches. `mabert.train.packing.PackingTrainer` sees to this.
+    One pass over the sampler is the whole run: all epochs, each in an order that depends on (seed, epoch) alone. So a
+    run resumes exactly by skipping the batches that are done. Epochs differ in their number of batches, but Trainer
+    assumes that they do not: give it `num_train_epochs=1`, and `even_batches=False` where several processes share the
+    batches. `mabert.train.packing.PackingTrainer` does both.
 
     Args:
         lengths: tokens of each example.
-        tokens: of a batch at most; a longer example gets a batch of its own.
+        tokens: maximum tokens per batch; a longer example gets a batch of its own.
         epochs: passes over the examples.
-        seed: of the order.
-        grouped: examples of a batch are of like length, for padded batches: fifty batches' worth of examples are sorted
-            by length before they are cut, and the batches are shuffled again.
-        padded: count a batch as its longest example times its number, instead of the sum of its lengths.
-        processes: that share the batches; the last few are left out, so that each gets as many as the others.
+        seed: seed of the shuffling.
+        grouped: batch examples of similar length, for padded batches: fifty batches' worth of examples are sorted by
+            length and cut into batches, and then all batches are shuffled.
+        padded: count the tokens of a batch with padding (longest length times examples) instead of summing the lengths.
+        processes: number of processes that share the batches; the run's last few are dropped so that all get equally
+            many.
 
     Raises:
         ValueError: a number is below 1, or there are no examples, or fewer batches than processes.
@@ -164,7 +165,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins the passes that follow those of `epoch` earlier ones over the sampler; warns from the second on."""
+        """Continues after `epoch` passes over the sampler; warns if there was one."""
         if epoch > 0:
             warnings.warn(
                 "TokenBudgetSampler begins a second epoch. Under Trainer, which counts all as long as the first, "
@@ -181,8 +182,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return self.epoch_ends()[-1]
 
     def epoch_ends(self) -> list[int]:
-        """Counts batches, those of all processes together, from the start of the run to the end of each epoch; the last
-        epoch ends with the run."""
+        """Counts the batches of all processes from the start of the run to the end of each epoch. The last count leaves
+        out the batches that the run drops."""
         if self._ends is None:
             *ends, last = itertools.accumulate(map(len, self._epochs()))
             self._ends = [*ends, last // self.processes * self.processes]

@@ -44,19 +44,19 @@ def build_cache(
     max_tokens: int | None = None,
     progress: bool = True,
 ) -> TokenCache:
-    """Tokenises a corpus once, or opens the cache that holds the same.
+    """Tokenises a corpus, or opens the cache that holds it already.
 
-    The cache lies in a subfolder of `folder` named after all that decides its content: each source (for files path,
-    size, modification time and content), the tokenizer, `max_tokens`, the version of the format and of the tokenizers
-    library. A killed build leaves nothing that looks finished. Several processes may call this at once: one builds, the
-    others wait and reuse. Strings such as `[MASK]` in the text are encoded as text.
+    The cache is a subfolder of `folder`. Its name is a digest of everything that its content depends on: each source
+    (for files path, size, modification time and content), the tokenizer, `max_tokens`, and the versions of the format
+    and of the tokenizers library. A killed build leaves nothing that looks finished. Several processes may call this at
+    once: one builds, the others wait and reuse. Strings such as `[MASK]` in the text are encoded as text.
 
     Args:
         sources: see `mabert.data.corpus`.
         tokenizer: a fast tokenizer with the five special tokens (`load_tokenizer`).
         folder: where caches are kept.
         text_column: the key or column with the text in JSONL and Parquet files.
-        max_tokens: stop after exactly so many tokens, cutting the last document.
+        max_tokens: stop after exactly this many tokens, cutting the last document.
         progress: show a progress bar with rate and time left.
 
     Raises:
@@ -129,7 +129,7 @@ def _write_ids(
 
 
 def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """Copies the tokenizer; the copy neither cuts nor pads, and reads the names of special tokens in a text as text."""
+    """Copies the tokenizer. The copy neither truncates nor pads, and reads names of special tokens as plain text."""
     encoder = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     encoder.no_truncation()
     encoder.no_padding()
@@ -157,7 +157,7 @@ def _pieces(document: str) -> list[str]:
 
 
 def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
-    """Yields documents by two million characters, and how many bytes of all sources were read by then."""
+    """Yields batches of documents of about two million characters, each with the bytes read so far from all sources."""
     documents: list[str] = []
     characters = before = at = 0
     for source in sources:
@@ -173,7 +173,7 @@ def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
 
 
 def _read_ahead(batches: Iterator[tuple[list[str], int]]) -> Iterator[tuple[list[str], int]]:
-    """Yields the same batches; a thread reads the next one while this one is in use."""
+    """Yields the same batches, reading the next one in a thread meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as reader:
         pending = reader.submit(next, batches, None)
         while (batch := pending.result()) is not None:

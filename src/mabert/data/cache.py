@@ -5,7 +5,7 @@ A cache is a folder with three files, which `mabert.data.build` makes:
 - `ids.npy`: the ids of all documents, one after the other, without special tokens; uint16, or uint32 for vocabularies
   beyond 65,536;
 - `offsets.npy`: int64, `(documents + 1,)`; document i is `ids[offsets[i] : offsets[i + 1]]` and never empty;
-- `manifest.json`: what it was made from, and its counts.
+- `manifest.json`: what the cache was made from, and its counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
 
 def write_npy_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Writes how a `.npy` begins. NumPy pads it, so it can be written again when the first size is known."""
+    """Writes the header of a `.npy` file. NumPy pads it, so it can be overwritten once the first size is known."""
     descr = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
 
@@ -65,7 +65,7 @@ class TokenCache:
             raise ValueError(message) from error
 
     def __reduce__(self) -> tuple[type[TokenCache], tuple[Path]]:
-        # A memory map would be copied whole; a worker process opens the files itself.
+        # Pickling a memory map copies all of it; a worker process opens the files itself instead.
         return TokenCache, (self.folder,)
 
     @property

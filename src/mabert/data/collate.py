@@ -1,4 +1,4 @@
-"""Batches: examples of different lengths padded to one, or one behind the other in a single row."""
+"""Collators: pad examples to one length, or pack them into a single row."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch.nn.utils.rnn import pad_sequence
 from mabert.data.mlm import MlmMasking
 
 Examples = Sequence[Mapping[str, Any]]
-"""Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may run along it;
-`labels` (or `label`, or `label_ids`) may also be one number an example, or several; `start_positions` and
-`end_positions` are one number an example."""
+"""Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may have one value per
+token; `labels` (or `label`, or `label_ids`) may also be one number per example, or several; `start_positions` and
+`end_positions` are one number per example."""
 
-# What runs along an example, and what fills the end of a shorter one; `input_ids` get the tokenizer's padding token.
+# Columns with one value per token, and their padding value; `input_ids` get the tokenizer's padding token instead.
 _FILL = {"input_ids": 0, "labels": -100, "token_type_ids": 0}
 _PLACES = ("start_positions", "end_positions")
-# What tokenizers add that no model takes; of `attention_mask` it is looked at whether it has padding.
+# Columns that tokenizers add and no batch keeps; `attention_mask` is read only to refuse padded examples.
 _LEFT_OUT = ("attention_mask", "special_tokens_mask")
 _LABELS = {"label": "labels", "label_ids": "labels"}  # as transformers' collators rename them
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Pads examples at the end to the longest of the batch.
+    """Pads examples at the end to the longest length in the batch.
 
     Attributes:
         pad_id: the padding token of `input_ids`.
@@ -47,8 +47,8 @@ class Collator:
             `(batch,)` int64.
 
         Raises:
-            ValueError: an example has padding or a column that is none of these or not the others', labels come twice,
-                or what runs along it is longer or shorter.
+            ValueError: an example is padded, has an unknown column or other columns than the rest, has two columns of
+                labels, or has a column whose length differs from that of `input_ids`.
         """
         fills = _FILL | {"input_ids": self.pad_id, "attention_mask": 0}
         columns = _columns(examples)
@@ -61,15 +61,15 @@ class Collator:
 
 @dataclass(frozen=True)
 class FlatteningCollator:
-    """Packs examples one behind the other into one row, without padding: for MaBERT's models under any Trainer.
+    """Packs examples into one row without padding: for MaBERT's models under any Trainer.
 
-    Its masks are a function of the seed and of all tokens of the batch: new ones whenever a text comes in other
-    company, the same again after a restart, whatever was collated ahead of time. A text that is alone in its batch
-    keeps its masks from epoch to epoch.
+    MLM masks depend on the seed and on all tokens of the batch alone. So a text gets new masks when the other texts of
+    its batch change, and the same masks after a restart, whatever was prefetched. A text that is alone in its batch
+    keeps its mask in every epoch.
 
     Attributes:
-        masking: hides tokens and makes the labels; None where the examples bring their own.
-        seed: of the masks; non-negative.
+        masking: hides tokens and makes the labels; None if the examples have labels.
+        seed: seed of the masks; non-negative.
     """
 
     masking: MlmMasking | None = None
@@ -82,12 +82,12 @@ class FlatteningCollator:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
             `(examples + 1,)` int32, `max_length_q` and `max_length_k`; `token_type_ids` and `labels` `(1, total)` where
             given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores, and
-            `start_positions` and `end_positions` `(examples,)` int64, counted in the example.
+            `start_positions` and `end_positions` `(examples,)` int64, counted from the start of the example.
 
         Raises:
-            ValueError: there are no examples, they have an `attention_mask` with padding, labels twice or beside
-                `masking`, a column that is none of these or not the others', or what runs along one is longer or
-                shorter.
+            ValueError: there are no examples, or one is padded, has an unknown column or other columns than the rest,
+                has two columns of labels, has labels although `masking` makes them, or has a column whose length
+                differs from that of `input_ids`.
         """
         if not examples:
             raise ValueError("there are no examples to make a row of")
@@ -121,7 +121,7 @@ class FlatteningCollator:
 
 
 def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:
-    """Reads what examples have for a model: a list of int64 `(time,)` where it runs along them, else one tensor
+    """Returns the columns that the model takes: a list of int64 `(time,)` for one value per token, else one tensor
     `(examples, ...)`, int64 or float32."""
     columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
     for name in _checked_names(examples):
@@ -143,7 +143,7 @@ def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]
 
 
 def _checked_names(examples: Examples) -> list[str]:
-    """Returns the names of the columns; raises ValueError where examples differ in them, or one is padded."""
+    """Returns the names of the columns; raises ValueError if they differ, one is unknown, or an example is padded."""
     for place, example in enumerate(examples):
         if not torch.as_tensor(example.get("attention_mask", 1)).all():
             raise ValueError(f"example {place} is padded; tokenize with padding=False")
@@ -162,7 +162,7 @@ def _checked_names(examples: Examples) -> list[str]:
 
 
 def _run_along(labels: list[torch.Tensor], lengths: list[int]) -> bool:
-    """Tells whether there is a label a token; else there is one or several a text, as many for each."""
+    """Checks whether labels are per token; otherwise each text has the same number of labels, one or more."""
     if any(label.dim() != 1 or label.is_floating_point() for label in labels):
         return False
     counts = [len(label) for label in labels]

@@ -2,14 +2,14 @@
 
 A source is written as
 
-- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; a paragraph a line, a blank line between documents; one of
-  more than four million characters is cut at a line's end),
-  `.jsonl` (also `.ndjson`; an object a line) or `.parquet`, each also compressed: `.xz`, `.gz`, `.zst`;
-- `FOLDER`: all such files below it, sorted by path, those of linked folders too; without hidden ones;
+- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; one paragraph per line, a blank line between documents; a
+  document of more than four million characters is cut at a line end), `.jsonl` (also `.ndjson`; one object per line) or
+  `.parquet`, each possibly compressed: `.xz`, `.gz`, `.zst`;
+- `FOLDER`: all such files below it, sorted by path, including those in linked folders, without hidden files;
 - `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the Hugging Face hub,
   such as `hub:wikimedia/wikipedia:20231101.en` (see `mabert.data.hub`).
 
-A document is one string, its paragraphs separated by line feeds.
+A document is one string with line feeds between its paragraphs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mabert.files.reading import digest, files_below
 
 KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
 LONGEST = 4_000_000
-"""Characters of a text file's document, more than most books have: a file without blank lines must not be held, and
-tokenised, as one."""
+"""Maximum characters of a document in a text file, more than most books have. Without it, a file without blank lines
+would be held in memory and tokenised as one document."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FileSource:
     def read(self) -> Iterator[tuple[str, int]]:
         """Yields non-empty documents in file order, each with the bytes taken from disk so far.
 
-        Raises what `files.open_bytes` does, and a ValueError where there is no text, or it is not UTF-8.
+        Raises what `files.open_bytes` does, and a ValueError if there is no text or it is not UTF-8.
         """
         found = False
         with files.open_bytes(self.path) as (stream, raw):
@@ -63,7 +63,7 @@ class FileSource:
         )
 
     def size(self) -> int:
-        """Returns the bytes on disk."""
+        """Returns the file's size on disk in bytes."""
         return self.path.stat().st_size
 
     def identity(self) -> dict[str, Any]:
@@ -81,14 +81,14 @@ class FileSource:
 
 Source = FileSource | HubSource
 Sources = str | Path | Iterable[str | Path | Source]
-"""One or several sources as they are written, or ready to read."""
+"""One or several sources, written in the syntax above or parsed."""
 
 
 def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
-    """Turns written sources into readable ones; folders become their files.
+    """Parses sources; a folder becomes the files in it.
 
     Args:
-        sources: one or several sources in the syntax above; those that are readable already stay as they are.
+        sources: one or several sources in the syntax above; parsed ones stay as they are.
         text_column: the key or column with the text in JSONL and Parquet files; a hub source names its own.
 
     Raises:
@@ -117,13 +117,13 @@ def read_documents(sources: Sources) -> Iterator[str]:
 
 
 def identities(sources: Sources) -> list[dict[str, Any]]:
-    """Returns what the sources are known by, wherever their files lie; the argument is that of `parse_sources`."""
+    """Returns what identifies the sources, without paths and times; the argument is that of `parse_sources`."""
     known = (source.identity() for source in parse_sources(sources))
     return [{name: each[name] for name in each if name not in ("path", "mtime_ns")} for each in known]
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yields documents of plain text: runs of lines that are not blank, cut at a line's end beyond `LONGEST`."""
+    """Yields the documents of plain text: runs of non-blank lines, cut at a line end before they exceed `LONGEST`."""
     document: list[str] = []
     characters = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Texts as a classifier reads them: token ids, pairs joined by [SEP], within the model's length."""
+"""Encodes texts and pairs of texts for a classifier, within the model's maximum length."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ if TYPE_CHECKING:
     import datasets
     import tokenizers
 
-# Texts that are encoded at once: many, since the tokenizer has threads, but not all, since what it makes of a text
-# beside its ids takes several times the text's own memory.
+# Texts encoded in one call: many, because the tokenizer runs threads, but not all, because an encoding takes several
+# times the memory of its text.
 _AT_ONCE = 64
 
-# A tokenizer keeps in itself whether it cuts texts and where, so a call with other options would change those of
-# another thread's call.
+# A tokenizer stores its truncation settings in itself, so one thread's call would change those of another's.
 _TOKENIZER_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the texts were encoded that a classifier was fine-tuned on; a file beside its weights keeps it.
+    """How a classifier's training texts were encoded; stored in a file next to its weights.
 
     Attributes:
-        max_length: tokens at most that were asked for; None for all the model takes.
-        truncate: whether longer texts were cut.
-        pairs: whether they were pairs.
+        max_length: the requested maximum number of tokens; None for the model's own.
+        truncate: whether longer texts were truncated.
+        pairs: whether the texts were pairs.
     """
 
     max_length: int | None
@@ -46,12 +45,12 @@ class Encoding:
     FILE = "encoding.json"
 
     def save(self, folder: Path) -> None:
-        """Writes it beside a model."""
+        """Writes the file into a model's folder."""
         write_text(folder / self.FILE, json.dumps(dataclasses.asdict(self)) + "\n")
 
     @classmethod
     def beside(cls, model: str | Path) -> Encoding | None:
-        """Reads that of a model's folder; None where nobody wrote it down, as for a model of the hub.
+        """Reads the file in a model's folder; returns None if there is none, as for a model from the hub.
 
         Raises:
             ValueError: the file is damaged.
@@ -67,7 +66,7 @@ class Encoding:
 
 
 class TextsTooLongError(ValueError):
-    """Texts are longer than they may be."""
+    """Texts are longer than `max_length`."""
 
 
 def encodings(
@@ -87,17 +86,17 @@ def encodings(
         texts_a: the texts, or the first of each pair.
         texts_b: the second of each pair.
         max_length: tokens at most, special ones included; None for any number.
-        truncate: cut what is longer (of a pair, the longer text); otherwise it is an error.
+        truncate: truncate longer texts (of a pair, the longer one) instead of raising an error.
         name: what the texts are, for the message.
-        before: how many texts came before these, which the message counts from.
+        before: number of texts before these; messages count from it.
 
     Yields:
-        An item a text, not padded: `input_ids`, and `token_type_ids` where the tokenizer makes them; and the
-        tokenizer's own account of it: words, offsets.
+        Per text, an unpadded item (`input_ids`, and `token_type_ids` if the tokenizer makes them) and the tokenizer's
+        own encoding, with words and offsets.
 
     Raises:
-        TextsTooLongError: texts are longer than `max_length` and `truncate` is off; says how many of how many.
-        ValueError: the numbers of texts differ, something is no text, or `max_length` has no room for a token.
+        TextsTooLongError: texts are longer than `max_length` and `truncate` is off; the message counts them.
+        ValueError: the numbers of texts differ, an item is not text, or `max_length` has no room for a token.
     """
     check_texts(texts_a, texts_b, name, before)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
@@ -125,25 +124,25 @@ def encodings(
 
 
 def was_cut(encoding: tokenizers.Encoding) -> bool:
-    """Tells whether a tokenizer cut a text, by its own account of it."""
+    """Checks whether the tokenizer truncated a text."""
     return bool(encoding.overflowing)
 
 
 def encode_texts(
     tokenizer: PreTrainedTokenizerFast, texts_a: Sequence[str], texts_b: Sequence[str] | None = None, **how: Any
 ) -> list[dict[str, list[int]]]:
-    """Returns the items of `encodings`, whose arguments and errors these are."""
+    """Returns the items of `encodings`; takes the same arguments and raises the same errors."""
     return [item for item, _ in encodings(tokenizer, texts_a, texts_b, **how)]
 
 
 def check_texts(
     texts_a: Sequence[str], texts_b: Sequence[str] | None = None, name: str = "the input", before: int = 0
 ) -> None:
-    """Refuses what the tokenizer would fail at without saying where; the arguments are those of `encode_texts`.
+    """Refuses texts that would make the tokenizer fail without saying where; takes the arguments of `encode_texts`.
 
     Raises:
-        ValueError: they are one string, a pair lacks a text, or something else is among them, as where a table has no
-            value.
+        ValueError: the texts are a single string, a pair lacks a text, or an item is not text, such as a missing value
+            of a table.
     """
     named = {"text": texts_a}
     if texts_b is not None:
@@ -160,13 +159,13 @@ def check_texts(
 
 
 class Examples(Dataset):
-    """Examples ready for a model, for `Collator`.
+    """Encoded examples, for `Collator`.
 
     Args:
-        items: what each has: `input_ids`, `token_type_ids` where the tokenizer makes them, and its labels.
-        pairs: whether they are pairs of texts.
-        scored: how many terms of each the loss is a mean over; default, one.
-        cut: how many of them are longer as texts, and were cut.
+        items: for each example `input_ids`, `token_type_ids` if the tokenizer makes them, and labels.
+        pairs: whether the examples are pairs of texts.
+        scored: number of loss terms of each example; default, one each.
+        cut: number of examples that were truncated.
 
     Attributes:
         lengths: tokens of each example, to batch by length.
@@ -183,7 +182,7 @@ class Examples(Dataset):
         return len(self._items)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Returns what one example has."""
+        """Returns one example."""
         return self._items[index]
 
 
@@ -194,7 +193,7 @@ def encode_rows(
     truncate: bool = False,
     name: str = "the data",
 ) -> Examples:
-    """Makes texts ready for a classifier: rows with `text_a`, and `text_b` and `label` where there are any.
+    """Encodes rows for a classifier: `text_a`, and `text_b` and `label` if present.
 
     Further arguments and errors are those of `encodings`.
     """

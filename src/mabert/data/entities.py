@@ -1,4 +1,4 @@
-"""Entities: spans of words that their tags name, and how many of them are found."""
+"""Entities: reads them from the tags of words and scores predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEASURES = ("precision", "recall", "f1")
 
 
 class Entity(NamedTuple):
-    """Words that name one thing: its type, the first word, and the word behind the last one."""
+    """An entity's type, its first word, and one past its last word."""
 
     type: str
     begin: int
@@ -26,14 +26,14 @@ def is_tag(tag: str) -> bool:
 
 
 def types_of(tags: Iterable[str]) -> list[str]:
-    """Lists the types of entities that tags name, in alphabetical order."""
+    """Lists the entity types in tags, in alphabetical order."""
     return sorted({tag[2:] for tag in tags if tag != OUTSIDE})
 
 
 def entities_of(tags: Sequence[str]) -> list[Entity]:
-    """Reads the entities off the tags of a sentence, as seqeval does by default.
+    """Returns the entities in the tags of a sentence, as seqeval does by default.
 
-    `B-` begins an entity, and `I-` goes on with one of the same type; where there is none, it begins one.
+    `B-` begins an entity. `I-` continues one of the same type, or begins one if there is none.
     """
     found: list[Entity] = []
     inside = None
@@ -48,23 +48,22 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
 
 
 def metric_names(types: Sequence[str]) -> tuple[str, ...]:
-    """Names what `entity_scores` measures: each measure over all entities, and over those of each type."""
+    """Names the metrics of `entity_scores`: each over all entities, and per type."""
     return (*MEASURES, *(f"{measure}_{kind}" for kind in types for measure in MEASURES))
 
 
 def entity_scores(
     predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]], types: Sequence[str]
 ) -> dict[str, float]:
-    """Measures how many entities are found whole, with their type.
+    """Computes precision, recall and F1 of entities; one counts as found if its span and type are right.
 
     Args:
         predicted: the tags of each sentence.
-        true: the tags that they should be.
-        types: of the entities that are measured apart as well.
+        true: the true tags of each sentence.
+        types: entity types that also get scores of their own.
 
     Returns:
-        By the names of `metric_names`: the share of the predicted entities that are true, the share of the true ones
-        that are predicted, and the harmonic mean of both; 0 where there are none to have a share of.
+        Scores by the names of `metric_names`; 0 where a score would divide by zero.
 
     Raises:
         ValueError: there are no sentences.

@@ -1,7 +1,7 @@
-"""Files as they lie on disk: plain, `.xz`, `.gz` or `.zst`, and UTF-8 or a clear error.
+"""Reads files: plain, `.xz`, `.gz` or `.zst`, and UTF-8 or a clear error.
 
-`datasets` reads the same formats, but its errors name neither offset nor line, it opens no pipes, and it takes half
-of a `.zst` file for an empty one.
+`datasets` reads the same formats, but its errors name neither offset nor line, it cannot open pipes, and it reads half
+of a `.zst` file as an empty one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPRESSIONS = (".xz", ".gz", ".zst")
 
 
 def kind(path: Path) -> str:
-    """Returns the suffix that says what is inside, lower case: `.txt` for `a.txt` and `a.TXT.xz`, `""` for none."""
+    """Returns the lower-case suffix under any compression: `.txt` for `a.txt` and `a.TXT.xz`, `""` for none."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -62,13 +62,13 @@ def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
     if suffix == ".zst":
         import pyarrow as pa
 
-        # Unlike zstandard's own reader, Arrow's tells a truncated file.
+        # Unlike zstandard's own reader, Arrow's notices a truncated file.
         return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 1 << 20)
     return raw
 
 
 def check_is_file(path: Path) -> None:
-    """Raises FileNotFoundError or ValueError unless `path` is a file with something in it, or a pipe."""
+    """Raises FileNotFoundError or ValueError unless `path` is a non-empty file or a pipe."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
@@ -78,16 +78,16 @@ def check_is_file(path: Path) -> None:
 
 
 def check_can_read_twice(path: Path) -> None:
-    """Raises FileNotFoundError or ValueError unless `path` is a file that gives the same bytes whenever it is read."""
+    """Raises FileNotFoundError or ValueError unless `path` is a file that can be read more than once, not a pipe."""
     check_is_file(path)
     if not path.is_file():
         raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
 def lines(stream: Iterable[bytes], where: str | Path) -> Iterator[str]:
-    """Decodes lines of bytes as UTF-8, with their ends, which quotes hold in CSV, and without a byte order mark.
+    """Decodes lines as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order mark.
 
-    Raises ValueError for what is not UTF-8; names `where` it is from, the byte, and its offset in the (decompressed)
+    Raises ValueError if a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed)
     text.
     """
     before = 0
@@ -108,7 +108,7 @@ def lines_of_text(path: Path) -> Iterator[str]:
 
 
 def read_text(path: Path) -> str:
-    """Reads a whole (decompressed) file as text, line ends as they are; raises also where it is all white space."""
+    """Reads a whole (decompressed) file as text and keeps its line ends; raises ValueError if it is all white space."""
     text = "".join(lines_of_text(path))
     if not text.strip():
         raise ValueError(f"{path}: empty (nothing but white space)")
@@ -116,9 +116,9 @@ def read_text(path: Path) -> str:
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """Reads a row of JSON Lines; raises ValueError, which names `where`, for what is no JSON object.
+    """Reads a row of JSON Lines; raises a ValueError that names `where` if it is not a JSON object.
 
-    Half of a surrogate pair, which JSON can spell and text cannot hold, becomes U+FFFD, as decoders have it.
+    JSON can spell half of a surrogate pair, but text cannot hold one: it becomes U+FFFD, as in decoders.
     """
     row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):

@@ -33,18 +33,18 @@ _MNLI_SPLITS = {
 
 @dataclass(frozen=True)
 class GlueTask(Task):
-    """One task of GLUE: what it is, and how its files and its hub configuration are laid out.
+    """A GLUE task with the layout of its files and of its hub configuration.
 
     Attributes:
         folder: the official folder's name.
-        texts: columns of the text, or of the two texts, in the files.
+        texts: the text columns in the files, one or two.
         label: column of the label.
-        spelled: the classes as the files spell them, in the order of their ids.
+        spelled: spelling of the classes in the files, in the order of their ids.
         hub_texts: columns of the texts on the hub.
-        splits: file of each split, by the split's name on the hub.
-        submissions: file of each test split on the leaderboard.
-        header: columns of train and dev files that have no header line; None where they have one.
-        skip_short: leave out rows with missing columns, as the official loader does; elsewhere they are an error.
+        splits: the file of each split, by the split's name on the hub.
+        submissions: the leaderboard's file of each test split.
+        header: the columns of train and dev files without a header line; None if they have one.
+        skip_short: skip rows with missing columns, as the official loader does, instead of raising an error.
     """
 
     folder: str = ""
@@ -58,7 +58,7 @@ class GlueTask(Task):
     skip_short: bool = False
 
     def submitted(self, answers: Sequence[Any]) -> list[str]:
-        """Writes class ids or scores `(examples,)` as the leaderboard wants them, scores between 0 and 5."""
+        """Formats class ids or scores `(examples,)` for the leaderboard; clips scores to 0 to 5."""
         if self.is_regression:
             return [f"{score:.3f}" for score in np.clip(answers, 0, 5)]
         return [self.spelled[answer] for answer in answers]
@@ -111,7 +111,7 @@ TASKS: Mapping[str, GlueTask] = MappingProxyType({task.name: task for task in _A
 
 
 def glue_task(name: str) -> GlueTask:
-    """Finds the task of that name.
+    """Returns the task of that name.
 
     Raises:
         ValueError: there is no such task.
@@ -127,14 +127,14 @@ def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str
     Args:
         task: `cola`, `sst2`, `mrpc`, `qqp`, `mnli`, `qnli`, `rte` or `stsb`.
         source: a folder of GLUE (`CoLA/`, `SST-2/`, ...) or of the task itself in the official layout, or `hub:NAME`
-            for the hub's data set of that name with one configuration a task.
-        splits: names of the splits to load. By default all: training and validation ones must be there, test ones may
-            be missing from a folder.
+            for a data set on the hub with one configuration per task.
+        splits: names of the splits to load. By default all: a folder must have the training and validation files, and
+            may lack the test files.
 
     Returns:
-        By the split's name on the hub (`train`, `validation`, `test`; `validation_matched`, `validation_mismatched`,
-        ... of MNLI) a data set with `text_a`, `text_b` (pair tasks only), `label` (class id or score; not in test
-        splits) and `index` (row number from 0; in test splits the file's own, which the leaderboard asks for).
+        A data set per split, by the split's name on the hub (`train`, `validation`, `test`; `validation_matched`,
+        `validation_mismatched`, ... of MNLI), with `text_a`, `text_b` (pair tasks only), `label` (class id or score;
+        not in test splits) and `index` (row number from 0; in test splits the file's own, for the leaderboard).
 
     Raises:
         FileNotFoundError: a folder or file is missing.

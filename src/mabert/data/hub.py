@@ -1,4 +1,4 @@
-"""Documents from a data set of the Hugging Face hub, or from a local folder that `datasets` reads the same way."""
+"""Documents from a data set on the Hugging Face hub, or from a local folder that `datasets` reads the same way."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mabert.files.reading import digest
 logger = logging.getLogger(__name__)
 
 SYNTAX = "hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]"
-# Rows of these data sets are single sentences of books in reading order: a thousand of them make a document.
+# The rows of these data sets are single sentences of books in reading order; a thousand of them make a document.
 _ROWS_PER_DOCUMENT = {"bookcorpus": 1000, "bookcorpus/bookcorpus": 1000}
-# Where the hub keeps its own Parquet conversion of a data set that was published as a script.
+# The hub's branch with its own Parquet conversion of a data set that was published as a script.
 _PARQUET_BRANCH = "refs/convert/parquet"
 
 
@@ -37,9 +37,9 @@ class HubSource:
         revision: branch, tag or commit; None for the main branch.
         rows: how many consecutive rows make one document.
 
-    What reads it raises, in one line that names it, a FileNotFoundError where there is no such data set, a ValueError
-    where there is no such configuration, split or column, or something else than text in it, a ConnectionError where
-    the hub cannot be reached, and an OSError where the disk is full.
+    Reading raises a one-line error that names the data set: FileNotFoundError if there is no such data set, ValueError
+    if it lacks the configuration, split or column or the column holds anything but text, ConnectionError if the hub
+    cannot be reached, and OSError if the disk is full.
     """
 
     name: str
@@ -55,14 +55,14 @@ class HubSource:
         """Reads the written form, `hub:NAME[:CONFIG][?option=value&...]`.
 
         Raises:
-            ValueError: the name is missing, or an option is unknown or has a value it cannot have.
+            ValueError: the name is missing, or an option is unknown or has an invalid value.
         """
         path, _, query = source.removeprefix("hub:").partition("?")
         name, _, config = path.partition(":")
         if not name:
             raise ValueError(f"{source!r}: no data set named; write {SYNTAX}")
         options: dict[str, Any] = {"rows": _ROWS_PER_DOCUMENT.get(name, 1)}
-        # A plus adds splits; in the query of an address it would be a space.
+        # A plus sign joins splits here, but parse_qsl would read it as a space.
         for key, value in parse_qsl(query.replace("+", "%2B"), keep_blank_values=True):
             if key not in ("split", "text", "streaming", "revision", "rows"):
                 raise ValueError(f"{source!r}: unknown option {key!r}; write {SYNTAX}")
@@ -75,7 +75,7 @@ class HubSource:
         return cls(name, config or None, **options)
 
     def read(self) -> Iterator[tuple[str, int]]:
-        """Yields documents in order, each with the bytes read so far (by share of the rows; 0 where not known)."""
+        """Yields documents in order, each with the bytes read so far (from the share of rows; 0 if unknown)."""
         length = sum(split.num_examples for split in self._named(self._builder.info.splits or {}))
         size, texts = self.size(), self._texts()
         for count in itertools.count(self.rows, self.rows):
@@ -86,16 +86,16 @@ class HubSource:
                 yield document, int(size * min(1.0, count / length)) if size and length else 0
 
     def size(self) -> int | None:
-        """Returns the bytes of the named splits as `datasets` counts them, or None."""
+        """Returns the size of the named splits in bytes, as `datasets` reports it; None if unknown."""
         return sum(split.num_bytes for split in self._named(self._builder.info.splits or {})) or None
 
     def identity(self) -> dict[str, Any]:
-        """Returns options, and name and commit of a data set of the hub, or the content of a folder's files."""
+        """Returns the options, and a hub data set's name and commit, or path, times and digests of a folder's files."""
         options = {"config": self._builder.config.name, "split": self.split}
         options |= {"text_column": self.text, "rows": self.rows}
         folder = Path(self.name)
         if not folder.is_dir():
-            # The commit that was found on the hub, or, without network, that of what was fetched before.
+            # The commit on the hub, or, without network, the commit in the local cache.
             return {"hub": self.name, "commit": self._builder.hash, **options}
         there = self._builder.config.data_files or {}
         files = [Path(file) for found in self._named(there) or there.values() for file in found]
@@ -103,7 +103,7 @@ class HubSource:
         return {**place, **options, "sha256": [digest(file) for file in files]}
 
     def dataset(self) -> Any:
-        """Opens the split itself: a `datasets.Dataset`, or an `IterableDataset` when streaming."""
+        """Opens the split: a `datasets.Dataset`, or an `IterableDataset` when streaming."""
         from datasets.exceptions import DatasetGenerationError, DatasetsError
 
         builder = self._builder
@@ -113,19 +113,19 @@ class HubSource:
             builder.download_and_prepare()
             return builder.as_dataset(split=self.split)
         except (ValueError, KeyError, OSError, DatasetsError) as error:
-            # This one says no more than that a set could not be made; what hindered it is the cause.
+            # A DatasetGenerationError says only that something failed; its cause says what.
             cause = error.__cause__ if isinstance(error, DatasetGenerationError) else None
             raise self._one_line(cause or error) from error
 
     def _named(self, there: Mapping[str, Any]) -> list[Any]:
-        """Picks from a mapping by split what the expression names; nothing where one is missing."""
+        """Picks the splits that the expression names from a mapping by split; an empty list if one is missing."""
         names = dict.fromkeys(part.partition("[")[0] for part in self.split.split("+"))
         wanted = list(there) if self.split == "all" else list(names)
         return [there[name] for name in wanted] if set(wanted) <= set(there) else []
 
     @cached_property
     def _builder(self) -> Any:
-        from datasets import load_dataset_builder  # before `without_waiting`, which looks whether it is imported
+        from datasets import load_dataset_builder  # before `without_waiting`, which checks whether it is imported
 
         try:
             try:
@@ -135,7 +135,7 @@ class HubSource:
                 if "scripts are no longer supported" not in str(error) or self.revision:
                     raise
                 logger.info("%s is published as a script; reading the hub's Parquet conversion of it", self.name)
-                # There each configuration is a folder.
+                # On that branch each configuration is a folder.
                 return load_dataset_builder(self.name, data_dir=self.config, revision=_PARQUET_BRANCH)
         except (FileNotFoundError, ValueError, ConnectionError, RuntimeError) as error:
             raise self._one_line(error) from error
@@ -151,7 +151,7 @@ class HubSource:
                     yield text
 
     def _one_line(self, error: BaseException) -> Exception:
-        """Makes the same kind of error, which names the source, in one line."""
+        """Makes a one-line error of the same kind that names the source."""
         kinds = (FileNotFoundError, ConnectionError, OSError)
         kind = next((kind for kind in kinds if isinstance(error, kind)), ValueError)
         return kind(f"hub:{self.name}: {' '.join(str(error).split())}")

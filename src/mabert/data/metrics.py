@@ -1,4 +1,4 @@
-"""The metrics that GLUE and tables of texts are measured by, computed by scikit-learn and SciPy."""
+"""The metrics of GLUE tasks and of tables of texts, computed by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
 
     Args:
         task: the task.
-        predictions: class ids or scores `(examples,)`; of several labels whether each holds `(examples, num_labels)`.
-        labels: class ids or scores `(examples,)`; of several labels likewise.
+        predictions: class ids or scores `(examples,)`; for multi-label tasks 0 or 1 per label `(examples, num_labels)`.
+        labels: the truth, in the same form.
 
     Returns:
-        By name, in the order of `task.metrics`, each between -1 and 1. None for Pearson's and Spearman's correlation
-        where all labels are the same, which leaves them undefined. Where all predictions are the same, a correlation
-        (Matthews' too) counts as 0: such a model tells nothing.
+        Values by name, in the order of `task.metrics`, each between -1 and 1. Pearson's and Spearman's correlation are
+        undefined, so None, if all labels are equal. If all predictions are equal, every correlation (Matthews' too)
+        counts as 0.
 
     Raises:
         ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
@@ -39,13 +39,13 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
         if not np.isfinite(numbers).all():
             raise ValueError(f"{task.name}: {int((~np.isfinite(numbers)).sum())} {what} are not finite")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constant input, which counts as 0
+        warnings.simplefilter("ignore")  # about constant input, which counts as 0
         found = {name: METRICS[name](labels, predictions) for name in task.metrics}
     return {name: None if value is None else float(value) for name, value in found.items()}
 
 
 def _correlation(*measures: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], float | None]:
-    """Returns the mean of some correlations, as a function of labels and predictions."""
+    """Makes a function of labels and predictions that returns the mean of these correlations."""
 
     def measured(labels: np.ndarray, predictions: np.ndarray) -> float | None:
         if np.ptp(labels) == 0:
@@ -57,7 +57,7 @@ def _correlation(*measures: Callable[..., Any]) -> Callable[[np.ndarray, np.ndar
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
     "accuracy": sklearn_metrics.accuracy_score,
-    "f1": partial(sklearn_metrics.f1_score, zero_division=0.0),  # of the last of two classes, `Task.positive`
+    "f1": partial(sklearn_metrics.f1_score, zero_division=0.0),  # of the last of two classes, see `Task.positive`
     "f1_macro": partial(sklearn_metrics.f1_score, average="macro", zero_division=0.0),
     "f1_micro": partial(sklearn_metrics.f1_score, average="micro", zero_division=0.0),
     "matthews_correlation": sklearn_metrics.matthews_corrcoef,

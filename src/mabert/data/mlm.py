@@ -1,7 +1,7 @@
-"""Masked language modelling: which tokens are hidden, and the stream of examples of a whole pretraining run.
+"""Masked language modelling: hides tokens and streams the examples of a whole pretraining run.
 
-Nothing here keeps a random state. The mask of an example is a function of (seed, epoch, example), and the example at a
-position of the run is a function of (seed, position); so batches, workers, processes and restarts cannot change them.
+Nothing here keeps a random state. The mask of an example depends only on (seed, epoch, example), and the example at a
+position of the run only on (seed, position), so batches, workers, processes and restarts cannot change them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class MlmMasking:
     otherwise. Special tokens, [UNK] included, are neither chosen nor drawn.
 
     Args:
-        tokenizer: gives the special tokens, the size of the vocabulary and, for whole words, the continuing pieces.
+        tokenizer: source of the special tokens, the vocabulary size and, for whole words, the continuation pieces.
         probability: share of the ordinary tokens that are chosen.
         mask_share: share of the chosen ones that become [MASK].
         random_share: share of the chosen ones that become a random token.
-        whole_word: choose all pieces of a word or none; pieces of WordPiece that start with `##` continue a word. Words
-            are taken in random order as long as they do not exceed the number to choose (at least one word is). The
-            vocabularies of other algorithms do not tell which piece begins a word behind punctuation.
+        whole_word: choose all pieces of a word or none; WordPiece marks continuation pieces with `##`. Words are drawn
+            in random order while they fit the number of tokens to choose; at least one is drawn. Other vocabularies do
+            not show which piece begins a word after punctuation.
 
     Raises:
-        ValueError: a probability is out of range, or whole words are asked of a vocabulary without `##` pieces.
+        ValueError: a probability is out of range, or `whole_word` is set and the vocabulary has no `##` pieces.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MlmMasking:
             )
 
     def __call__(self, ids: np.ndarray, seed: int, epoch: int, example: int) -> tuple[np.ndarray, np.ndarray]:
-        """Masks one window, int64 `(time,)`, by the run's seed, which time it is seen, and its index.
+        """Masks one window, int64 `(time,)`; seed, epoch and example decide the mask.
 
         Returns:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
@@ -116,7 +116,7 @@ class MlmMasking:
 
 
 def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
-    """Makes a generator keyed on its arguments (Philox4x64; Salmon et al. 2011), sooner than `SeedSequence` does."""
+    """Makes a generator keyed on its arguments (Philox4x64; Salmon et al. 2011), faster than by `SeedSequence`."""
     key = (seed & _WORD) | (epoch & _WORD) << 64
     return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
 
@@ -126,15 +126,15 @@ def _order(draws: np.random.Generator, count: int) -> np.ndarray:
 
 
 class PretrainingStream(Dataset):
-    """All examples of a pretraining run, in order, as a map-style data set: read it from front to back.
+    """All examples of a pretraining run as a map-style data set, to be read in order.
 
-    Each stage gives a number of samples from its windows, epoch after epoch, each epoch in a new random order. Item i
-    is a function of the arguments and i alone, so a run resumed at sample i continues exactly.
+    Each stage draws a number of samples from its windows, with a new random order in every epoch. Item i depends on the
+    arguments and i alone, so a run resumed at sample i continues exactly.
 
     Args:
         stages: pairs of windows and number of samples, in the order of the run.
         masking: chooses and hides tokens.
-        seed: of order and masks; non-negative.
+        seed: seed of order and masks; non-negative.
 
     Raises:
         ValueError: no stage, a negative number of samples, or a negative seed.
@@ -155,7 +155,7 @@ class PretrainingStream(Dataset):
         return self._ends[-1]
 
     def place(self, index: int) -> tuple[int, int, int]:
-        """Finds where item `index` comes from: stage, epoch of that stage, and window of that stage."""
+        """Returns the stage of item `index`, and the epoch and window within that stage."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         stage = bisect.bisect_right(self._ends, index)
@@ -173,13 +173,13 @@ class PretrainingStream(Dataset):
 
 
 class ValidationSet(Dataset):
-    """Held-out windows under masks that never change, to measure MLM loss and accuracy.
+    """Held-out windows with fixed masks, to measure MLM loss and accuracy.
 
     Args:
         windows: cut from held-out documents.
         masking: chooses and hides tokens.
-        seed: of the masks, and of the choice where `limit` is smaller than the number of windows.
-        limit: windows at most; None takes all, in order.
+        seed: seed of the masks, and of the choice of windows if `limit` is below their number.
+        limit: maximum number of windows; None takes all, in order.
     """
 
     def __init__(self, windows: Windows, masking: MlmMasking, seed: int = 0, limit: int | None = None) -> None:

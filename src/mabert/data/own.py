@@ -1,4 +1,4 @@
-"""A task from one's own files, of the kind that they hold."""
+"""Loads a fine-tuning task from the user's own files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
-"""Suffixes of files with a word and its tag a line."""
+"""Suffixes of files with one word and its tag per line."""
 
 
 def load_own(
@@ -35,24 +35,24 @@ def load_own(
     hold_out: float = 0.1,
     seed: int = 0,
 ) -> tuple[Task, dict[str, Dataset]]:
-    """Loads a task from files of one's own.
+    """Loads a task from the user's own files.
 
     Args:
-        files: path by split. `train` is required; `validation` is held out of it where it is missing; `test` may be
-            there, and needs no labels.
-        columns: of a table of texts, the same in every file or by split; other files have names of their own.
-        kind: what the files hold, see `recognized`. Tables of texts are `classification`; `regression` where the labels
-            are scores; `several` where a row has any number of them, as a list (JSONL, Parquet) or as text, `a|b`.
-            See `read_tagged` for `tokens`, and `read_squad` for `answers`.
+        files: path by split. `train` is required; without `validation`, part of `train` is held out for it; `test` is
+            optional and needs no labels.
+        columns: column names of a table of texts, for all files or by split; other kinds of files have fixed names.
+        kind: kind of task, see `recognized`. A table of texts is `classification`, `regression` if the labels are
+            scores, or `several` if a row has any number of labels, as a list (JSONL, Parquet) or as text, `a|b`. See
+            `read_tagged` for `tokens`, and `read_squad` for `answers`.
         name: the task's name.
-        label_names: the classes of a table in the order of their ids; of two, `f1` is of the last. By default those of
-            the training file, in numeric order where all are whole numbers, in alphabetical order otherwise.
-        hold_out: share of the training rows held out where `files` names no validation file.
+        label_names: the classes of a table in the order of their ids; of two, `f1` scores the last. Default, those of
+            the training file, in numeric order if all are whole numbers, else in alphabetical order.
+        hold_out: share of the training rows held out if `files` names no validation file.
         seed: chooses the rows held out.
 
     Returns:
-        The task, and by split a data set with `text_a`, `index` (row number from 0), and as its kind has them `text_b`
-        and the columns of labels, which are not in `test`.
+        The task, and by split a data set with `text_a`, `index` (row number from 0) and, depending on the kind,
+        `text_b` and columns of labels; `test` has no labels.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -87,12 +87,12 @@ def recognized(path: Path, label: str) -> str:
 
     Args:
         path: the file.
-        label: its column of labels, where it is a table of texts.
+        label: the column of labels, if the file is a table of texts.
 
     Returns:
-        `answers` for `.json`, the form of SQuAD; `tokens` for a file of CoNLL by its suffix, and for JSONL whose first
-        row has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`,
-        also for a pipe, which can be read but once.
+        `answers` for `.json` (SQuAD's format); `tokens` for the suffix of a CoNLL file, and for JSONL whose first row
+        has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`, also
+        for a pipe, because it can be read only once.
     """
     kind = on_disk.kind(path)
     if kind == ".json":

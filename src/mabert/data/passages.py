@@ -1,4 +1,4 @@
-"""Questions with their contexts as a model reads them: in one piece where that fits, else in windows that overlap."""
+"""Questions with their contexts: encoded whole if they fit the model, else in overlapping windows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mabert.data.encode import encodings
 from mabert.data.words import Span
 
 LONGEST_ANSWER = 64
-"""Tokens."""
+"""Maximum length of an answer in tokens."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A question and as much of its context as the model reads at once.
+    """A question with the part of its context that the model reads in one window.
 
     Attributes:
-        row: the question's place among those that were given.
-        item: `input_ids`, and `token_type_ids` where the tokenizer makes them.
-        first: where the first token of the context stands.
-        pieces: characters of the context that each of its tokens is.
+        row: index of the question in the input.
+        item: `input_ids`, and `token_type_ids` if the tokenizer makes them.
+        first: position of the context's first token.
+        pieces: character span in the context of each of its tokens.
     """
 
     row: int
@@ -34,7 +34,7 @@ class Passage:
     pieces: list[Span]
 
     def place_of(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Finds the first and last token of some characters of the context; None where they are not all here."""
+        """Finds the first and last token of a character span; None if the passage does not hold all of it."""
         first = bisect_right([piece[1] for piece in self.pieces], begin)
         last = bisect_left([piece[0] for piece in self.pieces], end) - 1
         if first > last or self.pieces[0][0] > begin or self.pieces[-1][1] < end:
@@ -43,8 +43,8 @@ class Passage:
 
 
 class Answer(NamedTuple):
-    """What a model answers: a text of the context (empty where none is likelier than any), its first character there
-    and the one behind its last, and its probability among all places in the context, and none."""
+    """A model's answer: its text in the context (empty if no answer is likeliest), its first character, one past its
+    last character, and its probability among all spans and the empty answer."""
 
     answer: str
     start: int
@@ -64,18 +64,18 @@ def passages_of(
     """Encodes questions with their contexts.
 
     Args:
-        tokenizer: of the model.
-        questions: they.
-        contexts: one a question.
-        max_length: tokens of a passage at most; None for any number. Neighbours of one context share a quarter of it.
-        name: what the questions are, for messages.
-        before: how many came before these, which messages count from.
+        tokenizer: the model's tokenizer.
+        questions: the questions.
+        contexts: one context per question.
+        max_length: maximum tokens of a passage; None for no limit. Neighbours overlap by at least a quarter of it.
+        name: name of the questions in messages.
+        before: number of questions before these; messages count from it.
 
     Returns:
-        The passages of each question, in order, at least one.
+        The passages of all questions, in order, at least one per question.
 
     Raises:
-        ValueError: a question leaves too little room for its context; and as `encodings`.
+        ValueError: a question leaves too little room for its context; also what `encodings` raises.
     """
     passages = []
     encoded = encodings(tokenizer, questions, contexts, max_length=None, name=name, before=before)
@@ -101,7 +101,7 @@ def passages_of(
 
 
 def windows(count: int, room: int, overlap: int) -> list[Span]:
-    """Divides `count` tokens into as few windows of `room` tokens as share `overlap` or more with the one before."""
+    """Divides `count` tokens into the fewest windows of `room` tokens that overlap by at least `overlap`."""
     if count <= room:
         return [(0, count)]
     begins = [*range(0, count - room, room - overlap), count - room]
@@ -111,13 +111,13 @@ def windows(count: int, room: int, overlap: int) -> list[Span]:
 def best_answer(context: str, passages: Sequence[Passage], logits: Sequence[np.ndarray]) -> Answer:
     """Chooses the likeliest answer to one question.
 
-    An answer scores the sum of the logits of its first and last token, none that of the first token of the passage
-    ([CLS]), of several passages the lowest. Probabilities are the softmax over all of them.
+    An answer's score is the start logit of its first token plus the end logit of its last. For no answer it is that sum
+    at [CLS], the lowest over the passages. Probabilities are the softmax over all scores.
 
     Args:
-        context: of the question.
-        passages: of the question.
-        logits: for each passage, (tokens, 2): as its answer's first token, and as its last.
+        context: the question's context.
+        passages: the question's passages.
+        logits: start and end logits of each passage, (tokens, 2).
     """
     best, answer, totals = -np.inf, (0, 0), []
     for passage, scores in zip(passages, logits, strict=True):

@@ -1,4 +1,4 @@
-"""Rows of tables: TSV, CSV, JSONL and Parquet, each row with the line it stands on."""
+"""Reads rows of TSV, CSV, JSONL and Parquet tables with their line numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
 _AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
-# The module's own limit, 128 KiB a field, is too low for documents; a C long holds this one on Windows too.
+# csv's default limit, 128 KiB per field, is too low for documents. This one fits a C long on Windows too.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -32,8 +32,8 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
     Args:
         path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
             (`.xz`, `.gz`, `.zst`).
-        columns: names that must be there, with a value in every row.
-        beside: names that must be there; a row may have null in them.
+        columns: required columns, with a value in every row.
+        beside: required columns that may be null.
 
     Yields:
         Line number (row number from 1 for Parquet) and row.
@@ -47,7 +47,7 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
         files.check_is_file(path)
         raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
     if kind == ".parquet":
-        files.check_can_read_twice(path)  # its end is read before its rows
+        files.check_can_read_twice(path)  # the footer is read before the rows
         with files.open_bytes(path) as (stream, _):
             yield from parquet_rows(path, stream, columns, beside)
     elif kind in JSON_KINDS:
@@ -57,22 +57,22 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
 
 
 def first_row(path: Path) -> Row:
-    """Reads the first row of a file of JSONL; empty for any other, and for a pipe, which can be read but once."""
+    """Reads the first row of a JSONL file; empty for other files, and for a pipe, which can be read only once."""
     if files.kind(path) not in JSON_KINDS or not path.is_file():
         return {}
     return next(read_rows(path, []))[1]
 
 
 def tsv_line(fields: Iterable[Any]) -> str:
-    """Joins fields to a line of a TSV, without its end; tabs, line ends and backslashes are escaped, as `\\t`."""
+    """Joins fields to a TSV line without a line end; escapes tabs, line ends and backslashes, as in `\\t`."""
     return "\t".join(str(field).translate(_ESCAPES) for field in fields)
 
 
 def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields line numbers from 1 and fields of the non-empty rows of a CSV or TSV.
+    """Yields the line number (from 1) and the fields of each non-empty row of a CSV or TSV.
 
-    In a TSV quotes are ordinary characters and a field ends at the next tab, as the text/tab-separated-values type has
-    it and the GLUE files need.
+    In a TSV, quotes are ordinary characters and a field ends at the next tab, as text/tab-separated-values defines it
+    and the GLUE files need it.
     """
     lines = _at_every_end(files.lines_of_text(path))
     if files.kind(path) == ".tsv":
@@ -86,7 +86,7 @@ def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Yields rows of JSON Lines, without blank lines; see `read_rows`."""
+    """Yields rows of JSON Lines and skips blank lines; see `read_rows`."""
     row = None
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -98,7 +98,7 @@ def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], b
 
 
 def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Yields rows of an open Parquet file, of which only these columns are read; see `read_rows`."""
+    """Yields rows of an open Parquet file, reading only these columns; see `read_rows`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,14 +116,14 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
 
 
 def text_in(row: Row, column: str, where: str) -> str:
-    """Returns the text in a column; raises ValueError where there is something else."""
+    """Returns the text in a column; raises ValueError if it is not text."""
     if not isinstance(row[column], str):
         raise ValueError(f"{where}: {column!r} is {row[column]!r:.60}, not text")
     return row[column]
 
 
 def texts_in(row: Row, column: str, where: str) -> list[str]:
-    """Returns the list of texts in a column; raises ValueError where there is something else."""
+    """Returns the list of texts in a column; raises ValueError if it is not one."""
     found = row[column]
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ValueError(f"{where}: {column!r} is {found!r:.60}, not a list of texts")
@@ -131,7 +131,7 @@ def texts_in(row: Row, column: str, where: str) -> list[str]:
 
 
 def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> None:
-    """Raises ValueError unless each column stands in the header exactly once."""
+    """Raises ValueError unless each column is in the header exactly once."""
     for column in columns:
         if header.count(column) != 1:
             problem = "no column" if column not in header else "more than one column"
@@ -147,13 +147,13 @@ def _check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence
 
 
 def _at_every_end(lines: Iterable[str]) -> Iterator[str]:
-    """Yields lines that end with `\\n` or `\\r\\n`, cut behind a lone `\\r` as well, which old files end lines with."""
+    """Splits lines after a lone `\\r` too, the line end of old files."""
     for line in lines:
         yield from filter(None, _AFTER_LONE_CR.split(line)) if "\r" in line else (line,)
 
 
 def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Returns the first row of a CSV or TSV, and what `fields_of` yields of the others."""
+    """Returns the first row of a CSV or TSV, and an iterator over the others as from `fields_of`."""
     lines = fields_of(path)
     header = next(lines, (0, []))[1]
     if not "".join(header).strip():
@@ -162,7 +162,7 @@ def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[s
 
 
 def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
-    """Yields rows; warns once where a field of a TSV looks as CSV writers quote one that holds quotes."""
+    """Yields rows; warns once if a TSV field looks like a quoted CSV field that contains quotes."""
     header, lines = header_and_fields(path)
     check_columns(path, header, columns)
     tsv = unwarned = files.kind(path) == ".tsv"

@@ -1,4 +1,4 @@
-"""A task of questions whose answers stand in a context, from files as SQuAD has them (Rajpurkar et al. 2016, 2018)."""
+"""Extractive question answering from files in SQuAD's format (Rajpurkar et al. 2016, 2018)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def read_squad(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads questions, each with a context in which its answer stands.
+    """Reads questions with their contexts and answers.
 
     Args:
-        files: path by split, as `load_own` has them: JSON in the form of SQuAD 1.1 or 2.0. A question with
-            `is_impossible` has no answer; `test` needs no answers.
+        files: path by split, as in `load_own`: JSON in the format of SQuAD 1.1 or 2.0. A question with `is_impossible`
+            has no answer; `test` needs no answers.
         name: the task's name.
 
     Returns:
-        The task, and by split `text_a` (the question), `text_b` (its context), `index` (the question's id), and except
-        in `test` `answers` (texts, any of which is right; none where the context has no answer) and `starts` (the
-        character at which each begins).
+        The task, and by split `text_a` (the question), `text_b` (its context), `index` (the question's id) and, except
+        in `test`, `answers` (texts, any of which is right; none if the context has no answer) and `starts` (the first
+        character of each).
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is empty, damaged or of another form, a question has no id or another's, or no answer without
-            being `is_impossible`, an answer does not stand at its `answer_start`, or no training question has one.
+        ValueError: a file is empty, damaged or in another format, a question has no id, a repeated id, or no answer
+            without being `is_impossible`, an answer is not at its `answer_start`, or no training question has an
+            answer.
     """
     loaded = {split: _columns(path, split != "test") for split, path in files.items()}
     if not any(loaded["train"]["answers"]):
@@ -42,14 +43,14 @@ def read_squad(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, di
 
 
 def answer_scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Measures answers as SQuAD does: case, punctuation, articles and white space aside.
+    """Scores answers as SQuAD does, ignoring case, punctuation, articles and white space.
 
     Args:
-        answers: one a question; empty where there is said to be none.
-        right: for each question the texts that are right, of which the best counts; none where there is no answer.
+        answers: one per question; empty for no answer.
+        right: the right texts of each question, of which the best match counts; none if there is no answer.
 
     Returns:
-        Means over the questions, between 0 and 1: `f1` of the words that answer and truth share, and `exact_match`.
+        Means over the questions, between 0 and 1: `f1` over words, and `exact_match`.
 
     Raises:
         ValueError: there are no questions.
@@ -93,7 +94,7 @@ def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yields the context of each question, the question, and where it stands."""
+    """Yields each question's context, the question, and its place in the file."""
     whole = parse_json(on_disk.read_text(path), str(path))
     for text, of_text in _parts(whole, "data", str(path), ": "):
         for paragraph, of_paragraph in _parts(text, "paragraphs", of_text):
@@ -106,7 +107,7 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _parts(content: Any, name: str, where: str, between: str = ".") -> list[tuple[Any, str]]:
-    """Returns the items of a list in a mapping, each with where it stands, as `FILE: data[0].paragraphs[2]`."""
+    """Returns the items of a list in a mapping, each with its place, such as `FILE: data[0].paragraphs[2]`."""
     items = _field(content, name, list, where)
     return [(item, f"{where}{between}{name}[{place}]") for place, item in enumerate(items)]
 

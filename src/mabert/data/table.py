@@ -1,4 +1,4 @@
-"""A task from one's own tables of texts with classes or scores: CSV, TSV, JSONL or Parquet with named columns."""
+"""A task from tables of texts with classes or scores: CSV, TSV, JSONL or Parquet with named columns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mabert.data import rows
 from mabert.data.task import Task, label_text, row_label
 
 BETWEEN = "|"
-"""What stands between several labels of a row where they are one text."""
+"""Separates several labels of a row that are written as one text."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table hold what.
+    """Names of a table's columns.
 
     Attributes:
         text_a: the text, or the first of a pair.
         text_b: the second text of a pair.
-        label: the class or the score; None where nothing is labelled.
+        label: the class or the score; None for tables without labels.
     """
 
     text_a: str
@@ -40,8 +40,8 @@ def read_tables(
     """Reads tables; arguments and errors are those of `load_own`.
 
     Returns:
-        The task, and by split `text_a`, `text_b` (pairs only), `label` (class id or score; of several labels 1.0 or 0.0
-        for each; not in `test`) and `index` (row number from 0).
+        The task, and by split `text_a`, `text_b` (pairs only), `label` (class id or score; for multi-label tables 1.0
+        or 0.0 per class; not in `test`) and `index` (row number from 0).
     """
     label = columns["train"].label
     if label is None:
@@ -60,10 +60,9 @@ def read_tables(
 
 
 def table_task(name: str, label_names: Sequence[str], several: bool = False) -> Task:
-    """Makes the task of tables with these classes, of which a row may have `several`, or with scores where there are
-    none.
+    """Makes the task of a table: these classes, of which a row may have `several`, or scores if there are none.
 
-    Two classes are measured by `f1`, which is of the last one (`Task.positive`), and by `f1_macro`, the mean of both.
+    With two classes, `f1` is that of the last one (`Task.positive`), and `f1_macro` is the mean of both.
     """
     if not label_names:
         return Task(name, (), ("pearson", "spearman", "correlation"), "correlation", "regression")
@@ -74,8 +73,8 @@ def table_task(name: str, label_names: Sequence[str], several: bool = False) -> 
 
 
 def _read(path: Path, columns: Columns, of_row: Callable[[Any, str], Any] | None) -> dict[str, list[Any]]:
-    """Reads the columns of a table, once, since it may be a pipe; each label is (what `of_row` makes of it, where it
-    stands), and is left out where that is None."""
+    """Reads a table in one pass, because it may be a pipe. Each label becomes (`of_row` of it, its place); without
+    `of_row` labels are left out."""
     label = columns.label if of_row is not None else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
     data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []))}
@@ -98,7 +97,7 @@ def _label(task: Task, found: Any, where: str) -> Any:
 
 
 def label_texts(value: Any, where: str) -> list[str]:
-    """Returns the labels of a row, of which there may be none; errors are those of `label_text`."""
+    """Returns the labels of a row, possibly none; errors are those of `label_text`."""
     if isinstance(value, str):
         value = [name.strip() for name in value.split(BETWEEN)] if value.strip() else []
     return [label_text(name, where) for name in (value if isinstance(value, list) else [value])]

@@ -1,4 +1,4 @@
-"""A task of tagged words from one's own files: CoNLL columns, or JSONL or Parquet with `tokens` and `tags`."""
+"""A task of tagged words: CoNLL columns, or JSONL or Parquet with `tokens` and `tags`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from mabert.data.task import Task
 _BETWEEN = re.compile(r"[ \t]+")
 
 Sentence = tuple[list[str], list[str], list[int]]
-"""Words, their tags (none where they are not asked for), and the line that each word stands on."""
+"""Words, their tags (empty if not read), and the line number of each word."""
 
 
 def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads sentences whose words have a tag each, which name entities: `O`, `B-TYPE` and `I-TYPE`.
+    """Reads sentences with an entity tag per word: `O`, `B-TYPE` or `I-TYPE`.
 
     Args:
-        files: path by split, as `load_own` has them. `.jsonl` and `.parquet` hold a sentence a row, `tokens` and
-            `tags`. All other files have a word a line, which begins with the word and ends with its tag, columns apart
-            by spaces or tabs, and a blank line between two sentences; lines of `-DOCSTART-` are skipped. `test` needs
-            no tags.
+        files: path by split, as in `load_own`. `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and
+            `tags`. All other files hold one word per line: the first column is the word, the last its tag, with spaces
+            or tabs between columns and a blank line between sentences. `-DOCSTART-` lines are skipped. `test` needs no
+            tags.
         name: the task's name.
 
     Returns:
-        The task, whose labels are the tags of the training file, and by split `tokens`, `text_a` (these joined by
-        spaces), `tags` (not in `test`) and `index` (number of the sentence from 0).
+        The task, with the tags of the training file as labels, and by split `tokens`, `text_a` (the tokens joined by
+        spaces), `tags` (not in `test`) and `index` (sentence number from 0).
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is empty, damaged or not UTF-8, a word has no tag, or one that names no entity or that the
-            training file lacks; a sentence has more words than tags or fewer; the training file has no entity.
+        ValueError: a file is empty, damaged or not UTF-8; a word has no tag, a malformed one, or one that the training
+            file lacks; a sentence has unequal numbers of words and tags; or the training file has no entity.
     """
     held = {split: list(_sentences(path, split != "test")) for split, path in files.items()}
     for split, sentences in held.items():

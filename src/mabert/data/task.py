@@ -1,4 +1,4 @@
-"""What a fine-tuning task is, whatever its texts come from."""
+"""Fine-tuning tasks, wherever their texts come from."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 Rows: TypeAlias = "Dataset"
-"""Examples of a task, as `load_glue` and `load_own` give them: columns by name. `text_a`, `text_b` for pairs, `label`
-where it is known, `index`; of tagged sentences `tokens` and `tags` beside `text_a`."""
+"""Examples of a task, as `load_glue` and `load_own` return them, with columns `text_a`, `text_b` for pairs, `label` if
+known, and `index`; tagged sentences also have `tokens` and `tags`."""
 
 
 def rows_of(columns: Mapping[str, Any]) -> Dataset:
-    """Makes examples of columns, as the loaders do."""
+    """Makes a data set of examples from columns."""
     from datasets import Dataset
 
     return Dataset.from_dict(dict(columns))
 
 
 def column(rows: Rows, name: str) -> list[Any]:
-    """Reads a column's values at once, in the order of the rows: row by row is some fifty times slower."""
+    """Reads all values of a column, in row order; reading row by row is about fifty times slower."""
     return list(rows[name][:])
 
 
@@ -35,10 +35,10 @@ class Task:
 
     Attributes:
         name: its short name.
-        label_names: the classes or tags in the order of their ids; empty where there are none.
-        metrics: names of the metrics it is measured by.
-        main_metric: the one that models are compared by.
-        kind: what an example is labelled with, one of `mabert.train.kinds.KINDS`.
+        label_names: the classes or tags in the order of their ids; empty if there are none.
+        metrics: names of its metrics.
+        main_metric: the metric that models are compared by.
+        kind: form of the labels, a key of `mabert.train.kinds.KINDS`.
     """
 
     name: str
@@ -59,26 +59,26 @@ class Task:
 
     @property
     def positive(self) -> str | None:
-        """The class that F1 is of, the last one; None where F1 is no metric of the task."""
+        """The class that F1 scores, the last one; None if F1 is not a metric of the task."""
         return self.label_names[-1] if self.kind == "classification" and "f1" in self.metrics else None
 
 
 def label_text(value: Any, where: str) -> str:
-    """Returns a label as text: JSON and Parquet have numbers and truth values where CSV has text.
+    """Returns a label as text: JSON and Parquet also hold numbers and booleans, CSV only text.
 
-    Raises ValueError, which names `where` (file, line and column), for no label, and for more than one value.
+    Raises a ValueError that names `where` (file, line and column) if there is no label or more than one value.
     """
     if not isinstance(value, str | bool | int | float | Decimal):
         raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
-    if not str(value).strip() or value != value:  # NaN is how tables write that there is none
+    if not str(value).strip() or value != value:  # tables write NaN for no label
         raise ValueError(f"{where} is {value!r}, which is no label; give the row one, or leave it out")
     return str(value)
 
 
 def row_label(task: Task, spelled: Sequence[str], value: str, where: str) -> int | float:
-    """Reads the label of one row: a score, or the place of `value` in `spelled`.
+    """Reads the label of one row: a score, or the index of `value` in `spelled`.
 
-    Raises ValueError, which names `where`, for what is no finite number (regression) or none of the classes.
+    Raises a ValueError that names `where` if the label is not a finite number (regression) or not one of the classes.
     """
     if not task.is_regression:
         if value not in spelled:

@@ -1,4 +1,4 @@
-"""Tokenizers: load one, and tell two apart."""
+"""Loads, checks and fingerprints tokenizers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
 
     Args:
         source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
-            `tokenizer.json`, or the name of a model on the hub. Text is lower-cased for a `vocab.txt`, unless that has
-            tokens with capital letters.
+            `tokenizer.json`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased unless some
+            token has capital letters.
 
     Raises:
         FileNotFoundError: there is no such file, folder or model.
@@ -49,7 +49,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Returns the SHA-256 of all that decides a text's ids; not of padding and truncation, which calls change."""
+    """Returns the SHA-256 of all settings that decide a text's ids, without padding and truncation, which calls set."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     state["special_ids"] = special_ids(tokenizer)
@@ -62,25 +62,25 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer, once it is known to be a fast one with the five special tokens.
+    """Returns the tokenizer after checking that it is a fast one with the five special tokens.
 
-    Two gaps of transformers 5 are closed: ALBERT's and BigBird's tell the two texts of a pair apart again, as their
-    models were made for, and BigBird's, whose class leaves out the published map of characters, reads line ends and
-    tabs as spaces and not as unknown characters.
+    Also closes two gaps of transformers 5. ALBERT's and BigBird's tokenizers return `token_type_ids` again, as their
+    models expect. BigBird's reads line ends and tabs as spaces instead of unknown characters; its class leaves out the
+    published character map.
 
     Args:
-        tokenizer: any tokenizer of transformers.
-        source: where it is from, for the message.
+        tokenizer: any transformers tokenizer.
+        source: where it comes from, for the message.
 
     Raises:
-        ValueError: it is not a fast tokenizer, or lacks a special token or words.
+        ValueError: it is not a fast tokenizer, lacks a special token, or has no words.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
         raise ValueError(f"{source}: this tokenizer has no {', '.join(missing)}; all of {', '.join(_ROLES)} are needed")
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers makes one of nothing
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made by transformers for no vocabulary
         raise ValueError(f"{source}: this tokenizer has no words: its tokenizer.json or vocabulary is missing")
     if isinstance(tokenizer, (AlbertTokenizer, BigBirdTokenizer)):
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
@@ -123,7 +123,7 @@ def _from_pretrained(source: str) -> Any:
     try:
         with nullcontext() if Path(source).is_dir() else without_waiting():
             return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # the library raises whatever a damaged file makes it stumble over
+    except Exception as error:  # a damaged file makes the library raise anything
         message = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if Path(source).is_dir():
             message = _damage_in(Path(source)) or message
@@ -134,7 +134,7 @@ def _from_pretrained(source: str) -> Any:
 
 
 def _damage_in(folder: Path) -> str | None:
-    """Says what is wrong with the first file of a tokenizer's folder that is no JSON object."""
+    """Describes the first file in a tokenizer's folder that is not a JSON object; None if all are."""
     for file in sorted(folder.glob("*token*.json")):
         try:
             read_json(file)

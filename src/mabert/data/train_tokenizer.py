@@ -30,16 +30,16 @@ _WORD_START = "▁"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the tokenizer of a family is made.
+    """How the tokenizer of a model family is made.
 
     Attributes:
-        algorithm: `WordPiece`, `Unigram` (as SentencePiece trains it) or `BPE` (of bytes, as GPT-2's).
+        algorithm: `WordPiece`, `Unigram` (as in SentencePiece) or `BPE` (over bytes, as in GPT-2).
         size: tokens of the published tokenizer, special ones included.
         first: special tokens that have the first ids, in this order.
-        build: makes the tokenizer of `vocab`: ids by token (with `merges` for `BPE`), or pieces with their scores in
-            the order of their ids for `Unigram`.
+        build: makes the tokenizer from `vocab`: ids by token (with `merges` for `BPE`), or for `Unigram` pieces with
+            their scores, in the order of their ids.
         last: special tokens that have the last ids, in this order.
-        symbols: ordinary tokens behind `first` that are part of no other (`Unigram`).
+        symbols: ordinary tokens after `first` that are part of no other token (`Unigram`).
     """
 
     algorithm: str
@@ -57,16 +57,16 @@ class Recipe:
 
 
 def train_tokenizer(family: str, texts: Iterable[str], vocab_size: int | None = None) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer as a family's own was trained: a stand-in for the published one on other text.
+    """Trains a stand-in for a family's published tokenizer, by the same algorithm on other text.
 
     Args:
         family: a key of `RECIPES`.
-        texts: documents. They are held in memory while training.
-        vocab_size: tokens at most, special ones included; by default as many as the published tokenizer has. There are
-            fewer where the texts give no more.
+        texts: documents; all are held in memory while training.
+        vocab_size: maximum number of tokens, special ones included; default, that of the published tokenizer. Small
+            texts may yield fewer.
 
     Returns:
-        A tokenizer to `save_pretrained`, of the class transformers has for the family. The same texts give the same
+        A tokenizer of the family's transformers class, ready for `save_pretrained`. The same texts give the same
         tokenizer.
 
     Raises:
@@ -91,10 +91,10 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
     Args:
         texts: documents; all are held in memory while training.
-        vocab_size: tokens at most, the five special ones included ([PAD] is 0).
+        vocab_size: maximum number of tokens, the five special ones included ([PAD] is 0).
 
     Returns:
-        A tokenizer to `save_pretrained`. The same texts give the same tokenizer.
+        A tokenizer ready for `save_pretrained`. The same texts give the same tokenizer.
 
     Raises:
         ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no words.
@@ -113,8 +113,8 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         min_frequency=_MINIMUM_FREQUENCY,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
-        # The trainer numbers the continuing letters in the order of a randomised hash table and breaks ties by number,
-        # so that no two runs give the same vocabulary; what stands here is numbered first, in this order.
+        # The trainer numbers continuation letters in the order of a randomised hash table and breaks ties by number, so
+        # no two runs would agree. Tokens listed here are numbered first, in this order.
         special_tokens=[*SPECIAL_TOKENS, *alphabet, *(f"##{letter}" for letter in alphabet)],
         continuing_subword_prefix="##",
         show_progress=False,
@@ -131,7 +131,7 @@ def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokeniz
         vocab_size=size,
         min_frequency=_MINIMUM_FREQUENCY,
         special_tokens=special,
-        # All bytes, which the trainer numbers in their order; it breaks ties by number, so that runs agree.
+        # All bytes. The trainer numbers them in order and breaks ties by number, so runs agree.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -143,8 +143,8 @@ def _train_bpe(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokeniz
 
 
 def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTokenizerFast:
-    # The names of special tokens have a score with which no text of known characters is cut into them: they are put in
-    # by id. The unknown token has 0, by which transformers finds it.
+    # Special tokens are inserted by id, so their score is too low for text of known characters to be split into them.
+    # The unknown token's score is 0, by which transformers finds it.
     first = [(token, 0.0 if token.lower() in ("<unk>", "[unk]") else _NEVER) for token in recipe.first]
     first += [(symbol, 0.0) for symbol in recipe.symbols]
     last = [(token, _NEVER) for token in recipe.last]
@@ -163,9 +163,9 @@ def _train_unigram(recipe: Recipe, texts: list[str], size: int) -> PreTrainedTok
 
 
 def _learn_pieces(counts: Mapping[str, int], symbols: tuple[str, ...], size: int) -> list[tuple[str, float]]:
-    """Learns at most `size` pieces of a unigram model, each with its score, from words and how often each occurs.
+    """Learns at most `size` pieces of a unigram model with their scores from word counts.
 
-    SentencePiece (Kudo 2018) does it, which with one thread is deterministic. The symbols are part of no piece.
+    Uses SentencePiece (Kudo 2018), which is deterministic with one thread. The symbols are part of no piece.
     """
     import sentencepiece
 
@@ -189,16 +189,16 @@ def _learn_pieces(counts: Mapping[str, int], symbols: tuple[str, ...], size: int
         minloglevel=2,
     )
     learnt = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    # Rounded, for the tokenizers library does not read every digit of a score back as it wrote it.
+    # Rounded because the tokenizers library does not read back every digit of a score that it writes.
     pieces = [(learnt.id_to_piece(index), round(learnt.get_score(index), 5)) for index in range(1, len(learnt))]
     return [piece for piece in pieces if piece[0] not in symbols]
 
 
 def _alphabet(texts: Iterable[tuple[str, int]], size: int, without: Iterable[str] = ()) -> list[str]:
-    """Finds the commonest characters of normalised texts, `size` at most, in the order of code points.
+    """Finds the at most `size` commonest characters of normalised texts, in the order of code points.
 
-    Each text comes with the number of times it stands there. White space and what is `without` do not count; where
-    nothing is left, that is a ValueError.
+    Each text comes with its count. White space and the characters of `without` do not count. Raises ValueError if
+    nothing is left.
     """
     counts: Counter[str] = Counter()
     for text, times in texts:
@@ -215,7 +215,7 @@ def _longformer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrai
 
 
 def _modernbert(vocab: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """Makes ModernBERT's, for which transformers has no class of its own."""
+    """Makes ModernBERT's tokenizer, for which transformers has no class."""
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -244,4 +244,4 @@ RECIPES = {
     "deberta": Recipe("Unigram", 128_001, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), DebertaV2Tokenizer, ("[MASK]",)),
     "modernbert": Recipe("BPE", 50_285, (), _modernbert, _MODERNBERT),
 }
-"""The families by name: BERT's (and MaBERT's) WordPiece, and those of the encoders MaBERT is compared with."""
+"""Recipes by name: BERT's (and MaBERT's) WordPiece, and the tokenizers of the encoders that MaBERT is compared with."""

@@ -1,4 +1,4 @@
-"""Windows: the examples of pretraining, cut from a token cache at any length.
+"""Windows: pretraining examples of any length, cut from a token cache.
 
 - `packed`: the documents are joined by [SEP] into one stream, which is cut into pieces of `length - 2` tokens; a piece
   may hold the end of one document and the beginning of the next. Only the last piece is shorter.
@@ -38,7 +38,7 @@ class Windows:
             raise ValueError("there are no documents to cut into windows")
         self.documents, self.length, self._packed = documents, length, mode == "packed"
         body = length - 2
-        # Where each document begins in the joined stream (packed), or its first window among all.
+        # Where each document begins in the joined stream (packed), or the index of its first window (document).
         steps = documents.lengths + 1 if self._packed else -(-documents.lengths // body)
         self._begins = np.concatenate([[0], np.cumsum(steps)])
         self._size = -(-(int(self._begins[-1]) - 1) // body) if self._packed else int(self._begins[-1])
@@ -61,7 +61,7 @@ class Windows:
         return np.concatenate([[special["cls"]], piece, [special["sep"]]], dtype=np.int64)
 
     def _of_stream(self, begin: int, end: int) -> np.ndarray:
-        """Joins the stream's tokens from `begin` to `end`; a separator stands between two documents."""
+        """Returns tokens `begin` to `end` of the stream, with a separator between documents."""
         piece = np.full(end - begin, self.documents.cache.special_ids["sep"], dtype=np.int64)
         document = int(np.searchsorted(self._begins, begin, side="right")) - 1
         while document < len(self.documents) and self._begins[document] < end:

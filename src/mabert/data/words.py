@@ -1,4 +1,4 @@
-"""Words of a text, and the pieces of them that a tokenizer makes."""
+"""Maps the words of a text to the pieces that a tokenizer makes of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 Span = tuple[int, int]
-"""Characters of a text: the first, and the one behind the last."""
+"""Characters of a text: the first, and one past the last."""
 
 
 class Words(str):
-    """A text that is given as its words, which stand in it with a space between two; `spans` says where."""
+    """A text made of given words with a space between two; `spans` holds their places."""
 
     spans: list[Span]
 
@@ -29,8 +29,8 @@ class Words(str):
 
 
 def words_of(text: str, encoding: Encoding) -> list[Span]:
-    """Finds the words of a text: its own where it is `Words`, else those that the tokenizer divides it into, but for
-    what its encoding lacks because it was cut off."""
+    """Returns the spans of a text's words: all of them for `Words`, else those that the tokenizer found before
+    truncation."""
     if isinstance(text, Words):
         return text.spans
     spans: dict[int, Span] = {}
@@ -42,11 +42,11 @@ def words_of(text: str, encoding: Encoding) -> list[Span]:
 
 
 def first_pieces(text: str, encoding: Encoding, words: Sequence[Span]) -> list[int | None]:
-    """Finds the first piece of each word of a text, of which the words' places are given in order.
+    """Finds the first piece of each word of a text; the words' spans are given in order.
 
     Returns:
-        For each word its piece's place among the token ids; None for a word that has none, since it was cut off or
-        consists of characters that the tokenizer drops.
+        For each word the index of its first piece among the token ids; None if the word was truncated or the tokenizer
+        drops all its characters.
     """
     begins = [begin for begin, _ in words]
     pieces: list[int | None] = [None] * len(words)
@@ -61,6 +61,6 @@ def first_pieces(text: str, encoding: Encoding, words: Sequence[Span]) -> list[i
 
 
 def _without_space(text: str, piece: Span) -> Span:
-    """Returns a piece's span without the space in front, which some tokenizers count to it."""
+    """Returns a piece's span without the leading space that some tokenizers include."""
     begin, end = piece
     return end - len(text[begin:end].lstrip()), end

@@ -1,4 +1,4 @@
-"""What watches a training: Ctrl-C and the clock, by which it is saved, and a stopwatch."""
+"""Trainer callbacks: save on Ctrl-C and by the clock, and measure the time."""
 
 import contextlib
 import math
@@ -17,14 +17,14 @@ from mabert.machine.processes import handling
 
 
 class SaveOnInterrupt(TrainerCallback):
-    """Ctrl-C finishes the step, saves and stops; a second one stops at once.
+    """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once.
 
     Args:
-        every: Seconds after which it saves anyhow; a training that took as long is saved at its end, too, for what
-            comes after it.
+        every: Seconds between saves by the clock. A training that took longer is also saved at its end, since what
+            follows may fail.
 
     Attributes:
-        interrupted: Whether it happened.
+        interrupted: Whether Ctrl-C was pressed.
     """
 
     def __init__(self, every: float = math.inf) -> None:
@@ -41,20 +41,20 @@ class SaveOnInterrupt(TrainerCallback):
             raise KeyboardInterrupt
         self.interrupted = True
         if os.environ.get("RANK", "0") == "0":
-            with contextlib.suppress(OSError):  # nobody may read it any more, or the disk of a log be full
-                # Not by `print`: a signal may come while that is in use.
+            with contextlib.suppress(OSError):  # the reader may be gone, or the disk of a log full
+                # Not `print`, which the signal may have interrupted.
                 os.write(2, b"\nmabert: ends this step, saves and stops; Ctrl-C again stops at once, without saving\n")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> TrainerControl:
-        """Asks for a checkpoint and the end, in all processes at the same step."""
+        """Requests a checkpoint and the end, in all processes at the same step."""
         return self._answer(args, control, self.saved)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> TrainerControl:
-        """Likewise, for an interrupt that came while the last step was evaluated."""
+        """Does the same for an interrupt during the evaluation of the last step."""
         return control if self.saved_step == state.global_step else self._answer(args, control, self.began)
 
     def _answer(self, args: Any, control: TrainerControl, since: float) -> TrainerControl:
-        # Read once: a signal may come at any time, and one that comes later is answered at the next step.
+        # Read only once, because a signal may come at any time; a later one counts at the next step.
         stop, due = self.interrupted, time.monotonic() - since >= self.every
         if torch.distributed.is_initialized():
             asked = torch.tensor([int(stop), int(due)], device=args.device)
@@ -66,17 +66,17 @@ class SaveOnInterrupt(TrainerCallback):
         return control
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts the clocks; a resumed run saves as often as it now is asked to, not as the checkpoint remembers."""
+        """Starts the clocks. A resumed run saves at the interval it is given now, not at the checkpoint's."""
         state.compute_steps(args, state.max_steps)
         self.began = self.saved = time.monotonic()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts one of them again."""
+        """Restarts the clock of saves."""
         self.saved, self.saved_step = time.monotonic(), state.global_step
 
 
 class Stopwatch(TrainerCallback, ExportableState):
-    """Seconds of training that went into the weights: over all starts of a run, without what a kill threw away."""
+    """Counts the seconds of training behind the weights: over all starts of a run, without steps lost to a kill."""
 
     def __init__(self) -> None:
         self.before = 0.0
@@ -88,11 +88,11 @@ class Stopwatch(TrainerCallback, ExportableState):
         return self.before + (0.0 if self.since is None else time.monotonic() - self.since)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {"args": {}, "attributes": {"before": self.seconds}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Starts, from where the checkpoint left off."""
+        """Starts the watch at the checkpoint's time."""
         kept = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(kept, dict):
             self.before = kept["attributes"]["before"]

@@ -1,5 +1,5 @@
-"""Checkpoints that are whole, or refused in one line: a manifest of their files, and what goes into those of a run's
-optimizer and random generators, which need no pickle."""
+"""Checkpoints without pickles: a manifest proves that one is whole, and optimizer and random generators have plain
+files."""
 
 import json
 import random
@@ -16,7 +16,7 @@ from mabert.files.reading import read_json, sha256
 from mabert.files.writing import write_text
 
 MANIFEST = "manifest.json"
-"""Names the files of a checkpoint with their sizes and digests; written last."""
+"""Lists the files of a checkpoint with their sizes and digests; written last."""
 
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.json"
@@ -25,16 +25,16 @@ _PICKLES = (".bin", ".pkl", ".pt", ".pth")
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint lacks a file, or holds one that is not as it was written."""
+    """A checkpoint lacks a file, or one has changed since it was written."""
 
 
 def generators_file(process: int) -> str:
-    """Name of the file with the state of one process's random generators."""
+    """Returns the name of the file with the state of one process's random generators."""
     return f"generators-{process}.json"
 
 
 def seal(folder: Path) -> None:
-    """Writes the manifest of a checkpoint, whose files are all there."""
+    """Writes the manifest of a complete checkpoint."""
     files = {
         str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": sha256(file)}
         for file in sorted(folder.rglob("*"))
@@ -44,10 +44,10 @@ def seal(folder: Path) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Compares a checkpoint with its manifest. Those of earlier versions have none; they hold pickles.
+    """Compares a checkpoint with its manifest. Checkpoints of earlier versions have none, and hold pickles.
 
     Raises:
-        DamagedCheckpointError: If a file is missing or damaged; names it.
+        DamagedCheckpointError: If a file is missing or damaged; the message names it.
     """
     if not (folder / MANIFEST).is_file():
         raise DamagedCheckpointError(f"{folder / MANIFEST} is missing")
@@ -70,18 +70,18 @@ def verify(folder: Path) -> None:
 
 
 def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
-    """The checkpoint that a training goes on from, whole: the newest, or the one that is asked for.
+    """Finds and verifies the checkpoint to resume from: the newest, or the requested one.
 
     Args:
         run: Folder with the checkpoints.
-        asked: Name of one of them.
+        asked: Name of a checkpoint; default, the newest.
 
     Returns:
-        Its folder; None where there is no checkpoint, and the training begins anew.
+        The checkpoint's folder; None if there is no checkpoint.
 
     Raises:
-        DamagedCheckpointError: If it is not whole; names the file, and the newest one that is whole.
-        ValueError: If there is none of that name.
+        DamagedCheckpointError: If it is not whole; the message names the file, and the newest whole checkpoint.
+        ValueError: If there is no checkpoint of that name.
     """
     there = checkpoints(run)
     if asked is None and not there:
@@ -103,7 +103,7 @@ def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
 
 
 def drop_damaged(run: Path, chosen: Path) -> None:
-    """Removes damaged checkpoints that are newer than the one which a training goes on from."""
+    """Removes damaged checkpoints that are newer than the one to resume from."""
     there = checkpoints(run)
     for later in there[there.index(chosen) + 1 :]:
         if not is_whole(later):
@@ -111,13 +111,13 @@ def drop_damaged(run: Path, chosen: Path) -> None:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
+    """Lists the checkpoints in a folder, oldest first."""
     found = (folder for folder in run.glob("checkpoint-*") if folder.is_dir() and folder.name[11:].isdigit())
     return sorted(found, key=lambda folder: int(folder.name[11:]))
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file of a checkpoint is there as it was written."""
+    """Checks whether every file of a checkpoint is unchanged."""
     try:
         verify(folder)
     except DamagedCheckpointError:
@@ -135,7 +135,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
 
 
 def load_optimizer(optimizer: Any, file: Path) -> None:
-    """Gives an optimizer the state that `save_optimizer` wrote, to the bit."""
+    """Loads the state that `save_optimizer` wrote, bit by bit."""
     with safe_open(file, framework="pt") as opened:
         about = opened.metadata()
         named = json.loads(about["numbers"]) | {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -151,7 +151,7 @@ def load_optimizer(optimizer: Any, file: Path) -> None:
 
 
 def save_generators(file: Path) -> None:
-    """Writes the state of this process's random generators: Python's, NumPy's, torch's, and that of its GPU."""
+    """Writes the state of this process's random generators: Python, NumPy, torch, and its GPU."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     assert isinstance(keys, np.ndarray)
     states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
@@ -161,7 +161,7 @@ def save_generators(file: Path) -> None:
 
 
 def load_generators(file: Path) -> None:
-    """Sets the random generators as `save_generators` found them."""
+    """Restores the state that `save_generators` wrote."""
     states = read_json(file)
     version, keys, gauss = states["python"]
     random.setstate((version, tuple(keys), gauss))

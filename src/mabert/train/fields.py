@@ -1,5 +1,5 @@
-"""Dataclasses from nested plain values, as YAML files and the command line give them: names and types are checked, and
-whoever errs gets one line that names the field, the value and what would be right."""
+"""Builds dataclasses from nested plain values (YAML, command line). Names and types are checked; an error is one line
+that names the field, the value and what would be right."""
 
 import dataclasses
 import difflib
@@ -13,10 +13,10 @@ from mabert.files.reading import shown
 
 
 class Checked:
-    """A dataclass whose fields fit their annotations, however it is made.
+    """Base of dataclasses that check their fields against the annotations, however they are made.
 
     Args:
-        where: Name of the section that it is, for messages.
+        where: Name of the section, for messages.
     """
 
     section: ClassVar[str]
@@ -30,17 +30,17 @@ class Checked:
 
 
 def hints_of(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass with their annotations."""
+    """Returns the fields of a dataclass with their annotations."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def build(kind: type, content: Any, where: str) -> Any:
-    """Makes a dataclass of nested mappings, checking names, types and ranges.
+    """Builds a dataclass from nested mappings, checking names, types and ranges.
 
     Args:
         kind: The dataclass.
-        content: What the YAML file holds at that place.
+        content: The content of the YAML file at that place.
         where: Dotted name of the place, for messages.
     """
     if content is None:
@@ -62,7 +62,7 @@ def build(kind: type, content: Any, where: str) -> Any:
 
 
 def check(kind: type, content: Any, where: str) -> None:
-    """Refuses fields that a dataclass could not be made of, naming the place that they stand in."""
+    """Refuses content that does not fit the dataclass, naming the place."""
     try:
         build(kind, content, "")
     except ValueError as error:
@@ -70,10 +70,10 @@ def check(kind: type, content: Any, where: str) -> None:
 
 
 def convert(hint: Any, value: Any, name: str) -> Any:
-    """A value as the annotation of its field has it.
+    """Converts a value to the annotated type of its field.
 
     Raises:
-        ValueError: Naming the field, the value and what would be right.
+        ValueError: If it does not fit; names the field, the value and what would be right.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -98,7 +98,7 @@ def convert(hint: Any, value: Any, name: str) -> Any:
 
 
 def convert_number(hint: type, value: Any, name: str) -> Any:
-    """A number or text of the right type; YAML reads `6e-4` as text and `1` where `1.0` is meant."""
+    """Converts a number or text to the right type: YAML reads `6e-4` as text, and `1` as an integer."""
     if hint is float and not isinstance(value, bool):
         try:
             return float(value)
@@ -111,14 +111,14 @@ def convert_number(hint: type, value: Any, name: str) -> Any:
 
 
 def unknown(key: str, known: typing.Iterable[str], deeper: typing.Iterable[str] = ()) -> str:
-    """The message for a key that does not exist.
+    """Returns the message for an unknown key.
 
     Args:
-        key: Its dotted name.
-        known: Those at its place.
-        deeper: Those of the sections at its place: one that ends as the key does is likely meant.
+        key: Dotted name of the key.
+        known: Valid keys at its place.
+        deeper: Keys of the sections at its place; one that ends like the key is likely meant.
     """
-    if ":" in key:  # {epochs:1} is a field of that name without a value
+    if ":" in key:  # YAML reads {epochs:1} as a key without a value
         return f"unknown field {key!r}; YAML wants a space after the colon: {key.replace(':', ': ')!r}"
     known, last = sorted(known), key.rpartition(".")[2]
     meant = [each for each in deeper if each.rpartition(".")[2] == last]
@@ -140,7 +140,7 @@ def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict
 
 
 def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
-    """Sets a nested field, making the sections on the way."""
+    """Sets a nested field, creating missing sections."""
     for key in keys[:-1]:
         if content.get(key) is None:
             content[key] = {}
@@ -151,8 +151,8 @@ def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, by the safe loader."""
-    from mabert.files.yaml import parse_yaml  # whose library `--help` does without
+    """Reads the mapping in a YAML file with the safe loader."""
+    from mabert.files.yaml import parse_yaml  # imported here to keep `--help` fast
 
     content = parse_yaml(files.read_text(path), str(path))
     if not isinstance(content, dict):
@@ -161,10 +161,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def share_of(value: Any, name: str) -> float:
-    """`10%` or 0.1 as 0.1.
+    """Converts `10%` or 0.1 to 0.1.
 
     Raises:
-        ValueError: It is no share above 0 % and up to 100 %.
+        ValueError: It is not above 0 % and at most 100 %.
     """
     text = str(value)
     try:

@@ -34,7 +34,7 @@ from mabert.train.trainer import TrainingDivergedError, joined, size_of
 logger = logging.getLogger(__name__)
 
 FREE = ("resolved.processes", "resolved.chosen_under")
-"""What a resumed run may change."""
+"""Fields that a resumed run may change."""
 
 
 def finetune(
@@ -54,42 +54,42 @@ def finetune(
 ) -> dict[str, Any]:
     """Trains one model a seed and measures each on the validation data.
 
-    Under torchrun each step's batch is divided among the processes; the first one writes.
+    Under torchrun the processes share each step's batch, and the first one writes.
 
     Args:
         model: Folder or hub name of a pretrained model, with its tokenizer.
         task: From `load_glue` (by `glue_task`) or `load_own`.
-        splits: Its examples, from the same.
-        output: Folder: `seed-N` with the model, its `result.json`, its predictions and the leaderboard's file; and
-            `result.json` over all seeds that are finished, those of earlier starts too.
-        recipe: How.
-        seeds: Of initialisation of the head, order and dropout. The first that a folder is begun with chooses from
-            several learning rates, for those that are added later too.
-        source: Where the examples come from, for the record.
-        resume: Whether to go on in a folder, keeping the seeds that are finished; one that was under way goes on from
-            its last checkpoint, to the same weights where the processes are as many.
-        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; model
-            and examples may lie elsewhere then, being the same.
+        splits: The task's examples, from the same loader.
+        output: Output folder. Each `seed-N` holds a model, its `result.json`, predictions and the leaderboard's file;
+            the top `result.json` covers all finished seeds, including those of earlier starts.
+        recipe: How to train.
+        seeds: Seeds of the head's initialisation, order and dropout. The first seed of a new folder chooses among
+            several learning rates, also for seeds that are added later.
+        source: Origin of the examples, for the record.
+        resume: Whether to resume in a folder. Finished seeds are kept; an unfinished one continues from its last
+            checkpoint, and reaches the same weights if the number of processes is the same.
+        trusted: Whether the caller knows that `output` holds this run, as a study does by a cell's name. Then the same
+            model and examples may lie at other paths.
         progress: Whether to show progress.
-        keep_models: Whether the models are saved; their results and predictions always are.
-        callbacks: transformers callbacks beside ours.
+        keep_models: Whether to save the models; results and predictions are always saved.
+        callbacks: Additional transformers callbacks.
 
     Returns:
-        The content of `result.json`; in the other processes of several, nothing.
+        The content of `result.json`; an empty dict in all processes but the first.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If model, data and recipe do not fit, or the folder holds another run, or seeds that were trained at
-            another learning rate; or if a package of the extra `train` is missing.
+        ValueError: If model, data and recipe do not fit, the folder holds another run or seeds trained at another
+            learning rate, or a package of the extra `train` is missing.
         MemoryError: If a batch does not fit the memory; finished seeds are kept.
-        KeyboardInterrupt: After Ctrl-C, when a training that was under way is saved.
+        KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
     check_seeds(seeds)
     processes = joined(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
-    config = load_config(model)  # tells what is wrong with the folder better than the tokenizer's absence does
+    config = load_config(model)  # a clearer error for a wrong folder than a missing tokenizer
     tokenizer = load_tokenizer(str(model))
     recipe = dataclasses.replace(recipe, learning_rates=(rates := recipe.learning_rates or [rate_for(config)]))
     longest = longest_input(config, tokenizer, recipe.max_length)
@@ -100,7 +100,7 @@ def finetune(
         folder.check(request, resume)
     job = Job(model, tokenizer, kind_of(task), splits, recipe, longest, folder.path, processes, progress, callbacks)
     job.kind.warn_of_examples(splits)
-    # Other seeds that are added to a run are trained at the rate that its first ones were.
+    # Seeds that are added to a run are trained at the learning rate of its first ones.
     chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
     request["resolved"] = {
         "weights": weights_digest(model),
@@ -110,11 +110,11 @@ def finetune(
         "processes": processes.num_processes,
         **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
-    job.new_model()  # which may refuse, before anything is written
+    job.new_model()  # may refuse, so before anything is written
     if writes:
         tell_cut(job)
         folder.claim(request, resume)
-    # All processes must see the same runs as finished, whatever the first one finishes meanwhile.
+    # All processes must agree on which runs are finished, so all read before the first one writes.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
     processes.wait_for_everyone()
@@ -131,7 +131,7 @@ def finetune(
 def write_outcome(
     job: Job, folder: RunFolder, rate: float, scores: dict[str, float | None], runs: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Writes `result.json` over all seeds at one learning rate, those that earlier starts finished among them."""
+    """Writes `result.json` over all seeds at one learning rate, including those of earlier starts."""
     before = map(read_json, job.folder.glob(f"seed-*/{RESULT}"))
     found = {run["seed"]: run for run in (*before, *runs) if run["learning_rate"] == rate}
     whole, metric = [found[seed] for seed in sorted(found)], job.kind.task.main_metric
@@ -143,14 +143,14 @@ def write_outcome(
 
 
 def tell_cut(job: Job) -> None:
-    """Says how many texts of each split were cut, where any was."""
+    """Logs how many texts of each split were truncated, if any."""
     cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in job.examples.items() if found.cut]
     if cut:
         logger.info("texts that were cut to %d tokens: %s", job.max_length, ", ".join(cut))
 
 
 def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
-    """What an earlier start wrote of a training; None where there is nothing, an error where it is damaged."""
+    """Reads an earlier start's record of a training; None if there is none, ValueError if it is damaged."""
     record = read_json_if_there(file)
     missing = [name for name in ("seed", "learning_rate", *fields) if record is not None and name not in record]
     if missing:
@@ -159,7 +159,7 @@ def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
 
 
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
-    """Tokens of the longest example; the tokenizer is told what the model takes, and more than that is an error."""
+    """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
     limit = family_of(config).longest(config)
     longest = asked or limit or config.max_position_embeddings
     if limit is not None and longest > limit:
@@ -172,16 +172,16 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
 def best_rate(
     job: Job, seed: int, tried: Mapping[float, dict[str, Any] | None]
 ) -> tuple[float, dict[str, float | None]]:
-    """The learning rate of the grid with the best main metric under one seed, and what each gave: None where it
-    diverged, or where the metric is not defined."""
+    """Returns the learning rate with the best main metric under one seed, and every rate's score, which is None if
+    training diverged or the metric is undefined."""
     if len(tried) == 1:
         return next(iter(tried)), {}
-    # What was tried under another seed is not compared with this.
+    # Scores under another seed are not comparable.
     found = {
         rate: before if before is not None and before["seed"] == seed else try_rate(job, rate, seed)
         for rate, before in tried.items()
     }
-    # A score that is not defined is no better than any other; one that diverged gives no model.
+    # An undefined score ranks last; a rate that diverged gives no model.
     whole = {
         rate: -math.inf if each["score"] is None else each["score"]
         for rate, each in found.items()
@@ -197,7 +197,7 @@ def best_rate(
 
 
 def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
-    """Trains at one learning rate of the grid; writes what it gave and returns it."""
+    """Trains at one learning rate of the grid; writes and returns its record."""
     began, spent, score, diverged = time.time(), 0.0, None, None
     try:
         trained = finetune_once(job, rate, seed)
@@ -218,10 +218,10 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
 def run_seeds(
     job: Job, rate: float, done: Mapping[int, dict[str, Any] | None], keep_models: bool
 ) -> list[dict[str, Any]]:
-    """The result of every seed, of those that are done as it is; those that diverged are told when all are through.
+    """Returns the result of every seed, training those that are not done. Reports diverged seeds after the last one.
 
     Raises:
-        ValueError: If one that is done was trained at another learning rate.
+        ValueError: If a finished seed was trained at another learning rate.
     """
     for seed, before in done.items():
         if before is not None and before["learning_rate"] != rate:
@@ -244,7 +244,7 @@ def run_seeds(
 
 
 def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:
-    """Trains, saves if it is to be kept, and measures under one seed."""
+    """Trains under one seed, saves the model if wanted, and measures it."""
     began, place, metrics = time.time(), job.folder / f"seed-{seed}", {}
     trained = finetune_once(job, rate, seed)
     model, recipe, writes = trained.model, job.recipe, job.processes.is_main_process
@@ -253,7 +253,7 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
             model.save_pretrained(staging)
             job.tokenizer.save_pretrained(staging)
             Encoding(recipe.max_length, recipe.truncate, job.examples["train"].pairs).save(staging)
-    # By every process, each a part.
+    # Each process computes its part.
     found = {split: job.answers(model, split) for split in job.splits if split != "train"}
     if not writes:
         return {}
@@ -270,24 +270,23 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
 
 
 def warn_of_one_answer(job: Job, split: str, answers: Sequence[Any], seed: int, rate: float) -> None:
-    """Says so where a model answers the same to all examples of a split, which differ: it has learnt nothing else."""
+    """Warns if a model gives the same answer to all examples of a split although their labels differ."""
     if (only := job.kind.only_answer(answers, job.labels[split])) is not None:
         helps = f"a higher --learning-rate (now {rate:g}) or more --epochs may help"
         logger.warning("seed %d answers %r to all %d examples of %s; %s", seed, only, len(answers), split, helps)
 
 
 def leave_no_checkpoints(job: Job, rate: float, seed: int) -> None:
-    """Removes those of a training that is not gone on with: its result is written, or it diverged."""
+    """Removes the checkpoints of a training that has a result or diverged."""
     if job.processes.is_main_process:
         place = job.checkpoints(rate, seed)
         shutil.rmtree(place, ignore_errors=True)
-        with contextlib.suppress(OSError):  # there are others', or none
+        with contextlib.suppress(OSError):  # it holds others' checkpoints, or does not exist
             place.parent.rmdir()
 
 
 def write_predictions(folder: Path, job: Job, split: str, answers: Sequence[Any]) -> None:
-    """A table of predictions, with the truth beside them where it is known; of a test split of GLUE as its leaderboard
-    takes it."""
+    """Writes a table of predictions, with the truth if known; for GLUE's test splits in the leaderboard's format."""
     task, name = job.kind.task, f"{split}.tsv"
     columns = {"index": column(job.splits[split], "index"), "prediction": map(job.kind.written, answers)}
     if split in job.labels:
@@ -299,10 +298,9 @@ def write_predictions(folder: Path, job: Job, split: str, answers: Sequence[Any]
 
 
 def spread(job: Job, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation (over seeds, n - 1) and single values of every metric on every validation split.
+    """Returns mean, standard deviation (over seeds, n - 1) and values of every metric on every validation split.
 
-    What seeds that were finished under an earlier version were not measured by is left out. A metric that the labels
-    leave undefined is None.
+    Metrics that seeds of an earlier version lack are left out. An undefined metric is None.
     """
     summary: dict[str, Any] = {split: {} for split in job.labels}
     for split, measured in summary.items():

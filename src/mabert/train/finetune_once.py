@@ -1,4 +1,4 @@
-"""One fine-tuned model: the task's examples, the model with a new head, one training run."""
+"""Fine-tunes one model: the task's examples, the model with a new head, one training run."""
 
 import copy
 import hashlib
@@ -44,26 +44,26 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
 
 BEST = "best.safetensors"
-"""The weights of the best epoch so far, in a checkpoint."""
+"""File in a checkpoint with the weights of the best epoch so far."""
 
 AT_ONCE = 4096
-"""Padded tokens of a step that are run at once, unless `batch_tokens` says how many a step has, or one row has more:
-the default batch of 32 rows of 128 tokens. An encoder of 22 M parameters takes 3.7 GiB for them in rows of 512."""
+"""Maximum padded tokens per forward pass in training, unless `batch_tokens` is set or one row is longer: the default
+batch of 32 rows of 128 tokens. An encoder of 22 M parameters needs 3.7 GiB for them in rows of 512."""
 
 INPUTS = ("input_ids", "token_type_ids")
-"""What a model reads of an example; the rest are labels."""
+"""Model inputs among an example's columns; the rest are labels."""
 
 SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
 def rate_for(config: PreTrainedConfig) -> float:
-    """The peak learning rate that is tried unless another is asked for: BERT's 2e-5 at width 768, and more for less.
+    """Returns the default peak learning rate: BERT's 2e-5 at width 768, higher for narrower models.
 
     Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
 
     Args:
-        config: Of the model.
+        config: The model's configuration.
 
     Returns:
         The rate, to two digits.
@@ -72,7 +72,7 @@ def rate_for(config: PreTrainedConfig) -> float:
 
 
 def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
-    """Passes over a task's training data."""
+    """Returns the number of epochs for a task."""
     if recipe.epochs is not None:
         return recipe.epochs
     return 10 if isinstance(task, GlueTask) and task.name in SMALL_TASKS else 3
@@ -80,16 +80,16 @@ def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """What all trainings of one fine-tuning share.
+    """State shared by all training runs of one fine-tuning.
 
     Attributes:
         model: Folder or hub name of the pretrained model.
         tokenizer: Its tokenizer.
-        kind: Of the task, for it.
-        splits: The task's rows: `train`, one or two whose name starts with `validation`, `test...` if there.
+        kind: The task's kind.
+        splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
         recipe: How to train.
-        max_length: Tokens of an example at most.
-        folder: Of the fine-tuning.
+        max_length: Maximum tokens of an example.
+        folder: Output folder of the fine-tuning.
         processes: This process among those that train together.
         progress: Whether to show progress.
         callbacks: transformers callbacks beside ours.
@@ -108,17 +108,17 @@ class Job:
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
-        """The examples of each split, ready for the model."""
+        """The encoded examples of each split."""
         how = (self.tokenizer, self.max_length, self.recipe.truncate)
         return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
 
     @cached_property
     def labels(self) -> dict[str, Any]:
-        """The truth about each validation split."""
+        """The labels of each validation split."""
         return {split: self.kind.labels(rows) for split, rows in self.splits.items() if split.startswith("validation")}
 
     def digest(self) -> str:
-        """What the examples are known by: a hash of every id and label of every split."""
+        """Returns a hash of all ids and labels of all splits, which identifies the data."""
         sha = hashlib.sha256()
         for name, examples in self.examples.items():
             sha.update(f"{name} {len(examples)}".encode())
@@ -128,7 +128,7 @@ class Job:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """The pretrained model's configuration with what the task and the recipe say, checked."""
+        """The pretrained model's configuration with the task's and the recipe's fields, checked."""
         recipe, config = self.recipe, load_config(self.model)
         own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
         own = {name: value for name, value in own.items() if value is not None}
@@ -148,13 +148,13 @@ class Job:
         return config
 
     def new_model(self) -> PreTrainedModel:
-        """The pretrained encoder (or one at random) under a new head, with a configuration of its own."""
+        """Returns the pretrained (or a random) encoder with a new head and its own copy of the configuration."""
         config = copy.deepcopy(self.config)
         use = self.kind.use
         return build(use, config) if self.recipe.from_scratch else with_new_head(self.model, config, use)
 
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
-        """The batches of a whole run, all processes together: of `batch_tokens`, or of `batch_size` examples."""
+        """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
         recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
         how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task), "seed": seed}
         how["grouped"] = recipe.batches == "length"
@@ -164,8 +164,8 @@ class Job:
         return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
 
     def answers(self, model: PreTrainedModel, split: str) -> Any:
-        """What a model says of one split, an answer an example. If its outputs are no numbers, the last step was too
-        large, and this is a TrainingDivergedError."""
+        """Returns a model's answers on one split, one per example. Raises TrainingDivergedError if an output is not
+        finite, which means that the last step was too large."""
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
         how: dict[str, Any] = {"precision": recipe.precision, "rows": rows, "a_token": kind.a_token}
@@ -175,21 +175,21 @@ class Job:
         return kind.answers(logits, examples)
 
     def scores(self, model: PreTrainedModel) -> Mapping[str, float | None]:
-        """The task's metrics on its first validation split."""
+        """Computes the task's metrics on its first validation split."""
         split = next(iter(self.labels))
         return self.kind.scores(self.answers(model, split), self.labels[split])
 
     def checkpoints(self, rate: float, seed: int) -> Path:
-        """Where a training leaves its checkpoints."""
+        """Returns the folder for a training's checkpoints."""
         return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
 
 
 def finetune_once(job: Job, rate: float, seed: int) -> "FinetuneTrainer":
-    """One training run, from its last checkpoint if there is one; returns the trainer, with the model. Errors are those
-    of `MaBertTrainer.train`."""
+    """Runs one training, from its last checkpoint if there is one, and returns the trainer with the model. Errors are
+    those of `MaBertTrainer.train`."""
     set_seed(seed)
     model = job.new_model()
-    job.processes.wait_for_everyone()  # the first may be removing checkpoints of before
+    job.processes.wait_for_everyone()  # the first may be removing old checkpoints
     checkpoint = checkpoint_to_resume(job.checkpoints(rate, seed))
     trainer = FinetuneTrainer(model, job, rate, seed)
     trainer.train(checkpoint)
@@ -201,7 +201,7 @@ def finetune_once(job: Job, rate: float, seed: int) -> "FinetuneTrainer":
 
 
 class FinetuneTrainer(MaBertTrainer):
-    """A whole run's batches, which Trainer takes to be one epoch; the task's metrics after every real one."""
+    """Trains on the batches of the whole run as Trainer's single epoch, and evaluates after every real epoch."""
 
     smaller = SMALLER
 
@@ -231,8 +231,8 @@ class FinetuneTrainer(MaBertTrainer):
             step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
             callbacks=job.callbacks,
         )
-        # Every family's loss is the mean over what the examples at hand are scored by, see `own_part`; Trainer would
-        # take those whose forward has keyword arguments for sums over the tokens of a step.
+        # Every family's loss is the mean over the loss terms of its input, see `own_part`. Trainer would take the loss
+        # of models whose forward has keyword arguments for a sum over the tokens of a step.
         self.model_accepts_loss_kwargs = False
         self.job = job
         self.rows = slice(None)
@@ -241,7 +241,7 @@ class FinetuneTrainer(MaBertTrainer):
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What was logged on the way, with the task's epochs in place of Trainer's."""
+        """The training log, with the task's epochs in place of Trainer's."""
         ends = [0, *self.whole.epoch_ends()]
         return [
             {**entry, "epoch": round(float(np.interp(entry["step"], ends, range(len(ends)))), 4)}
@@ -251,19 +251,19 @@ class FinetuneTrainer(MaBertTrainer):
 
     @cached_property
     def scored(self) -> list[list[int]]:
-        """For each step, all processes together, how many terms of the loss each example has."""
+        """Number of loss terms of each example, for each step, over all processes."""
         scored = self.job.examples["train"].scored
         return [[scored[example] for example in batch] for batch in self.whole]
 
     @property
     def own_part(self) -> float:
-        """What the mean over the present rows of this process counts in that of the whole step, of which the sums of
-        the processes are averaged."""
+        """Weight of the mean loss over this process's current rows in the mean of the whole step; processes are
+        averaged."""
         scored = self.scored[self.state.global_step]
         return batch_share(scored, self.args.process_index, self.args.world_size, self.rows)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Runs a batch of very many tokens in parts, whose gradients add up to those of the whole."""
+        """Runs a large batch in parts whose gradients add up to those of the whole batch."""
         count, length = inputs["input_ids"].shape
         size = max(1, AT_ONCE // length)
         rows, batches = [slice(None)], [inputs]
@@ -283,11 +283,11 @@ class FinetuneTrainer(MaBertTrainer):
         return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)
 
     def measure(self) -> dict[str, Any]:
-        """Scores the first validation split, and keeps the best weights if they are wanted."""
+        """Scores the first validation split, and keeps the best weights if `select` is `best`."""
         scores = self.job.scores(self.model)
         main, best = scores[self.job.kind.task.main_metric], self.state.best_metric
         if self.job.recipe.select == "best" and main is not None and (best is None or main > best):
-            self.state.best_metric = main  # which a checkpoint keeps
+            self.state.best_metric = main  # saved in checkpoints
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         return {f"eval_{name}": value for name, value in scores.items()}
 
@@ -300,7 +300,7 @@ class FinetuneTrainer(MaBertTrainer):
         try:
             super()._save_checkpoint(model, trial)
         except CannotSaveError as error:
-            # Training needs no disk, so one that is full need not end it; several processes would wait for this one.
+            # A full disk need not end the training itself; but with several processes the others would wait.
             if self.args.world_size > 1 or self.interrupt.interrupted:
                 raise
             logger.warning("%s; training goes on", error.found)
@@ -313,19 +313,19 @@ class FinetuneTrainer(MaBertTrainer):
 
 
 class EvaluateAt(TrainerCallback):
-    """Asks for an evaluation after certain steps."""
+    """Requests an evaluation after certain steps."""
 
     def __init__(self, steps: Collection[int]) -> None:
         self.steps = frozenset(steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Asks for one."""
+        """Requests the evaluation."""
         control.should_evaluate = state.global_step in self.steps
         return control
 
 
 def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
-    """Where memory ran out, and what helps."""
+    """Says where memory ran out, and what helps."""
     return f"in evaluation, with {rows_at_once(filled)}; {helps}"
 
 
@@ -338,19 +338,19 @@ def logits_of(
     rows: int | None = None,
     a_token: bool = False,
 ) -> np.ndarray:
-    """A model's outputs in the order of the examples: float32 (examples, labels) of a classifier, and (tokens, labels),
-    those of all examples one behind the other, where there is an output `a_token`.
+    """Returns a model's outputs in the order of the examples: float32 (examples, labels), or with an output per token
+    (`a_token`) the concatenation (tokens, labels).
 
-    Batches are of like length, or of so many `rows` in the order of the examples. Each text is alone where what it
-    gives depends on those beside it, but for a MaBERT that is asked for in such batches. Of several processes, all of
-    which must call this, each runs a part of the batches, and all get the whole.
+    Batches are grouped by length, or hold `rows` examples in their order. Texts run one by one if a model's outputs
+    depend on the rest of the batch, except for a MaBERT with `rows`. All processes must call this; each runs a part of
+    the batches and all get the whole result.
     """
     training, helps, device = model.training, SHORTER if rows is None else SMALLER, model.device
     model.eval()
     collate = Collator(pad_id)
     ends = np.cumsum(examples.lengths) if a_token else range(1, len(examples) + 1)
     out = np.zeros((int(ends[-1]) if len(examples) else 0, model.config.num_labels), np.float32)
-    asked = rows is not None and isinstance(model.config, MaBertConfig)  # a study of what padding does
+    asked = rows is not None and isinstance(model.config, MaBertConfig)  # for studies of the effect of padding
     if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths, not a_token):
         rows = 1
     order = range(len(examples))
@@ -358,7 +358,7 @@ def logits_of(
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )
     processes = PartialState()
-    # Once around all batches: at its end autocast forgets the weights that it has cast.
+    # Once around all batches, because autocast drops its cast weights when it ends.
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
         for batch in batches[processes.process_index :: processes.num_processes]:
             filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
@@ -369,6 +369,6 @@ def logits_of(
                 size = examples.lengths[index] if a_token else 1
                 out[ends[index] - size : ends[index]] = found[:size] if a_token else found
     model.train(training)
-    if processes.num_processes > 1:  # a row is another process's, and zero here, or none of theirs: the sum is exact
+    if processes.num_processes > 1:  # exact: each row is zero in all processes but one
         out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()
     return out

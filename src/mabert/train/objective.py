@@ -1,4 +1,4 @@
-"""The masked-language-modelling objective, the same for every family of models."""
+"""The masked-language-modelling objective for every model family."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from mabert.model.heads import IGNORED
 
 @contextlib.contextmanager
 def at_scored_positions(head: nn.Module, labels: Tensor) -> Iterator[None]:
-    """Lets a head see scored positions only: a vocabulary's logits elsewhere are most of a step's work and memory.
+    """Runs a head on scored positions only: logits at all others would be most of a step's work and memory.
 
     Args:
-        head: A module that is given token vectors (batch, time, D).
-        labels: int64 (batch, time), -100 where a position is not scored. While this lasts, the head is given
-            (scored positions, D), in row order.
+        head: A module that takes token vectors (batch, time, D).
+        labels: int64 (batch, time), -100 where a position is not scored. Inside the context the head gets (scored
+            positions, D), in row order.
     """
     scored = labels != IGNORED
     hook = head.register_forward_pre_hook(lambda _, given: (given[0][scored], *given[1:]))
@@ -31,15 +31,15 @@ def at_scored_positions(head: nn.Module, labels: Tensor) -> Iterator[None]:
 
 
 def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """The mean cross-entropy over scored positions.
+    """Returns the mean cross-entropy over scored positions.
 
     Args:
-        outputs: Of a model whose head saw those positions only: `logits` (scored positions, vocabulary).
+        outputs: Model output with `logits` (scored positions, vocabulary), see `at_scored_positions`.
         labels: int64 (batch, time), -100 where a position is not scored.
-        num_items_in_batch: Scored positions of the whole step, of which this may be a part; default, those here.
+        num_items_in_batch: Scored positions of the whole step; default, those of `labels`.
 
     Returns:
-        A scalar; 0 where nothing is scored.
+        A scalar; 0 if nothing is scored.
     """
     truth = labels[labels != IGNORED]
     total = nn.functional.cross_entropy(outputs.logits.float(), truth, reduction="sum")
@@ -48,7 +48,7 @@ def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | 
 
 @torch.no_grad()
 def held_out_sums(model: PreTrainedModel, family: Family, loader: DataLoader) -> Tensor:
-    """Summed cross-entropy, right guesses and scored positions, float64 (3,), of this process's windows."""
+    """Sums cross-entropy, correct predictions and scored positions over this process's windows: float64 (3,)."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     for batch in loader:

@@ -1,4 +1,4 @@
-"""What AdamW decays."""
+"""Chooses the parameters under AdamW's weight decay."""
 
 from torch import nn
 
@@ -6,17 +6,17 @@ from mabert.model.mamba import Recurrence
 
 
 def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str]:
-    """Names of the parameters under weight decay: matrices and embeddings.
+    """Returns the names of the parameters under weight decay: matrices and embeddings.
 
     Biases, norms and the recurrence's A_log, D and Δ bias are exempt: decay would pull time constants and step sizes
-    towards arbitrary values, and Mamba-1 marks them so.
+    towards arbitrary values. Mamba-1 exempts them too.
 
     Args:
         model: Any of the models.
         exempt: `default`, or `nothing` to decay every parameter.
 
     Raises:
-        ValueError: For another `exempt`.
+        ValueError: For any other `exempt`.
     """
     if exempt not in ("default", "nothing"):
         raise ValueError(f"decay_exempt is {exempt!r}; it must be 'default' or 'nothing'")

@@ -1,4 +1,4 @@
-"""Packed training under transformers' own Trainer."""
+"""Packed training with transformers' own Trainer."""
 
 import copy
 import math
@@ -20,26 +20,26 @@ STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 
 
 class PackingTrainer(Trainer):
-    """transformers' Trainer over rows of many texts, one behind the other, without padding: for MaBERT's models.
+    """transformers' Trainer for MaBERT's models on rows of many packed texts, without padding.
 
-    A batch holds as many examples as fit a number of tokens; each process has batches of its own. Epochs differ in
-    their number of batches, where Trainer takes all to be as long as the first: so all of `num_train_epochs`, or as
-    many as `max_steps` asks for, are one pass to it, in which no example is dropped and which resumes at the right
-    batch. What it logs as epochs are shares of that pass.
+    A batch holds as many examples as fit a token budget; each process has batches of its own. Epochs differ in their
+    number of batches, but Trainer assumes that they do not. So all `num_train_epochs`, or as many as `max_steps` needs,
+    are one epoch for Trainer: no example is dropped, and resuming finds the right batch. The epochs it logs are
+    fractions of that pass.
 
-    Weight decay spares what `mabert pretrain` spares, see `mabert.train.optim`.
+    Weight decay has the same exemptions as `mabert pretrain`, see `mabert.train.optim`.
 
     Args:
-        model: One of MaBERT's, for language modelling best with `sparse_prediction`.
-        args: transformers' `TrainingArguments`; kept as they are. Texts of a batch are counted in tokens, so
-            `per_device_train_batch_size` has no meaning; evaluation packs `per_device_eval_batch_size` texts a row.
-        batch_tokens: Tokens of a batch at most; a longer example gets a batch of its own.
-        data_collator: Default, `FlatteningCollator()`, for examples that bring their labels.
+        model: A MaBERT model; for language modelling, best with `sparse_prediction`.
+        args: transformers' `TrainingArguments`; kept as they are. Training batches are counted in tokens, so
+            `per_device_train_batch_size` has no effect; evaluation packs `per_device_eval_batch_size` texts per row.
+        batch_tokens: Maximum tokens per batch; a longer example gets a batch of its own.
+        data_collator: Default, `FlatteningCollator()`, for examples with labels.
         lengths: Tokens of each example of the training set; default, those of their `input_ids`.
-        arguments: What else Trainer takes.
+        arguments: Other arguments of Trainer.
 
     Raises:
-        ValueError: Something is to be done every epoch, which Trainer sees one of, or the number of examples is not
+        ValueError: An action is set for every epoch, of which Trainer sees only one, or the number of examples is not
             known.
     """
 
@@ -63,7 +63,7 @@ class PackingTrainer(Trainer):
         super().__init__(model, args, FlatteningCollator() if data_collator is None else data_collator, **arguments)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The whole run's batches, of which each process gets its share."""
+        """Returns a loader of this process's share of the run's batches."""
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self.batches(),
@@ -74,7 +74,7 @@ class PackingTrainer(Trainer):
         return self.accelerator.prepare(loader)
 
     def batches(self) -> TokenBudgetSampler:
-        """The run's batches, those of all processes together."""
+        """Returns the run's batches over all processes."""
         if not has_length(self.train_dataset):
             raise ValueError("train_dataset has no length; packing chooses among all examples, give it a list of them")
         lengths = self.lengths or [len(example["input_ids"]) for example in self.train_dataset]

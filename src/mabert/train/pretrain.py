@@ -51,18 +51,18 @@ FREE = (
     "data.cache",
     "resolved.processes",
 )
-"""What a resumed run may change: how the work is cut, not what is learnt (dropout draws follow the cut, though)."""
+"""Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
 
 BETWEEN = "between"
-"""Marks a checkpoint that does not count among those to be kept."""
+"""Marks a checkpoint that does not count towards `keep_checkpoints`."""
 
 EXPLODED = 3.0
-"""A loss of so many times that of a uniform guess, ln(vocabulary), counts as divergence."""
+"""A loss above this multiple of a uniform guess's, ln(vocabulary), counts as divergence."""
 
 
 class PretrainData(NamedTuple):
-    """What a run reads: every sample in order; held-out windows under fixed masks, at the length of the first stage;
-    numbers of tokens, for the record; and a digest of the tokens, by which a resumed run knows its text."""
+    """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
+    counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
 
     stream: PretrainingStream
     validation: ValidationSet
@@ -84,27 +84,26 @@ def pretrain(
     """Runs a recipe.
 
     Args:
-        recipe: What to do.
+        recipe: The recipe to run.
         output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
-        resume: Whether to go on with the run in `output`; the weights end as those of an uninterrupted run do.
-        resume_from: Name of the checkpoint to go on from, in place of the newest, where that is damaged; damaged ones
-            that are newer are removed.
-        trusted: Whether the caller knows the run in `output` to be this one, as a study does by a cell's name; text
-            and tokenizer may lie elsewhere then, holding the same.
-        tokenizer: In place of `recipe.tokenizer`.
+        resume: Whether to resume the run in `output`; it reaches the same weights as an uninterrupted run.
+        resume_from: Name of the checkpoint to resume from if the newest is damaged; newer damaged ones are removed.
+        trusted: Whether the caller knows that `output` holds this run, as a study does by a cell's name. Then the same
+            text and tokenizer may lie at other paths.
+        tokenizer: Replaces `recipe.tokenizer`.
         progress: Whether to show progress bars.
-        callbacks: transformers callbacks beside ours.
+        callbacks: Additional transformers callbacks.
 
     Returns:
-        The content of `result.json`; in the other processes of several, nothing.
+        The content of `result.json`; an empty dict in all processes but the first.
 
     Raises:
         ValueError: If the recipe cannot be run, the folder holds another run, the loss diverges, or a package of the
             extra `train` is missing.
-        MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
+        MemoryError: If a batch does not fit the memory; the message names the step and the batch's size.
         OSError: If a checkpoint cannot be written; earlier ones are kept.
-        DamagedCheckpointError: If the checkpoint to go on from lacks a file, or one is not as it was written.
-        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+        DamagedCheckpointError: If the checkpoint to resume from lacks a file or has a changed one.
+        KeyboardInterrupt: After Ctrl-C, once the state is saved.
     """
     check_installed(*EXTRAS["train"])
     arguments = arguments_of(recipe, Path(output))
@@ -116,7 +115,7 @@ def pretrain(
     kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     if recipe.start_from is not None:
         place = place_of(recipe.start_from)
-        load_config(place)  # tells what is wrong with the folder better than the tokenizer's absence does
+        load_config(place)  # a clearer error for a wrong folder than a missing tokenizer
         recipe = dataclasses.replace(recipe, start_from=str(place))
     origin = "given by the caller"
     if tokenizer is None:
@@ -124,12 +123,12 @@ def pretrain(
     config = model_config(recipe, tokenizer)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
-        # Saved with the model, so that `truncation=True` cuts where the model ends.
+        # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
-    # Weights that cannot be had show before hours of tokenising.
+    # Loaded first, so that missing weights fail before hours of tokenising.
     start = None if recipe.start_from is None else started_model(recipe.start_from, config)
     finishes = start is None or family.is_finished(start)
-    data = prepare_data(recipe, tokenizer, progress)  # shown by the process that does it
+    data = prepare_data(recipe, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
@@ -160,15 +159,15 @@ def pretrain(
 
 
 def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:
-    """The recipe's tokenizer and where it is from; `before` is what this said when the run began."""
+    """Returns the recipe's tokenizer and its origin; `before` is the origin recorded when the run began."""
     family, cache = family_named(recipe.architecture), Path(recipe.data.cache or default_cache())
     return find_tokenizer(family, recipe.tokenizer or recipe.start_from, recipe.data.readable(), cache, before)
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
-    """Measures the final model and saves it, whole or not at all; returns what came out of the run.
+    """Measures the final model, saves it whole or not at all, and returns the run's results.
 
-    `finishes` says whether weights that the objective does not reach follow those that it does.
+    `finishes` says whether weights that the objective does not train are set from those that it does.
     """
     state, model = trainer.state, trainer.model
     held_out = next((entry for entry in reversed(state.log_history) if "eval_loss" in entry), None)
@@ -196,10 +195,10 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
     """Tokenises the text (or reuses the cache) and lays out the stages.
 
     Raises:
-        ValueError: If the recipe does not fit the text, or nothing in its held-out part can be hidden.
+        ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
     """
     about, training = recipe.data, recipe.training
-    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # which may refuse
+    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
     folder = about.cache or default_cache()
     cache = build_cache(about.readable(), tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
     learnt, held_out = cache.split(about.held_out, seed=0)
@@ -220,10 +219,10 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
 
 
 def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
-    """The recipe in transformers' words; warns of a learning rate that never reaches its peak.
+    """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
     Raises:
-        ValueError: If there is no text, or the batch cannot be made of whole micro-batches over all processes.
+        ValueError: If there is no text, or whole micro-batches over all processes do not add up to the batch.
     """
     training = recipe.training
     if not recipe.data.sources:
@@ -239,7 +238,7 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
             f"{training.micro_batch_size} times {processes} process(es)"
         )
     twentieth = max(1, training.steps // 20)
-    # Trainer takes the folder of TensorBoard's files from the environment alone.
+    # Trainer reads TensorBoard's folder only from the environment.
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
     same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
     return training_arguments(
@@ -267,14 +266,14 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
 
 
 class PretrainTrainer(MaBertTrainer):
-    """Reads the stream front to back, so that resuming is skipping; measures the loss on held-out text.
+    """Reads the stream in order, so that resuming means skipping; measures the loss on held-out text.
 
-    Whatever the model, the vocabulary is scored at hidden positions only, and the loss is the mean over those of the
-    whole step.
+    For every model, logits are computed at masked positions only, and the loss is the mean over those of the whole
+    step.
 
     Args:
-        recipe: What to do.
-        data: What to read.
+        recipe: The recipe to run.
+        data: The run's data.
         processing_class: The tokenizer.
         arguments: As `MaBertTrainer` takes them.
     """
@@ -315,7 +314,7 @@ class PretrainTrainer(MaBertTrainer):
         return f", in the batch of samples {first} to {first + rows - 1}; checkpoints up to here are kept"
 
     def rotate_checkpoints(self, folder: Path) -> None:
-        """Likewise; one between those of `save_steps`, by the clock or Ctrl-C, does not count and stays to the next."""
+        """Removes the oldest checkpoints. One by the clock or Ctrl-C does not count and stays until the next save."""
         for earlier in folder.glob(f"checkpoint-*/{BETWEEN}"):
             shutil.rmtree(earlier.parent, ignore_errors=True)
         state = self.state
@@ -325,7 +324,7 @@ class PretrainTrainer(MaBertTrainer):
         rotate_checkpoints(str(folder), self.args.save_total_limit + between, use_mtime=False)
 
     def measure(self) -> dict[str, Any]:
-        """Held-out loss (mean over scored positions) and accuracy; the same windows and masks every time."""
+        """Measures held-out loss (mean over scored positions) and accuracy, on fixed windows and masks."""
         step, rows = self.state.global_step, self.args.per_device_eval_batch_size
         with (
             naming_memory(lambda: f"in the evaluation after step {step}, with {rows:,} rows at once; {self.smaller}"),

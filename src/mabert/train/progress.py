@@ -1,4 +1,4 @@
-"""One bar a training run: steps done, rate, time left, and the last figures logged."""
+"""A progress bar for a training run: steps done, rate, time left, and the last logged figures."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SHOWN = {
 }
 
 WIDTH_OF_THE_REST = 68
-"""Columns that bar, steps, rate and times take, with the spaces between."""
+"""Terminal columns for bar, steps, rate and times, including spaces."""
 
 
 class TokenRate(ProgressColumn):
@@ -31,13 +31,13 @@ class TokenRate(ProgressColumn):
 
 
 class TrainingBar(TrainerCallback):
-    """Draws a bar in a terminal; elsewhere writes a line now and then.
+    """Draws a bar in a terminal; elsewhere writes an occasional line.
 
-    The time left goes by tokens: where later steps have longer texts, the last tenth of them can be half of the work.
+    The time left is estimated from tokens: if later steps have longer texts, the last tenth can be half of the work.
 
     Args:
         title: What is being trained.
-        tokens: Of all steps up to and including each.
+        tokens: Cumulative tokens after each step.
     """
 
     def __init__(self, title: str, tokens: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class TrainingBar(TrainerCallback):
         self.figures |= {name: value for name, value in (logs or {}).items() if name in SHOWN}
         shown = [form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures]
         if self.bar is not None:
-            # A narrow terminal keeps steps, rate and time left, and as many figures as fit beside them.
+            # A narrow terminal shows steps, rate and time left, and only as many figures as fit.
             while shown and len("  ".join(shown)) > self.console.width - WIDTH_OF_THE_REST - len(self.title):
                 shown.pop()
             self.bar.update(self.task, figures="  ".join(shown))

@@ -1,4 +1,4 @@
-"""Runs as data: a recipe is a YAML file of named fields, every one of which the command line may override."""
+"""Recipes: YAML files that describe runs; the command line can override every field."""
 
 import dataclasses
 import typing
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
-"""Fields that may name files."""
+"""Fields that can name files."""
 
 Packing = Literal["none", "pack", "unpad"]
 
 
 def unpad_of(packing: Packing) -> Literal["auto", "never"]:
-    """MaBERT's own field for how its batches run."""
+    """Returns the value of MaBERT's own `unpad` field."""
     return "never" if packing == "none" else "auto"
 
 
 def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
-    """Refuses packed rows where padding is meant to have its effect, or the model takes none.
+    """Refuses packed rows if padding is meant to have an effect, or if the model does not support them.
 
     Args:
         packing: The way batches are run.
@@ -36,7 +36,7 @@ def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = Fa
         pools: Whether the model pools its token vectors.
 
     Raises:
-        ValueError: Naming the field that lets padding in.
+        ValueError: Names the field that lets padding in.
     """
     if packing != "pack":
         return
@@ -61,8 +61,8 @@ class DataRecipe(Checked, where="data"):
         sources: Files, folders or hub data sets, see `mabert.data.corpus`.
         text_column: The key or column with the text in JSONL and Parquet files; a hub data set names its own.
         cache: Folder of tokenised corpora; default, `~/.cache/mabert` or `$MABERT_CACHE`.
-        windows: `packed`, documents joined and cut; or `document`, windows that never cross a document, of any length.
-        held_out: Share of documents kept for the held-out loss.
+        windows: `packed`, documents joined and cut; or `document`, windows of any length that never cross documents.
+        held_out: Share of the tokens kept for the held-out loss.
         max_tokens: Stop reading after this many tokens.
     """
 
@@ -74,18 +74,18 @@ class DataRecipe(Checked, where="data"):
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 
     def readable(self) -> list[Source]:
-        """The sources, ready to read.
+        """Returns the parsed sources.
 
         Raises:
             FileNotFoundError: A file or folder does not exist.
-            ValueError: There is none, or one is of no known kind.
+            ValueError: There is no source, or one is of an unknown kind.
         """
         return parse_sources(self.sources, self.text_column)
 
 
 @dataclass
 class MaskingRecipe(Checked, where="masking"):
-    """What is hidden from the model (Table A1: 15 %, of which 80 % [MASK], 10 % another token, 10 % as it was)."""
+    """Masking (Table A1: 15 % of tokens, of which 80 % become [MASK], 10 % a random token, and 10 % stay)."""
 
     probability: Annotated[float, SHARE] = 0.15
     mask_share: Annotated[float, SHARE] = 0.8
@@ -95,7 +95,7 @@ class MaskingRecipe(Checked, where="masking"):
 
 @dataclass
 class Stage(Checked, where="stages"):
-    """Part of the length schedule: windows of `length` tokens for `share` of the steps."""
+    """A stage of the length schedule: windows of `length` tokens for `share` of the steps."""
 
     length: Annotated[int, Range(4, 2**24)]
     share: Annotated[float, SHARE]
@@ -103,34 +103,33 @@ class Stage(Checked, where="stages"):
 
 @dataclass
 class TrainingRecipe(Checked, where="training"):
-    """How the weights are found (Table A1 where the default says so).
+    """Optimisation (defaults from Table A1).
 
     Attributes:
         steps: Optimizer steps of the whole budget.
-        batch_size: Windows a step, over all processes and micro-batches.
-        micro_batch_size: Windows at once in one process; gradients accumulate up to `batch_size`.
+        batch_size: Windows per step, over all processes and micro-batches.
+        micro_batch_size: Windows per forward pass in one process; gradients accumulate up to `batch_size`.
         learning_rate: Peak, reached after `warmup_steps`, then linear to zero.
         warmup_steps: Steps of linear warm-up.
         adam_beta1: AdamW's β1.
         adam_beta2: AdamW's β2.
         adam_epsilon: AdamW's ε.
-        weight_decay: Decay of matrices and embeddings.
-        decay_exempt: `default`, none on biases, norms, A_log, D and Δ bias; or `nothing`, decay on all.
+        weight_decay: Weight decay of matrices and embeddings.
+        decay_exempt: `default`, no decay on biases, norms, A_log, D and Δ bias; or `nothing`, decay on all.
         max_grad_norm: Gradient clipping by global norm.
         precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         gradient_checkpointing: Recompute activations in the backward pass.
-        seed: Of initialisation, dropout, order and masks.
+        seed: Seed of initialisation, dropout, order and masks.
         log_steps: Steps between logged losses.
         eval_steps: Steps between held-out evaluations; default, a twentieth of the run.
         eval_windows: Held-out windows that are scored.
-        save_steps: Steps between checkpoints; default, a twentieth of the run. Between them there is one every ten
-            minutes, which the next replaces.
-        keep_checkpoints: Checkpoints that stay on disk, beside the last of those between.
+        save_steps: Steps between checkpoints; default, a twentieth of the run. Another is saved every ten minutes in
+            between and replaced by the next.
+        keep_checkpoints: Checkpoints that stay on disk, besides the last of those in between.
         workers: Processes that make batches; 0 makes them in the training process.
-        packing: How windows of different lengths go through the model: `unpad`, as a padded batch that the model runs
-            without its padding; `pack`, one behind the other in a row from the start; `none`, padded and masked. The
-            results are the same, up to rounding and the draws of dropout, where padding is masked exactly (the
-            default); `pack` is refused elsewhere.
+        packing: How the model runs windows of different lengths: `unpad`, a padded batch whose padding the model
+            removes; `pack`, windows concatenated in one row; `none`, padded and masked. With exact masking (the
+            default) the results are the same up to rounding and dropout draws; otherwise `pack` is refused.
     """
 
     steps: Annotated[int, COUNT] = 1_000_000
@@ -162,13 +161,13 @@ class PretrainRecipe(Checked):
 
     Attributes:
         architecture: The family of the model, see `mabert.baselines.registry`.
-        model: Fields of `MaBertConfig`, or for a baseline those of `mabert.baselines.family.COMMON`, from which its
-            sizes follow, and of its own configuration. The vocabulary's size comes from the tokenizer.
-        tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; by default the one that the family's published
-            model has on the hub, or, where that cannot be had, one trained on `data.sources` in the same way.
+        model: Fields of `MaBertConfig`; for a baseline, fields of its own configuration and those of
+            `mabert.baselines.family.COMMON`, which set its sizes. The vocabulary size comes from the tokenizer.
+        tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; default, that of the family's published model on
+            the hub, or, if unavailable, one trained on `data.sources` in the same way.
         stages: The length schedule.
-        start_from: Model, as `mabert.files.places.place_of` finds it, whose weights the run begins with, in place of
-            random ones. Architecture, sizes and tokenizer are its own; of `model` then, dropout and masking may be set.
+        start_from: Model to start from instead of random weights, as `mabert.files.places.place_of` finds it. It sets
+            architecture, sizes and tokenizer; of `model`, only dropout and masking may then be set.
     """
 
     architecture: str = "mabert"
@@ -184,13 +183,13 @@ class PretrainRecipe(Checked):
         super().__post_init__()
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
-        # Before torch and transformers are loaded, which takes seconds; numbers that are written as text come after.
+        # Checked before torch and transformers load, which takes seconds; numbers written as text are checked later.
         check_fields({name: value for name, value in self.model.items() if isinstance(value, int | float)}, "model.")
         from mabert.baselines.registry import family_named
 
         known = family_named(self.architecture).known_fields()
         for key in self.model:
-            # None of these has another shape or use in weights that were trained without it.
+            # These change neither the shape nor the use of trained weights.
             changeable = "dropout" in key or key == "padding_safe_masking"
             if self.start_from is not None and not changeable:
                 raise ValueError(
@@ -205,7 +204,7 @@ class PretrainRecipe(Checked):
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
 
     def stage_steps(self) -> list[int]:
-        """Steps of each stage; they add up to `training.steps`."""
+        """Returns the steps of each stage, which add up to `training.steps`."""
         ends, passed = [], 0.0
         for stage in self.stages:
             passed += stage.share
@@ -213,7 +212,7 @@ class PretrainRecipe(Checked):
         return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def at_budget(self, share: float) -> "PretrainRecipe":
-        """The same run at a share of its steps, with its own warm-up and decay (Table A1's step budgets)."""
+        """Returns the same run at a share of its steps, with its own warm-up and decay (Table A1's step budgets)."""
         if not 0 < share <= 1:
             raise ValueError(f"the budget is {share:.0%} of the steps; it must be above 0 % and at most 100 %")
         steps = max(1, round(self.training.steps * share))
@@ -226,29 +225,29 @@ class FinetuneRecipe(Checked):
     """How a model is fine-tuned.
 
     Attributes:
-        learning_rates: Peak learning rates; with several, the first seed tries each and all seeds use the best on the
-            validation data. Default, one that suits the model's width (`rate_for`).
+        learning_rates: Peak learning rates; with several, the first seed tries each, and all seeds use the best on the
+            validation data. Default, one chosen by the model's width (`rate_for`).
         epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
-        batch_size: Examples a step. A step of more than 4,096 tokens is run in parts, so that memory suffices: the
-            result is the same, up to rounding and dropout's draws.
-        batch_tokens: Tokens a step at most, however many examples that makes, in place of `batch_size`: every step
-            costs about the same, and is run at once. Counted with padding where the model runs it.
-        batches: `length`, of examples of about the same length, so that little is padded; or `random`, with as much
-            padding as where nobody sorts, and measured in the order of the examples.
-        packing: `unpad`, padded batches that the model runs without their padding; `pack`, examples one behind the
-            other in a row; `none`, padded and masked. The results are the same, up to rounding and
-            dropout's draws, where padding is masked exactly; `pack` is refused elsewhere.
-        warmup_share: Share of the steps with rising learning rate; after it, linear to zero.
+        batch_size: Examples per step. To save memory, a step of more than 4,096 tokens is run in parts; the result is
+            the same up to rounding and dropout draws.
+        batch_tokens: Maximum tokens per step, instead of `batch_size`: every step costs about the same and is run at
+            once. Padding counts if the model computes it.
+        batches: `length`, batches of examples of similar length, with little padding; or `random`, unsorted batches
+            with more padding, and evaluation in the order of the examples.
+        packing: `unpad`, padded batches whose padding the model removes; `pack`, examples concatenated in one row;
+            `none`, padded and masked. With exact masking the results are the same up to rounding and dropout draws;
+            otherwise `pack` is refused.
+        warmup_share: Share of the steps with rising learning rate; then linear to zero.
         weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
-        dropout: On embeddings, sub-layers, attention and classifier.
-        max_length: Tokens an example has at most; default, all that the model takes.
-        truncate: Whether longer examples are cut; otherwise they are an error.
+        dropout: Dropout probability of embeddings, sub-layers, attention and classifier.
+        max_length: Maximum tokens of an example; default, the model's.
+        truncate: Whether to truncate longer examples; otherwise they are an error.
         precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
             validation data.
-        from_scratch: Whether to leave the pretrained weights out and draw all of them at random.
-        pooling: In place of the model's own.
-        padding_safe_masking: Likewise; with any but `exact`, batches are run with their padding.
+        from_scratch: Whether to use random weights instead of the pretrained ones.
+        pooling: Pooling; default, the model's.
+        padding_safe_masking: Masking; default, the model's. With any but `exact`, batches are run with their padding.
     """
 
     learning_rates: list[Annotated[float, LEARNING_RATE]] | None = None
@@ -275,22 +274,22 @@ class FinetuneRecipe(Checked):
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuses seeds that no random generator takes, or that would make the same run twice.
+    """Refuses seeds that a random generator does not take, and repeated ones.
 
     Raises:
-        ValueError: Naming them.
+        ValueError: Names the seeds.
     """
     if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
         raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
 
 
 def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a model's configuration, which takes no text for a number.
+    """Converts numbers written as text in the fields of a model's configuration, which does not accept text.
 
-    Where it takes whole numbers beside others they stay whole: runs and cells are known by what was written.
+    Whole numbers stay whole in fields that take both, because runs and cells are identified by these values.
 
     Raises:
-        ValueError: For text that is no number, where only a number can be, and for nothing where something must be.
+        ValueError: For text that is not a number in a number's field, and for a missing value.
     """
     found = dict(fields)
     for name, value in fields.items():
@@ -306,14 +305,14 @@ def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, An
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
     """Reads a recipe.
 
-    Where the overrides name a model to start from, it takes the place of the file's own model.
+    If the overrides name a model to start from, it replaces the file's own model.
 
     Args:
-        path: A YAML file; or the name of a recipe that comes with the package (`demo`, `mini`, `paper`).
+        path: A YAML file; or the name of a packaged recipe (`demo`, `mini`, `paper`).
         overrides: `section.field=value`, the value in YAML; `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`.
 
     Raises:
-        ValueError: For a field that does not exist (naming the nearest one) or a value of another type.
+        ValueError: For an unknown field (names the nearest one) or a value of the wrong type.
         FileNotFoundError: If there is no such file.
     """
     content = read_yaml(find_recipe(path))
@@ -332,7 +331,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
 
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
-    """The recipe that a run in a folder was started with, so that going on needs no field a second time.
+    """Reads the recipe of a run from its folder, so that resuming needs no option again.
 
     Args:
         folder: The run's folder.
@@ -349,13 +348,13 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
 
 
 def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
-    """A recipe that names its files as they were named when the run in a folder began."""
+    """Returns the recipe with its files named as when the run in a folder began."""
     began = read_yaml(Path(folder) / REQUEST).get(DIRECTORY) if (Path(folder) / REQUEST).is_file() else None
     return build(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS), "")
 
 
 def find_recipe(path: str | Path) -> Path:
-    """A file by its path, or a packaged recipe by its name."""
+    """Finds a recipe by its path, or a packaged one by its name."""
     given = Path(path)
     if given.exists() and not given.is_dir():  # a pipe, too
         return given
@@ -368,15 +367,14 @@ def find_recipe(path: str | Path) -> Path:
 
 
 def recipe_folders() -> tuple[Path, Path]:
-    """Where the package's own recipes lie: in an installed package, and in a checkout."""
+    """Returns the folders of the package's own recipes: in an installed package, and in a checkout."""
     return Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 
 
 def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
-    """The recipe as nested plain values, as `load_recipe` would read them.
+    """Returns the recipe as nested plain values, as `load_recipe` reads them.
 
-    What a run starts from is among them only where there is such a thing: runs and cells that are known by these values
-    keep their names.
+    `start_from` is included only if set, so that runs and cells identified by these values keep their names.
     """
     content = dataclasses.asdict(recipe)
     if recipe.start_from is None:

@@ -1,4 +1,4 @@
-"""One folder a run: what was asked, what came out, and nothing of another run."""
+"""Run folders: each holds one run's request and its results, and never those of another run."""
 
 import json
 import time
@@ -15,13 +15,13 @@ REQUEST = "request.yaml"
 RESULT = "result.json"
 LOGS = "tensorboard"
 UNFINISHED = "unfinished"
-"""Folder for the checkpoints of a run's trainings, where there are several, while they are under way."""
+"""Folder for the checkpoints of unfinished trainings, in runs of several."""
 
 RESOLVED = "resolved"
-"""Where a request says what the run found out when it began."""
+"""Key of a request for values that the run determined when it began."""
 
 DIRECTORY = "directory"
-"""Where a request says which directory its relative paths start from."""
+"""Key of a request for the directory of its relative paths."""
 
 LOCATIONS = {
     "data.sources": "corpus",
@@ -36,11 +36,11 @@ LOCATIONS = {
     "source.validation": "data",
     "source.test": "data",
 }
-"""Fields that say where something lies, and what of `resolved` says what it holds: that is compared, not the place."""
+"""Fields that are locations, with the key of `resolved` that identifies the content; only the content is compared."""
 
 
 def grid_file(folder: Path, rate: float) -> Path:
-    """Where the score of a learning rate that fine-tuning tries is kept."""
+    """Returns the file with the score of one learning rate in a fine-tuning grid."""
     return folder / "grid" / f"{rate:g}.json"
 
 
@@ -49,9 +49,9 @@ class RunFolder:
 
     Attributes:
         path: The folder.
-        free: Dotted names in the request that a resumed run may change, since they do not change what comes out.
-        trusted: Whether the caller knows that a run in the folder is the one that is asked for, however it was spelt
-            and wherever things lay; then only what it found out (`resolved`) must be the same.
+        free: Dotted names in the request that a resumed run may change, because they do not affect the results.
+        trusted: Whether the caller knows that the folder holds the requested run, however the request is spelt and
+            wherever files lie. Then only `resolved` must match.
     """
 
     def __init__(self, path: str | Path, free: tuple[str, ...] = (), trusted: bool = False) -> None:
@@ -60,14 +60,14 @@ class RunFolder:
         self.trusted = trusted
 
     def check(self, request: dict[str, Any], resume: bool) -> None:
-        """Whether a run may use the folder; changes nothing.
+        """Checks whether a run may use the folder; changes nothing.
 
         Args:
-            request: What determines the run, as plain values; on resuming, the part of it that is known so far.
-            resume: Whether to go on with the run that is there.
+            request: Plain values that determine the run; on resuming, those known so far.
+            resume: Whether to resume the run in the folder.
 
         Raises:
-            ValueError: If the folder holds something and the run is new, or holds another run than the one to resume.
+            ValueError: If the run is new and the folder holds results, or the run to resume is not the folder's.
         """
         if not resume:
             if self.path.exists() and (not self.path.is_dir() or self._holds_results()):
@@ -86,14 +86,14 @@ class RunFolder:
             raise ValueError(f"{self.path} holds another run; it differs in " + "; ".join(changed[:5]))
 
     def _holds_results(self) -> bool:
-        # A run that failed before its first result leaves these; nothing is lost by starting again.
+        # A run that failed before its first result leaves only these; starting again loses nothing.
         names = (entry for entry in self.path.iterdir() if entry.name not in (REQUEST, LOGS))
         kept = (entry for entry in names if not entry.name.endswith(WRITING))
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
     def claim(self, request: dict[str, Any], resume: bool) -> None:
-        """Takes the folder for a run, or takes it up again; raises as `check` does."""
-        import yaml  # which `--help` does without
+        """Claims the folder for a new or resumed run; raises what `check` does."""
+        import yaml  # imported here to keep `--help` fast
 
         self.check(request, resume)
         if not resume:
@@ -102,22 +102,22 @@ class RunFolder:
             write_text(self.path / REQUEST, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
 
     def request(self) -> dict[str, Any]:
-        """What was asked."""
+        """Reads the request."""
         return read_yaml(self.path / REQUEST)
 
     def resolved(self) -> dict[str, Any]:
-        """What the run found out when it began; empty where there is none."""
+        """Reads the values determined when the run began; empty if there are none."""
         return (self.request().get(RESOLVED) or {}) if (self.path / REQUEST).is_file() else {}
 
     def result(self) -> dict[str, Any] | None:
-        """The record of a finished run; None before."""
+        """Reads the record of a finished run; None if unfinished."""
         return read_json_if_there(self.path / RESULT)
 
     def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
         """Writes `result.json` and returns its content.
 
         Args:
-            outcome: What came out.
+            outcome: The results.
             seconds: Duration over all starts of the run.
             about: Further entries, such as the seed.
         """
@@ -125,7 +125,7 @@ class RunFolder:
 
 
 def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Writes what is known of a training, with what it ran on, when it ended and how long it took; returns all that."""
+    """Writes and returns the record of a training, with its environment, end and duration."""
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     record = {**content, "environment": environment(), "finished": finished, "seconds": round(seconds, 1)}
     write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
@@ -133,8 +133,8 @@ def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[st
 
 
 def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What was asked, without what is no part of a recipe; relative paths in the fields of those dotted names are made
-    absolute where they lead somewhere from where the run began."""
+    """Returns the recipe part of a request. Relative paths in the named fields become absolute if they exist relative
+    to the directory where the run began."""
     began = Path(request.get(DIRECTORY) or Path.cwd())
 
     def found(value: Any, name: str) -> Any:
@@ -149,7 +149,7 @@ def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Places where two nested values differ: the dotted name, and a phrase with both values."""
+    """Yields the places where two nested values differ: dotted name, and a phrase with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))

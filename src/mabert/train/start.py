@@ -1,4 +1,4 @@
-"""The model that a pretraining begins with: of random weights, or one of a folder or the hub that it goes on from."""
+"""The initial model of a pretraining: random weights, or a model from a folder or the hub."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from mabert.train.recipe import PretrainRecipe, check_packing, unpad_of
 
 
 def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """The configuration of the recipe's model for that vocabulary, or of the one that it starts from.
+    """Returns the configuration of the recipe's new model, or of the model that it starts from.
 
     Raises:
-        ValueError: If a stage is longer than the positions, the vocabulary is another than the tokenizer's, the model
-            that the run starts from of another family, or the fields make no model that can be run as it is asked to.
+        ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
+            start from is of another family, or the fields make no valid model.
     """
     config = new_config(recipe, tokenizer) if recipe.start_from is None else started_config(recipe, tokenizer)
     check_packing(recipe.training.packing, config)
@@ -32,7 +32,7 @@ def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """That of a model of random weights; errors are those of `model_config`."""
+    """Returns the configuration of a new model; errors are those of `model_config`."""
     family, asked = family_named(recipe.architecture), dict(recipe.model)
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
@@ -45,7 +45,7 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
             raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
     config = family.config_of(asked, vocab_size=size, **of_run)
     with torch.device("meta"):
-        # What a configuration cannot know by itself shows before hours of tokenising, not after.
+        # Building the model finds errors that a configuration cannot, before hours of tokenising.
         try:
             getattr(build("masked_lm", config), family.head)
         except (AssertionError, AttributeError) as error:
@@ -54,7 +54,7 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
 
 
 def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """That of the model that a run starts from, with what the recipe changes; errors are those of `model_config`."""
+    """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
     start = str(recipe.start_from)
     config = load_config(start)
     if (family := family_of(config)).name != recipe.architecture:
@@ -72,11 +72,11 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -
 
 
 def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
-    """Bytes that the backward pass of one micro-batch needs at least.
+    """Estimates the minimum bytes that the backward pass of one micro-batch needs.
 
-    Each layer keeps its input and that of each sub-layer, queries, keys and values or their like, what they give, and
-    the feed-forward network's inner activations twice; with checkpointing its input alone. Windows of single documents
-    may be of any length.
+    Each layer keeps the inputs of itself and its sub-layers, queries, keys and values or their like, their output, and
+    the feed-forward network's inner activations twice; with checkpointing, only its own input. Windows of single
+    documents count as one token, since they may be of any length.
     """
     training, width = recipe.training, config.hidden_size
     length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
@@ -86,7 +86,7 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
 
 
 def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model in a folder or on the hub, in float32, with its masked language model's head; errors as `load`."""
+    """Loads a model with its masked-language-model head in float32; errors are those of `load`."""
     model, family = load("masked_lm", start, config=config, dtype=torch.float32), family_of(config)
     if not hasattr(model, family.head):
         raise ValueError(f"{start} has another head than {family.title}'s here (no {family.head!r} in it)")
@@ -94,12 +94,12 @@ def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def new_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model with random weights, ready for training."""
+    """Returns a model with random weights, ready for training."""
     return trained_by_mlm(build("masked_lm", config))
 
 
 def trained_by_mlm(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, its weights that the objective does not reach left out of training."""
+    """Freezes the weights that the objective does not reach, and returns the model."""
     for name, weight in model.named_parameters():
         weight.requires_grad_(not any(part in name for part in family_of(model.config).unreached))
     return model

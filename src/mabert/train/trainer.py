@@ -1,4 +1,4 @@
-"""transformers' Trainer with what our runs need: whole checkpoints, a stop on divergence and on Ctrl-C."""
+"""transformers' Trainer with whole checkpoints, and stops on divergence and on Ctrl-C."""
 
 import atexit
 import json
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
-"""What `accelerate launch` sets where its configuration asks for a model in parts."""
+"""Variables that `accelerate launch` sets if its configuration shards the model."""
 
 SAVE_SECONDS = 600.0
-"""Between two checkpoints by the clock: what a kill may cost, and an evaluation."""
+"""Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation."""
 
 
 class TrainingDivergedError(ValueError):
-    """The loss is no longer a sensible number."""
+    """The loss is not finite or far too large."""
 
 
 class MaBertTrainer(Trainer):
     """Trainer that keeps four promises.
 
-    - A checkpoint has its name only when it is complete; a full disk or a kill leaves the one before.
+    - A checkpoint gets its name only once it is complete; a full disk or a kill leaves the previous one.
     - Ctrl-C ends the step, saves and stops.
     - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step.
     - Running out of memory is an `OutOfMemoryError`.
 
     Attributes:
-        smaller: What makes a batch smaller, in words for a person.
+        smaller: Advice on making a batch smaller, for messages.
 
     Args:
-        title: What the progress bar calls the run; None shows none.
-        step_tokens: Tokens of each step, by which the bar tells the time left.
-        batches: All batches of the run, as lists of places in the training set; default, Trainer's own.
+        title: Title of the progress bar; None shows no bar.
+        step_tokens: Tokens of each step, from which the bar estimates the time left.
+        batches: All batches of the run, as lists of indices into the training set; default, Trainer's own.
         save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
         decay_exempt: See `mabert.train.optim`.
-        loss_limit: Largest loss that is not divergence; default, none.
-        callbacks: transformers callbacks beside ours.
+        loss_limit: A loss above it counts as divergence; default, no limit.
+        callbacks: Additional transformers callbacks.
         arguments: As `Trainer` takes them.
     """
 
@@ -113,19 +113,19 @@ class MaBertTrainer(Trainer):
         return loss
 
     def is_diverged(self, loss: float) -> bool:
-        """Whether a loss is no longer a sensible number."""
+        """Checks whether a loss is not finite or above `loss_limit`."""
         return not (math.isfinite(loss) and loss <= self.loss_limit)
 
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
-        """What a micro-batch's own mean loss is multiplied by in the loss of a step."""
+        """Returns the weight of a micro-batch's mean loss in the loss of the step."""
         return 1 / self.current_gradient_accumulation_steps
 
     def whereabouts(self) -> str:
-        """Where a step is in the data, and what is kept, in words to go on with."""
+        """Describes where a step is in the data and what is kept, to end a message."""
         return ""
 
     def measure(self) -> dict[str, Any]:
-        """What an evaluation finds, as `eval_...`."""
+        """Evaluates the model; returns metrics named `eval_...`."""
         raise NotImplementedError
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -138,13 +138,13 @@ class MaBertTrainer(Trainer):
         """Trains to the end, from a checkpoint if there is one.
 
         Raises:
-            TrainingDivergedError: If the loss is no longer a sensible number.
-            MemoryError: If a batch does not fit the memory; says at which step, and how large it is.
+            TrainingDivergedError: If the loss is not finite or above `loss_limit`.
+            MemoryError: If a batch does not fit the memory; the message names the step and the batch's size.
             CannotSaveError: If the disk is full.
-            KeyboardInterrupt: After Ctrl-C, when the state is saved.
+            KeyboardInterrupt: After Ctrl-C, once the state is saved.
         """
         folder = Path(self.args.output_dir)
-        if self.args.should_save:  # what a kill left
+        if self.args.should_save:  # left by a kill
             shutil.rmtree(folder / STAGING, ignore_errors=True)
         try:
             with (
@@ -161,7 +161,7 @@ class MaBertTrainer(Trainer):
         return trained
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # Trainer's own saves its arguments as well, as a pickle, which we neither read nor want others to.
+        # Trainer's own also pickles its arguments; nobody should read a pickle.
         if self.args.should_save:
             self.model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
             if self.processing_class is not None:
@@ -188,7 +188,7 @@ class MaBertTrainer(Trainer):
             self.staging = None
 
     def _kept(self, folder: Path) -> str:
-        """What is on the disk if the next checkpoint cannot be saved, in words to go on with."""
+        """Says what remains on the disk if the next checkpoint cannot be saved, to end a message."""
         kept = checkpoint.checkpoints(folder)
         last = f"the last whole checkpoint is {kept[-1]}" if kept else "there is no earlier checkpoint"
         return f"{last}; make room and go on by --resume"
@@ -204,57 +204,57 @@ class MaBertTrainer(Trainer):
             self.lr_scheduler.load_state_dict(read_json(Path(folder) / checkpoint.SCHEDULER))
 
     def _save_rng_state(self, output_dir: str) -> None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)  # before the first process has made it
+        Path(output_dir).mkdir(parents=True, exist_ok=True)  # the first process may not have made it yet
         checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
 
     def _load_rng_state(self, folder: str | None) -> None:
         file = Path(folder or "") / checkpoint.generators_file(self.args.process_index)
-        if folder is not None and file.exists():  # else it was saved by fewer processes
+        if folder is not None and file.exists():  # missing if fewer processes saved it
             checkpoint.load_generators(file)
 
     def rotate_checkpoints(self, folder: Path) -> None:
-        """Removes the oldest of more checkpoints than are to be kept."""
+        """Removes the oldest checkpoints beyond the number to keep."""
         rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
 
 
 def collator_of(packing: Packing, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
-    """What makes a batch of examples."""
+    """Returns the collator for a way of packing."""
     return FlatteningCollator() if packing == "pack" else Collator(tokenizer.pad_token_id)
 
 
 def rows_at_once(batch: Mapping[str, Any]) -> str:
-    """How much a batch holds, in words."""
+    """Describes the size of a batch."""
     ids, bounds = batch["input_ids"], batch.get("cu_seq_lens_q")
     rows = len(ids) if bounds is None else len(bounds) - 1
     return f"{rows:,} row{'s' if rows > 1 else ''} at once ({ids.numel():,} tokens, padding included)"
 
 
 def size_of(model: nn.Module) -> int:
-    """Bytes of a model's weights."""
+    """Returns the bytes of a model's weights."""
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def publish(written: Path, place: Path) -> None:
-    """Gives a finished folder its name; what has that name already is replaced."""
+    """Gives a finished folder its name, replacing what has that name already."""
     if place.exists():
         shutil.rmtree(place)
     written.rename(place)
 
 
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
-    """transformers' arguments with those that all our runs share.
+    """Makes TrainingArguments with the defaults that all our runs share.
 
     Args:
-        folder: For checkpoints.
+        folder: Folder for checkpoints.
         precision: `fp32`, `bf16` or `auto`.
-        own: Those of a run.
+        own: The run's own arguments.
     """
     shared = {
         "lr_scheduler_type": "linear",
         "report_to": [],
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
-        # Filling up the last batch would count some texts twice.
+        # Padding the last batch with repeats would count some texts twice.
         "accelerator_config": {"even_batches": False},
         **device_arguments(precision),
     }
@@ -262,11 +262,11 @@ def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArgu
 
 
 def orderly(arguments: TrainingArguments) -> TrainingArguments:
-    """Keeps one process to one GPU, several being for torchrun, and the precision to the one that the run's record has;
-    has connected processes part before they end."""
+    """Limits a process to one GPU (torchrun is for several), fixes the recorded precision, and makes connected
+    processes disconnect before they end."""
     if arguments.n_gpu > 1:  # Trainer would split each batch over all of them.
         arguments._n_gpu = 1
-    arguments.mixed_precision = "bf16" if arguments.bf16 else "no"  # accelerate's own file may say another
+    arguments.mixed_precision = "bf16" if arguments.bf16 else "no"  # accelerate's own file may set another
     if torch.distributed.is_initialized():
         atexit.unregister(leave_group)
         atexit.register(leave_group)
@@ -274,23 +274,23 @@ def orderly(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def leave_group() -> None:
-    """Ends the threads of communication: one that wants the interpreter's lock after its end aborts the process."""
+    """Ends the communication threads: one that takes the interpreter's lock after shutdown aborts the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def joined(precision: str) -> "PartialState":
-    """This process among those that torchrun began, connected with them; alone without it."""
+    """Connects this process with the others that torchrun started; without torchrun it is alone."""
     arguments = orderly(TrainingArguments(report_to=[], **device_arguments(precision)))
     assert arguments.distributed_state is not None
     return arguments.distributed_state
 
 
 def device_arguments(precision: str) -> dict[str, Any]:
-    """What TrainingArguments needs to know of the device.
+    """Returns the TrainingArguments that depend on the device.
 
     Raises:
-        ValueError: If accelerate is to cut the model up over the processes.
+        ValueError: If accelerate is to shard the model over the processes.
     """
     if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
         raise ValueError(
@@ -300,7 +300,7 @@ def device_arguments(precision: str) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     return {
         "use_cpu": not cuda,
-        # accelerate takes a named backend for the wish to have several processes.
+        # accelerate takes a named backend as a request for several processes.
         "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
         "bf16": resolve_precision(precision) == "bf16",
         "dataloader_pin_memory": cuda,

@@ -1,4 +1,4 @@
-"""Which tokenizer a run has, and where it is from."""
+"""Finds or trains the tokenizer of a run."""
 
 import hashlib
 import json
@@ -20,30 +20,30 @@ logger = logging.getLogger(__name__)
 TRAINED = "trained"
 
 CHARACTERS = 64 << 20
-"""Characters of text a tokenizer is trained on."""
+"""Characters of text that a tokenizer is trained on."""
 
 FORMAT = 2
-"""Raised whenever the same sources would give another tokenizer."""
+"""Raise this whenever the same sources would give another tokenizer."""
 
 
 def find_tokenizer(
     family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None
 ) -> tuple[PreTrainedTokenizerFast, str]:
-    """The tokenizer that is asked for; else the family's own from the hub; else one trained in the same way.
+    """Returns the requested tokenizer, else the family's own from the hub, else one trained in the same way.
 
     Args:
-        family: The model's.
+        family: The model's family.
         asked: Folder, file or hub name, or None.
         sources: The run's text, to train on.
         cache: Where trained tokenizers are kept.
-        before: What this said when the run began, where it is resumed: the same is found again.
+        before: Origin recorded when a resumed run began, to find the same tokenizer again.
 
     Returns:
-        The tokenizer, and where it is from, in words for the record.
+        The tokenizer, and a description of its origin for the record.
 
     Raises:
-        FileNotFoundError: There is none of the name that is asked for.
-        ValueError: It cannot be used, or the text gives none.
+        FileNotFoundError: There is no tokenizer of the requested name.
+        ValueError: The tokenizer cannot be used, or none can be trained on the text.
     """
     if asked is not None:
         return load_tokenizer(asked), asked
@@ -62,15 +62,15 @@ def find_tokenizer(
 def trained_tokenizer(
     family: str, sources: Sources, folder: str | Path, *, characters: int = CHARACTERS
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer as a family's own was trained, or opens the one that the same text gave before.
+    """Trains a tokenizer as a family's own was trained, or opens one trained on the same text before.
 
     Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
 
     Args:
         family: See `train_tokenizer`.
-        sources: See `mabert.data.corpus`; each gives the same share of the text that is read.
+        sources: See `mabert.data.corpus`; each contributes the same share of the text.
         folder: Where tokenizers are kept.
-        characters: How much is read.
+        characters: Characters to read.
     """
     parsed = parse_sources(sources)
     known_by = {
@@ -93,7 +93,7 @@ def trained_tokenizer(
 
 
 def beginnings(sources: list[Source], characters: int) -> Iterator[str]:
-    """Documents from the beginning of each source, the last of each cut, `characters` in all at most."""
+    """Yields the first documents of each source, the last one cut, at most `characters` in all."""
     for source in sources:
         left = characters // len(sources)
         for document, _ in source.read():

@@ -1,8 +1,8 @@
-"""Engines: what runs the forwards of a model once it is built.
+"""Engines: ways to run a model's forward passes.
 
-An engine is a function from a model to what is called in its place, with ``input_ids`` and, where a batch is padded,
-``attention_mask``. A further one is a file with such a function and a line in `ENGINES`; ``bert:NAME`` is then BERT by
-that engine wherever models are named, and so is a model folder's.
+An engine is a function that takes a model and returns a callable to use in its place, with ``input_ids`` and, for
+padded batches, ``attention_mask``. A new engine needs such a function and a line in `ENGINES`. Then ``bert:NAME`` means
+BERT with that engine wherever models are named; model folders work the same way.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 
 
 def compiled(model: PreTrainedModel) -> Callable[..., Any]:
-    """Compile a model, anew for each shape of a batch; what was compiled before is forgotten."""
+    """Compiles a model for each batch shape; clears what was compiled before."""
     torch.compiler.reset()
-    # Past a limit dynamo would run eagerly without a word.
+    # Otherwise dynamo silently runs eagerly after a number of recompilations.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.recompile_limit = 32
     return torch.compile(model, dynamic=False)
@@ -47,16 +47,15 @@ ENGINES: dict[str, Engine] = {
 """Engines by name."""
 
 OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
-"""Those that do not run torch's operations, and have an attention of their own."""
+"""Engines that do not run torch's operations and have their own attention."""
 
 
 PRESETS: dict[str, tuple[str, Callable[[], PreTrainedConfig]]] = {"mabert-fast": ("MaBERT, fast", MaBertConfig.fast)}
-"""Further models by name: what tables call them, and their sizes."""
+"""Additional models by name: title in tables, and configuration."""
 
 
 class Contender(NamedTuple):
-    """A model that is measured: its family, its engine (none means the profile's), and its sizes where they are not
-    the family's."""
+    """A measured model: family, engine (empty for the profile's), and configuration if it is not the family's."""
 
     family: Family
     engine: str = ""
@@ -64,10 +63,10 @@ class Contender(NamedTuple):
 
 
 def contender(name: str) -> Contender:
-    """The model that a name stands for, ``NAME`` or ``NAME:ENGINE``: a family's, a preset's, a folder's or the hub's.
+    """Resolves ``NAME`` or ``NAME:ENGINE``, where NAME is a family, a preset, a folder or a hub model.
 
     Raises:
-        ValueError: There is no such family or engine, naming those there are, or the engine's package is missing.
+        ValueError: There is no such family or engine (lists the known ones), or the engine's package is missing.
     """
     model, engine = split(name)
     if engine not in ("", *ENGINES):
@@ -86,13 +85,13 @@ def contender(name: str) -> Contender:
 
 
 def split(name: str) -> tuple[str, str]:
-    """A contender's name in model and engine; a path may have a colon too."""
+    """Splits a contender's name into model and engine; a path may contain a colon too."""
     model, colon, engine = name.rpartition(":")
     return (model, engine) if colon and "/" not in engine else (name, "")
 
 
 def is_model(name: str) -> bool:
-    """Whether a name that is no family's leads to a model's configuration."""
+    """Checks whether a name that is not a family's leads to a model's configuration."""
     try:
         return (Path(place_of(name)) / "config.json").is_file()
     except OSError:
@@ -100,7 +99,7 @@ def is_model(name: str) -> bool:
 
 
 def title_of(name: str) -> str:
-    """How tables call a contender."""
+    """Returns a contender's title in tables."""
     model, engine = split(name)
     if model in PRESETS:
         title = PRESETS[model][0]
@@ -110,7 +109,7 @@ def title_of(name: str) -> str:
 
 
 def engine_of(family: Family, cell: Cell) -> str:
-    """The engine that runs a family in a cell's profile."""
+    """Returns the engine of a family in a cell's profile."""
     if is_compiled(family, cell):
         return "compiled"
     packs = is_prepacked(family, cell) and can_prepack(torch.device(cell.device), DTYPES[cell.dtype])

@@ -1,9 +1,9 @@
-"""`python -m mabert_lab.bench.gpu STEP`: rows that are measured on a GPU, by torch's own benchmark timer.
+"""`python -m mabert_lab.bench.gpu STEP`: measurements on a GPU with torch's benchmark timer.
 
-Each row is written as soon as it is there, and the next run of the same sources and versions on the same GPU goes on
-with those that are missing; rows that failed come last. No row is begun after `LIMIT`. Nothing is timed where the
-operators are wrong. Runs from the sources (``PYTHONPATH=src``) with whatever versions are there; ``MABERT_COMMIT``
-tells the commit of a copy without its history.
+Each row is written as soon as it is measured. The next run of the same sources and versions on the same GPU continues
+with the missing rows, failed ones last. No row is begun after `LIMIT`. Nothing is timed if the operators are wrong. The
+module runs from the sources (``PYTHONPATH=src``) with the installed versions; ``MABERT_COMMIT`` names the commit of a
+copy without git history.
 
 ``models`` writes what `mabert bench report` reads.
 """
@@ -41,21 +41,21 @@ from mabert_lab.bench.turns import ANCHOR, Row
 from mabert_lab.bench.worker import Answers, gpu_is_lost, in_a_line, status_of
 
 LIMIT = 480.0
-"""Seconds after which no row is begun, so that a step ends within ten minutes."""
+"""Seconds after which no new row is begun, so that a step ends within ten minutes."""
 
 SECONDS = 1.0
-"""Of a row's calls, at least."""
+"""Minimum seconds of a row's calls."""
 
 SAMPLES = 5
-"""Of a row, about, where a call takes longer than that."""
+"""Approximate samples of a row whose calls take longer than that."""
 
 DEVICE = "cuda"
 SHAPES = ((32, 512), (8, 4096), (1, 4096), (1, 65536))
-"""Texts and steps that operators are measured at."""
+"""Batch sizes and sequence lengths at which operators are measured."""
 
 PAPER_LENGTHS, TRAINED_LENGTHS = (128, 512, 1024, 2048, 4096), (512, 4096, 16384)
 MORE_TEXTS = 8
-"""Times as many texts a batch of uneven lengths as on a CPU."""
+"""Factor on the CPU's number of texts per batch of uneven lengths."""
 
 DTYPES = ("bfloat16", "float32")
 _COPIED_BYTES = 1 << 30
@@ -64,7 +64,7 @@ Fields = dict[str, Any]
 
 
 class Asked(NamedTuple):
-    """A row that is to be measured: what it is of, and what adds the numbers."""
+    """A row to measure: its fields, and the function that measures its numbers."""
 
     fields: Fields
     measure: Callable[[], Fields]
@@ -75,7 +75,7 @@ Rows = dict[str, Asked]
 
 
 def spread_of(call: Callable[[], object]) -> Spread:
-    """Time a call by torch's timer, which waits for the GPU, after one that does not count."""
+    """Times a call with torch's timer, which waits for the GPU, after one warm-up call."""
 
     def waited() -> None:
         call()
@@ -88,16 +88,16 @@ def spread_of(call: Callable[[], object]) -> Spread:
 
 
 def operators() -> Rows:
-    """Both operators, and beside them the rates that bound them: of copying, and of exponentials.
+    """Returns the rows of both operators, and of the rates that bound them: copying and exponentials.
 
-    A row has operator, side, dtype, batch, time, task, its times, ``bytes_per_second`` and
-    ``exponentials_per_second``, which the task cannot do without, and ``peak_bytes`` beyond its inputs.
+    A row has operator, side, dtype, batch, time, task, times, the rates ``bytes_per_second`` and
+    ``exponentials_per_second`` of the task's minimum work, and ``peak_bytes`` beyond its inputs.
     """
     sides: dict[str, dict[str, Callable[..., Tensor]]] = {
         "selective_scan": {"mabert": selective_scan},
         "depthwise_conv1d": {"mabert": depthwise_conv1d},
     }
-    if importlib.util.find_spec("selective_scan_cuda"):  # mamba-ssm is installed without it by default
+    if importlib.util.find_spec("selective_scan_cuda"):  # mamba-ssm's default installation lacks it
         sides["selective_scan"]["mamba-ssm"] = _cuda_scan
     rows = {"copy": Asked({}, _copy), "exponentials": Asked({}, _exponentials)}
     for dtype, (batch, length), operator, task in itertools.product(DTYPES, SHAPES, sides, TASKS):
@@ -129,7 +129,7 @@ def _operator(
         for name, tensor in made(time, getattr(torch, dtype)).items()
     }
     work = _work(operator, inputs, task)
-    if side == "mamba-ssm":  # in its own layout, so that its time is without copies of ours
+    if side == "mamba-ssm":  # in its own layout, so that our copies do not count
         inputs = {name: each.transpose(1, 2).contiguous() if each.dim() == 3 else each for name, each in inputs.items()}
     call = task_of(function, inputs, task)
     spread = spread_of(call)
@@ -138,8 +138,8 @@ def _operator(
 
 
 def _work(operator: str, inputs: dict[str, Tensor], task: str) -> dict[str, float]:
-    """Count the bytes and exponentials that a task cannot do without: each input is read once, each output written
-    once, and the scan has an exponential for each state of each step, in the forward and again in the backward."""
+    """Counts the minimum bytes and exponentials of a task: each input is read once and each output written once, and
+    the scan needs one exponential per state and step in the forward pass and another in the backward pass."""
     u, read = inputs["u"], sum(tensor.nbytes for tensor in inputs.values())
     bytes_, exponentials = read + u.nbytes, 2.0 * u.numel()
     if operator == "selective_scan":
@@ -161,16 +161,16 @@ def _peak_bytes(call: Callable[[], object]) -> int:
 def _cuda_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor
 ) -> Tensor:
-    """Run mamba-ssm's scan on its own layout; it has no convolution of its own."""
+    """Runs mamba-ssm's scan on its own layout; it has no convolution of its own."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 
     return selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus=True)
 
 
 def models() -> Rows:
-    """All families: memory, latency and training step, at their best and in the paper's settings.
+    """Returns the rows of all families: memory, latency and training step, in the profiles best and paper.
 
-    The paper says bf16; its numbers of memory are those of weights in float32. See `mabert_lab.bench.turns.Row`.
+    The paper says bf16, but its memory numbers are those of float32 weights. See `mabert_lab.bench.turns.Row`.
     """
     rows: Rows = {}
     for name, profile, measure in itertools.product(FAMILIES, ("best", "paper"), ("latency", "memory", "training")):
@@ -184,7 +184,7 @@ def models() -> Rows:
 
 
 def compiled() -> Rows:
-    """MaBERT and BERT through `torch.compile`; see `mabert_lab.bench.turns.Row`."""
+    """Returns the rows of MaBERT and BERT with `torch.compile`; see `mabert_lab.bench.turns.Row`."""
     return {
         f"{name}, {length:,} tokens": _asked(name, Cell("latency", "best", "bfloat16", length, DEVICE))
         for length, name in itertools.product(GPU_LENGTHS, ("mabert:compiled", "bert:compiled"))
@@ -192,7 +192,7 @@ def compiled() -> Rows:
 
 
 def uneven() -> Rows:
-    """Texts of uneven length, unpadded and padded: the sides of `mabert_lab.bench.lengths` as rows of `Row`."""
+    """Returns the rows of uneven lengths, unpadded and padded: the sides of `mabert_lab.bench.lengths` as `Row`s."""
     rows: Rows = {}
     for name, (mean, deviation, longest, texts) in lengths.NORMAL.items():
         drawn = lengths.draw(mean, deviation, longest, MORE_TEXTS * texts)
@@ -205,7 +205,7 @@ def uneven() -> Rows:
 
 
 def _asked(name: str, cell: Cell) -> Asked:
-    """One contender in one cell."""
+    """Returns the row of one contender in one cell."""
 
     def measure() -> Fields:
         task = make(name, cell)
@@ -220,7 +220,7 @@ def _asked(name: str, cell: Cell) -> Asked:
 
 
 def _whole_step(task: TrainingStep) -> Fields:
-    """Times of a training step: one micro-batch with the optimizer's step, the others without it."""
+    """Measures a whole training step: one micro-batch with the optimizer step, the others without."""
     step = asdict(spread_of(task.sample))
     missing = task.batch // task.micro_batch - 1
     more = asdict(spread_of(task.run)) if missing else {}
@@ -231,16 +231,15 @@ STEPS = {step.__name__: step for step in (operators, models, compiled, uneven)}
 
 
 def run(step: str, output: Path, limit: float = LIMIT) -> tuple[int, int]:
-    """Measure the rows of a step that are missing, each written at once.
+    """Measures the missing rows of a step, writing each at once.
 
     Args:
-        step: Of `STEPS`.
-        output: Folder for the dated JSON file; the one there of the same step, sources, versions and GPU is gone on
-            with.
-        limit: Seconds after which no row is begun.
+        step: A key of `STEPS`.
+        output: Folder for the dated JSON file; one of the same step, sources, versions and GPU is continued.
+        limit: Seconds after which no new row is begun.
 
     Returns:
-        How many of MaBERT's rows failed, and how many rows are left.
+        Number of failed MaBERT rows, and number of rows left.
     """
     rows, result = STEPS[step](), begun(step, output)
     done = {row["row"]: row for row in result["rows"]}
@@ -260,7 +259,7 @@ def run(step: str, output: Path, limit: float = LIMIT) -> tuple[int, int]:
         write(result, output, f"gpu-{step}")
         sys.stdout.write(f"{step}, {len(done)} of {len(rows)}, {name}: {done[name].get('reason') or 'measured'}\n")
         sys.stdout.flush()
-        if lost:  # nothing more can be measured in this process
+        if lost:  # this process can measure nothing more
             break
         gc.collect()
         torch.cuda.empty_cache()
@@ -269,7 +268,7 @@ def run(step: str, output: Path, limit: float = LIMIT) -> tuple[int, int]:
 
 
 def begun(step: str, output: Path) -> dict[str, Any]:
-    """The result of these sources and versions on this GPU in a folder, or a new one."""
+    """Returns the folder's result for these sources and versions on this GPU, or a new one."""
     environment = measured_on()
     here = {"step": step, "sources": sources(), "measured_by": _measured_by(environment)}
     for path in sorted(output.glob(f"*-gpu-{step}.json"), reverse=True):
@@ -283,7 +282,7 @@ def begun(step: str, output: Path) -> dict[str, Any]:
 
 
 def sources() -> str:
-    """A checksum of package and lab: a copy without its history has no commit to be known by."""
+    """Returns a checksum of package and lab, since a copy without git history has no commit."""
     folders = [Path(module.__file__ or "").parent for module in (mabert, mabert_lab)]
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
@@ -294,7 +293,7 @@ def _measured_by(environment: Fields) -> dict[str, str | None]:
 
 
 def main() -> int:
-    """Measure one step; return 1 where rows of MaBERT failed or any are left."""
+    """Measures one step; returns 1 if rows of MaBERT failed or any are left."""
     reader = argparse.ArgumentParser(prog="python -m mabert_lab.bench.gpu", description=__doc__)
     reader.add_argument("step", choices=STEPS)
     reader.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results"), help="[%(default)s]")

@@ -1,14 +1,14 @@
-"""Texts of uneven length: MaBERT without padding and masked, beside other models padded, all in one run.
+"""Texts of uneven length: MaBERT unpadded and masked against padded rivals, all in one run.
 
-Lengths are drawn as ModernBERT's efficiency tables draw them (Warner et al., 2024): normal around 256 and around 4,096
-tokens; or they are those of a person's own texts. Random weights of base size, prepacked where that can be, one batch
-of texts in random order; tokens of padding are not counted. The control is MaBERT on as many tokens in rows of equal
-length. Rivals, in whatever engine, also run one text after the other, which is how they do without padding; so does
-MaBERT, as it does for the same bits in any batch (`--deterministic`).
+Lengths are drawn as in ModernBERT's efficiency tables (Warner et al., 2024), normal around 256 and around 4,096 tokens,
+or taken from the user's own texts. Models have random weights of base size, prepacked if possible, and run one batch of
+texts in random order; padding tokens are not counted. The control is MaBERT on as many tokens in rows of equal length.
+Rivals, in any engine, also run one text at a time, which avoids padding; so does MaBERT, as with `--deterministic`,
+which gives the same bits in any batch.
 
-Two runs of equal cost differ by more than 5 % on a machine that others use too. So MaBERT unpadded and on even rows are
-also profiled some times, and the least time of every single call of an operation is kept: how much of the difference is
-the work's, and which part's. What lies between these calls, Python and the profiler's own work among it, is one part.
+On a shared machine, two runs of equal cost differ by more than 5 %. So MaBERT unpadded and on even rows are also
+profiled several times, keeping the minimum time of every operation call. This shows how much of the difference is real
+work, and in which part. The time between these calls, including Python and the profiler itself, is one part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,18 +32,18 @@ from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row, take_turns
 from mabert_lab.bench.worker import workers_of
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
-"""Name to mean, standard deviation, longest, and texts of a batch; the shortest are of 16 tokens."""
+"""Mean, standard deviation, maximum length and texts per batch, by name; the minimum length is 16 tokens."""
 
 TEXTS = 16
-"""Texts of a batch of a person's own."""
+"""Texts per batch of the user's own."""
 
 SHORTEST = 16
 RIVALS = ("bert", "modernbert")
-"""Contenders beside MaBERT unless others are named."""
+"""Default contenders besides MaBERT."""
 
 
 class Side(NamedTuple):
-    """How tables call a side, which contender it is, and how it lays texts out, see `mabert_lab.bench.tasks`."""
+    """A side's title in tables, its contender, and its layout of texts, see `mabert_lab.bench.tasks`."""
 
     title: str
     contender: str
@@ -58,14 +58,14 @@ OURS = {
 }
 
 CONTROLLED = ("unpadded", "even")
-"""Sides whose parts are set beside each other."""
+"""Sides whose parts are compared."""
 
 SHORT = {PRODUCTS: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}
-"""Parts by the names that fit a terminal of 80 columns."""
+"""Short names of parts, for a terminal of 80 columns."""
 
 
 def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
-    """MaBERT's sides, and two of each rival: all texts at once, and singly."""
+    """Returns MaBERT's sides, and two per rival: all texts at once, and one by one."""
     found = dict(OURS)
     for name in rivals:
         title = title_of(name)
@@ -75,7 +75,7 @@ def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
 
 
 def pads(name: str) -> bool:
-    """Whether a contender runs what a batch is filled up with; a MaBERT does not, but in an engine outside of torch."""
+    """Checks whether a contender computes padding; a MaBERT does so only in an engine outside torch."""
     return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in OUTSIDE
 
 
@@ -84,13 +84,13 @@ PROTOCOL = Protocol(warm=1, least=3, limit=400.0)
 
 
 def draw(mean: float, deviation: float, longest: int, texts: int) -> list[int]:
-    """Draw lengths from a normal distribution, cut to 16 and ``longest``; the same each time."""
+    """Draws lengths from a normal distribution, clipped to 16 and ``longest``; always the same ones."""
     normal = torch.randn(texts, generator=torch.Generator().manual_seed(0))
     return (mean + deviation * normal).round().clamp(SHORTEST, longest).int().tolist()
 
 
 def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
-    """Pick the lengths of texts spread evenly over all, from short to long, in random order."""
+    """Picks lengths at even ranks from shortest to longest, in random order."""
     ordered = sorted(lengths)
     if len(ordered) < texts:
         raise ValueError(f"{len(ordered)} texts are too few to pick {texts} lengths from")
@@ -100,16 +100,16 @@ def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
 
 
 class Uneven(Bench):
-    """Profiles the controlled sides once all are timed.
+    """A bench that profiles the controlled sides after all are timed.
 
     Attributes:
-        runs: Of each of them, what `mabert_lab.bench.parts.profiled` found in each round.
+        runs: For each controlled side, the results of `mabert_lab.bench.parts.profiled` by round.
     """
 
     runs: dict[str, list[dict[str, list[float]]]]
 
     def after(self, group: Sequence[str]) -> None:
-        """Profile forwards of the controlled sides in turns."""
+        """Profiles forwards of the controlled sides in turns."""
         self.runs = {side: [] for side in CONTROLLED if self.rows[side].status == "measured"}
 
         def profile(side: str) -> Sample:
@@ -120,7 +120,7 @@ class Uneven(Bench):
         def failed(side: str, *_: object) -> None:
             del self.runs[side]
 
-        # Of the budget each of all sides had its share; these two have it to themselves.
+        # The timing budget was shared by all sides; here these two share it.
         budget = self.protocol.budget * len(self.workers) / len(CONTROLLED)
         calls = {side: partial(profile, side) for side in self.runs}
         take_turns(calls, replace(self.protocol, budget=budget), failed)
@@ -134,26 +134,24 @@ def run(
     rivals: Sequence[str] = RIVALS,
     budget: float = BUDGET,
 ) -> dict[str, Any]:
-    """Measure every side at every distribution of lengths, print the table, and return (and write) it.
+    """Measures every side at every distribution of lengths; prints, returns and optionally writes the result.
 
     Args:
-        quick: Small models, two short texts and one round, to see that everything runs; its numbers are not worth
-            quoting.
+        quick: Use small models, two short texts and one round to test that everything runs; ignore the numbers.
         output: Folder for the dated JSON file; None writes nothing.
-        own: Name to the lengths of a person's texts, in tokens, beside the drawn ones.
-        dtype: Of the weights; default, `mabert.machine.environment.fast_dtype`.
-        rivals: Contenders beside MaBERT, see `mabert_lab.bench.engines.contender`.
-        budget: Seconds for a batch, half of them to be timed whole and half in parts; each side is given its share,
-            and three calls whatever they take.
+        own: Lengths of the user's texts in tokens, by name, in addition to the drawn ones.
+        dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
+        rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
+        budget: Seconds per batch, half for timing the whole and half for profiling parts. The sides share it equally;
+            each gets at least three calls.
 
     Returns:
         ``environment``, ``variables`` of the models' processes, ``dtype``, ``lengths`` of the texts, ``rows``, see
-        `row_of`, ``speed``: for each distribution how many times the speed of each other side the unpadded run has, by
-        the medians, ``rounds``: see `within_rounds`, ``parts``: see `least_parts`, and ``profiled``: of how many
-        rounds.
+        `row_of`, ``speed`` (by distribution, the unpadded run's speed over each other side's, from medians),
+        ``rounds``, see `within_rounds`, ``parts``, see `least_parts`, and ``profiled``, the number of profiled rounds.
 
     Raises:
-        ValueError: For a dtype, a model or an engine that is not there.
+        ValueError: For an unknown dtype, model or engine.
     """
     dtype = fast_dtype("cpu") if dtype is None else dtype
     if dtype not in DTYPES:
@@ -177,7 +175,7 @@ def run(
         layouts = {name: side.layout for name, side in sides.items()}
 
         def job(name: str, lengths: Sequence[int]) -> None:
-            bench = Uneven(protocol, workers)  # a new one, since the next texts may be shorter
+            bench = Uneven(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), small=quick, texts=tuple(lengths))
             measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
             rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
@@ -192,16 +190,16 @@ def run(
 
 
 def tokens_of(side: str, lengths: Sequence[int]) -> int:
-    """The tokens that a side runs, without those of padding."""
+    """Returns the number of tokens that a side runs, without padding."""
     return len(lengths) * even(lengths) if side == "even" else sum(lengths)
 
 
 def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
-    """One side's times on one batch.
+    """Returns one side's row on one batch.
 
     Returns:
-        ``lengths``, the batch's name; ``side``, by ``key``; ``texts``, ``tokens`` and ``padded_tokens``, how many;
-        ``tokens_per_second`` without those of padding, at the median; and the row's status, reason and times.
+        ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
+        ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
     """
     tokens = tokens_of(key, lengths)
     filled = side.layout == "masked" or (side.layout == "together" and pads(side.contender))
@@ -218,17 +216,17 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) ->
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Divide the unpadded run's tokens a second by each other side's that has a number."""
+    """Divides the unpadded run's tokens per second by each other measured side's."""
     found = {row["side"]: row["tokens_per_second"] for row in rows if row["tokens_per_second"] is not None}
     ours = found.pop("unpadded", None)
     return {} if ours is None else {side: ours / theirs for side, theirs in found.items()}
 
 
 def within_rounds(seconds: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> dict[str, list[float]]:
-    """Divide the unpadded run's tokens a second by each other side's at about the same time; quartiles of that.
+    """Returns quartiles of the unpadded run's tokens per second over each other side's at about the same time.
 
-    What a machine does beside falls on two calls that follow one another more than on the medians of all. Of a side
-    with more or fewer calls, since all are spread evenly, the one at the same place in the whole is taken.
+    Other load on the machine affects two successive calls more equally than the medians of all. For a side with another
+    number of calls, the call at the same relative position is taken, since calls are spread evenly.
     """
     quartiles = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
     speed = {side: [tokens_of(side, lengths) / each for each in taken] for side, taken in seconds.items()}
@@ -242,13 +240,13 @@ def within_rounds(seconds: Mapping[str, Sequence[float]], lengths: Sequence[int]
 
 
 def least_parts(runs: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> tuple[dict[str, dict[str, float]], int]:
-    """Sum up what profiled forwards took by part, of each call the least of all rounds.
+    """Sums the profiled time of each part, taking the minimum of each call over all rounds.
 
     Args:
-        runs: Side to the milliseconds of each call of each part, a dict for each round.
+        runs: By side, one dict per round: the milliseconds of each call of each part.
 
     Returns:
-        Each side's milliseconds by part; and how many rounds every side has, which alone count.
+        Each side's milliseconds by part, and the number of rounds used, which every side has.
     """
     rounds = min(map(len, runs.values()), default=0)
     least = {
@@ -259,9 +257,9 @@ def least_parts(runs: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> 
 
 
 def differences(parts: Mapping[str, Mapping[str, float]], lengths: Sequence[int]) -> dict[str, float]:
-    """What each part costs the unpadded run more than the even rows, as a share of all that those take.
+    """Returns the extra cost of each part in the unpadded run over even rows, as a share of the even rows' total.
 
-    Both by the token, since the even rows have a few more or less of them.
+    Both are per token, since the even rows have slightly more or fewer tokens.
     """
     unpadded, even_rows = (
         {part: milliseconds / tokens_of(side, lengths) for part, milliseconds in parts[side].items()}
@@ -272,7 +270,7 @@ def differences(parts: Mapping[str, Mapping[str, float]], lengths: Sequence[int]
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print a table of the sides by batch, and one of what the unpadded run costs more than even rows."""
+    """Prints a table of the sides by batch, and one of the unpadded run's extra cost over even rows."""
     title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
@@ -288,7 +286,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
     }
     lines = []
     for name, share in shares.items():
-        # The products are the same work by the token on both sides.
+        # The products are the same work per token on both sides.
         added = sum(value for part, value in share.items() if part != PRODUCTS)
         lines.append((name, *(f"{100 * value:+.1f}" for value in (*share.values(), added))))
     title = "least time of each operation: unpadded beside even rows"

@@ -1,4 +1,4 @@
-"""What this machine reaches at best: the rates that floors are computed with, measured where the floor is used."""
+"""Measures this machine's peak rates, from which floors are computed."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ _SAMPLES = 7
 
 @torch.inference_mode()
 def matrix_rate(dtype: torch.dtype) -> float:
-    """Multiply two square matrices of 2,048; return the best floating-point operations a second of a few tries.
+    """Returns the best floating-point operations per second in a few products of two 2,048 x 2,048 matrices.
 
-    Where weights can be prepacked, such a product is tried as well: it is the one that a forward runs then.
+    If weights can be prepacked, a prepacked product is tried too, since forward passes then use it.
     """
     left, right = torch.randn(2, _MATRIX, _MATRIX).to(dtype)
     result = torch.mm(left, right)
@@ -31,7 +31,7 @@ def matrix_rate(dtype: torch.dtype) -> float:
 
 
 def copy_rate() -> float:
-    """Copy 256 MiB that no cache holds; return the best bytes a second of a few tries, read and written together."""
+    """Returns the best bytes per second, read and written together, in a few copies of 256 MiB, more than any cache."""
     source = torch.ones(_COPIED_BYTES // 4)
     target = torch.empty_like(source)
     target.copy_(source)

@@ -1,4 +1,4 @@
-"""Long texts to be found, and what should find them: articles, and facts that are hidden in other text."""
+"""Retrieval tasks on long texts: articles, and facts hidden in other text."""
 
 import itertools
 import random
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from mabert_lab.english import split_sentences
 
 ARTICLES = 300
-"""Articles that are searched."""
+"""Number of articles to search."""
 
 WORDS = (750, 3_000)
-"""Of an article: some 1,000 to 4,000 tokens."""
+"""Minimum and maximum words of an article: about 1,000 to 4,000 tokens."""
 
 FACTS = 50
-"""Texts with a hidden fact, of each length."""
+"""Number of texts with a hidden fact per length."""
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
-"""Tokens of those texts, about."""
+"""Approximate tokens of those texts."""
 
 WORDS_A_TOKEN = 0.7
-"""With which prose of so many tokens stays below them, by BERT's vocabulary."""
+"""Words per token: prose with this ratio stays below a number of tokens of BERT's vocabulary."""
 
 QUERY = 8
-"""Words of a sentence that is to find its article at least; a first one that is shorter goes on with the next."""
+"""Minimum words of a query sentence; a shorter first sentence is joined with the next."""
 
 FILLER = (
     "The kettle is on the stove.",
@@ -33,7 +33,7 @@ FILLER = (
     "Someone has left a window open.",
     "We will have soup again tonight.",
 )
-"""What a passkey is hidden in, over and over."""
+"""Sentences that are repeated around a passkey."""
 
 FIRST = ("Ada", "Bruno", "Carla", "Dmitri", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
 LAST = ("Abbott", "Bauer", "Castro", "Dahl", "Engel", "Ferro", "Grant", "Holm", "Ivanov", "Jensen")
@@ -43,13 +43,13 @@ PLACES = ("the attic", "a barn near the mill", "the cellar", "a locker at the st
 
 @dataclass(frozen=True)
 class Search:
-    """Texts to be found.
+    """A retrieval task.
 
     Attributes:
-        name: Of the kind of search.
-        length: Tokens of its texts, about; None where they are of many lengths.
-        queries: Each should find the text at its own place.
-        texts: As many.
+        name: Kind of search.
+        length: Approximate tokens of the texts; None for mixed lengths.
+        queries: Each should find the text of the same index.
+        texts: As many as queries.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Search:
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
-    """All searches, from a collection of documents.
+    """Makes all searches from a collection of documents.
 
     Args:
-        documents: At least `ARTICLES` of them must have so many words as `WORDS` says.
-        seed: Of the choice of articles, and of what is hidden where.
+        documents: At least `ARTICLES` of them must have a number of words within `WORDS`.
+        seed: Seed of the choice of articles and of the hidden facts and their places.
 
     Raises:
-        ValueError: If there are fewer; says how many.
+        ValueError: If there are fewer; the message says how many.
     """
     least, most = WORDS
     there = [document for document in documents if least <= len(document.split()) <= most]
@@ -82,12 +82,12 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
 
 
 def sentences_of(article: str) -> list[str]:
-    """Its sentences, in order."""
+    """Returns the sentences of an article, in order."""
     return [sentence for line in article.split("\n") for sentence in split_sentences(line.strip())]
 
 
 def by_first_sentence(articles: Sequence[str]) -> Search:
-    """The first sentence, or the title, of an article finds the rest of it."""
+    """Makes the search in which an article's first sentence, or title, finds the rest."""
     queries, texts = [], []
     for article in articles:
         sentences = sentences_of(article)
@@ -99,15 +99,15 @@ def by_first_sentence(articles: Sequence[str]) -> Search:
 
 
 def by_second_half(articles: Sequence[str]) -> Search:
-    """The second half of an article, by its words, finds the first."""
+    """Makes the search in which the second half of an article, by words, finds the first half."""
     words = [article.split() for article in articles]
     halves = [(" ".join(each[: len(each) // 2]), " ".join(each[len(each) // 2 :])) for each in words]
     return Search("second half", None, [second for _, second in halves], [first for first, _ in halves])
 
 
 def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
-    """A sentence out of the second half of an article finds the rest of it; of those with too few words only where
-    there is no other."""
+    """Makes the search in which a sentence from the second half of an article finds the rest. Sentences with too few
+    words are used only if there is no other."""
     queries, texts = [], []
     for article in articles:
         sentences = sentences_of(article)
@@ -119,8 +119,8 @@ def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
 
 
 def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator[Search]:
-    """A key in repeated sentences, and a fact in prose, anywhere in texts of one length: the two tasks that LongEmbed
-    (Zhu et al., 2024, arXiv 2404.12096) makes by rule."""
+    """Yields LongEmbed's two synthetic tasks (Zhu et al., 2024, arXiv 2404.12096) at one length: a passkey in repeated
+    sentences, and a fact in prose, at a random place."""
     words = round(length * WORDS_A_TOKEN)
     names = draws.sample([f"{first} {last}" for first in FIRST for last in LAST], FACTS)
     filler = itertools.cycle(" ".join(FILLER).split())
@@ -136,7 +136,7 @@ def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator
 
 
 def put(sentence: str, words: list[str], draws: random.Random) -> str:
-    """A text of so many words, the sentence between two of its own wherever the draw says."""
+    """Inserts a sentence between two sentences of the text, at a random place, and keeps the number of words."""
     room = words[: len(words) - len(sentence.split())]
     ends = [0, *(place for place, word in enumerate(room, 1) if word.endswith("."))]
     place = draws.choice(ends)

@@ -1,4 +1,4 @@
-"""How much memory a process may take, and has taken, as the system sees it."""
+"""Limits and measures the memory of a process, as the system counts it."""
 
 import contextlib
 import ctypes
@@ -9,19 +9,19 @@ from pathlib import Path
 from mabert.machine.memory import field_of, group_memory
 
 SHARE = 0.85
-"""Of the memory that is free when a cell begins, how much its model may take."""
+"""Share of the free memory at the start of a cell that its model may take."""
 
 STATUS = "/proc/self/status"
 
 
 def free_memory() -> int:
-    """Bytes that one model may take now, of those that the machine has free; 0 where that is not known."""
+    """Returns the bytes that one model may take now; 0 if the free memory is unknown."""
     return int(SHARE * min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()]))
 
 
 def limit_memory(allowed: int) -> None:
-    """Bounds this process to so many bytes more than it has, so that a model too large gets an error instead of taking
-    the machine with it."""
+    """Limits this process to `allowed` more bytes than it has, so that too large a model gets an error and does not
+    exhaust the machine."""
     if sys.platform != "linux":
         return
     bound = field_of(STATUS, "VmData") + allowed
@@ -30,14 +30,13 @@ def limit_memory(allowed: int) -> None:
 
 
 def trim() -> None:
-    """Gives free memory back to the system, where its C library can."""
+    """Returns freed memory to the system if the C library supports it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def forget_peak() -> bool:
-    """Gives free memory back to the system and lets it count this process's greatest size anew; False where that is not
-    to be had."""
+    """Returns freed memory to the system and resets this process's peak size; False if that is not supported."""
     trim()
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

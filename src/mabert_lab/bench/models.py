@@ -1,4 +1,4 @@
-"""The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and time of a training step.
+"""The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and training step time.
 
 See `mabert_lab.bench.tasks` for what is run, `mabert_lab.bench.profiles` for how it is set up, and
 `mabert_lab.bench.turns` for how it is timed.
@@ -28,30 +28,30 @@ MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "stock", "best")
 
 OF_RECIPE = "efficiency at a recipe's sizes"
-"""The kind of results that are not of base size."""
+"""Kind of results at other sizes than base."""
 
 OF_ENGINES = "engines"
-"""The kind of results that have others than the families as torch runs them."""
+"""Kind of results with contenders other than families run by torch."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """A set of measurements.
 
     Attributes:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
-        measures: Of `MEASURES`.
-        profiles: Of `PROFILES`.
+        measures: Names in `MEASURES`.
+        profiles: Names in `PROFILES`.
         dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
         lengths: Tokens.
         device: ``cpu`` or ``cuda``.
-        protocol: How.
-        small: Whether models are small, to see that everything runs.
-        recipe: The recipe (a name or a file) whose model's sizes are taken; none for base size.
+        protocol: How calls are timed.
+        small: Whether models are small, to test that everything runs.
+        recipe: Recipe (name or file) whose model sizes are used; empty for base size.
 
     Raises:
         FileNotFoundError: There is no such recipe.
-        ValueError: Something asked for is not there to be measured, or the recipe is none.
+        ValueError: A requested name is unknown, or the recipe is invalid.
     """
 
     models: Sequence[str] = tuple(FAMILIES)
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        """What its results are."""
+        """The kind of its results."""
         if self.recipe:
             return OF_RECIPE
         return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
@@ -91,29 +91,29 @@ class Plan:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
     def cells(self) -> Iterator[Cell]:
-        """The cells, shortest first."""
+        """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for length in sorted(self.lengths):
                 cell = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
                 yield replace(cell, recipe=self.recipe)
 
     def quick(self) -> "Plan":
-        """The same with small models at the two shortest lengths, one call each."""
+        """Returns the same plan with small models, the two shortest lengths and one call each."""
         return replace(self, lengths=sorted(self.lengths)[:2], protocol=QUICK, small=True)
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measure, print the tables, and return (and write, cell by cell) what came out.
+    """Measures a plan; prints the tables, and returns and optionally writes the result, cell by cell.
 
     Args:
         plan: What to measure.
-        quick: Small models, two lengths and one call, to see that everything runs; its numbers are not worth quoting.
+        quick: Use small models, two lengths and one call to test that everything runs; ignore the numbers.
         output: Folder for the dated JSON file; None writes nothing.
 
     Returns:
         ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. What is of a recipe's
-        sizes, or has engines, presets and folders in it, is of another kind than what is set beside the paper's tables.
+        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results at a recipe's
+        sizes, or with engines, presets or folders, have another ``kind`` than those compared with the paper's tables.
     """
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}) as workers:
@@ -140,7 +140,7 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print a table for every measure, profile and dtype: models down, lengths across."""
+    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns."""
     rows = result["rows"]
     for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
         chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
@@ -151,7 +151,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def grid(title: str, rows: Sequence[dict[str, Any]], across: str, shown: Any) -> Any:
-    """A table of rows: models down, the values of one field across; where there is no number, why."""
+    """Makes a table with models as rows and the values of one field as columns; a missing number shows its reason."""
     heads = list(dict.fromkeys(row[across] for row in rows))
     cells = {(row["model"], row[across]): shown(row) if row["status"] == "measured" else row["status"] for row in rows}
     names = dict.fromkeys(row["model"] for row in rows)

@@ -1,4 +1,4 @@
-"""The scan as a plain C++ loop, compiled where there is a compiler: how far the kernel is from what C++ reaches."""
+"""The scan as a plain C++ loop, to compare the kernel with; needs a compiler."""
 
 import ctypes
 import functools
@@ -16,7 +16,7 @@ STATES, LANES = 16, 16
 
 @functools.cache
 def missing() -> str:
-    """Tell what keeps the loop from being built here; empty where nothing does."""
+    """Returns why the loop cannot be built here; empty if it can."""
     try:
         _library()
     except (OSError, RuntimeError) as error:
@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         compiled, library = Path(folder) / "scan.o", Path(folder) / "scan.so"
         source = Path(__file__).with_name("scan.cpp")
-        # Linked without -ffast-math: with it, loading the library would turn subnormal numbers off in this process.
+        # Linked without -ffast-math: otherwise loading the library turns off subnormal numbers in this process.
         for command in ([*FLAGS, "-c", source, "-o", compiled], ["-shared", "-fopenmp", compiled, "-o", library]):
             done = subprocess.run([compiler, *map(str, command)], capture_output=True, text=True, check=False)
             if done.returncode:
@@ -41,10 +41,10 @@ def _library() -> ctypes.CDLL:
 
 
 def scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor) -> Tensor:
-    """Run the C++ loop.
+    """Runs the C++ loop.
 
     Args:
-        u: ``(1, time, channel)``, float32 and contiguous as all others; channels a multiple of 16.
+        u: ``(1, time, channel)``, float32 and contiguous like all others; channels a multiple of 16.
         delta: As ``u``.
         A: ``(channel, 16)``.
         B: ``(1, time, 16)``.
@@ -58,8 +58,8 @@ def scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z
 
     Raises:
         FileNotFoundError: There is no compiler.
-        RuntimeError: The compiler refuses, see `missing`.
-        ValueError: A tensor is not what the loop was written for.
+        RuntimeError: The compiler fails, see `missing`.
+        ValueError: A tensor has another shape, dtype or layout.
     """
     inputs = (u, delta, A, B, C, D, z, delta_bias)
     batch, time, channels = u.shape

@@ -1,8 +1,8 @@
-"""The two operators beside what one would use without them, on the same tensors, in one run.
+"""Compares the two operators with their alternatives on the same tensors, in one run.
 
-Rivals are the real code of the installed packages: the sequential scan of transformers' Mamba and the parallel scan of
-mamba.py, and torch's own convolution with the transposes it needs. Where a C++ compiler is installed, the scan as a
-plain C++ loop runs beside them. Nothing is timed unless the operators agree with the reference here.
+The rivals are code of installed packages: the sequential scan of transformers' Mamba, the parallel scan of mamba.py,
+and torch's convolution with the transposes it needs. If a C++ compiler is installed, the scan also runs as a plain C++
+loop. Nothing is timed unless the operators agree with the reference on this machine.
 """
 
 import math
@@ -35,23 +35,23 @@ Call = Callable[..., Tensor]
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measure both operators, print tables, and return (and write) what was measured.
+    """Measures both operators; prints tables, and returns and optionally writes the result.
 
     Args:
-        quick: Few rounds and short sequences, to see that everything runs; its numbers are not worth quoting.
-        output: Folder for the dated JSON file, made where it is missing; None writes nothing.
+        quick: Use few rounds and short sequences to test that everything runs; ignore the numbers.
+        output: Folder for the dated JSON file, created if missing; None writes nothing.
 
     Returns:
-        ``environment``, ``rows`` (one for each operator, side, dtype, length and task), ``ratios`` (how many times
-        faster than each rival, medians over medians), ``backward`` (how many times a forward the backward alone takes),
-        ``memory`` (bytes the scan saves for its backward beside the bytes of every state) and ``agreement`` (largest
-        difference to each rival's output, as a share of its largest number).
+        ``environment``, ``rows`` (one per operator, side, dtype, length and task), ``ratios`` (speed-up over each
+        rival, from medians), ``backward`` (time of the backward pass alone over the forward pass), ``memory`` (bytes
+        that the scan saves for its backward pass, and bytes of all states) and ``agreement`` (largest difference from
+        each rival's output, relative to its largest value).
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
-        ModuleNotFoundError: mamba.py is not installed, of mabert's extra lab.
+        ModuleNotFoundError: mamba.py, part of mabert's extra lab, is not installed.
     """
-    import_module("mambapy")  # before anything is timed
+    import_module("mambapy")  # fail before anything is timed
     refuse_unless_correct()
     environment = {**measured_on(), "backend": str(explain(torch.zeros(1))), "mambapy": metadata.version("mambapy")}
     memory = [_memory(length) for length in ((512,) if quick else (512, 4096, 16384))]
@@ -78,7 +78,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
 
 
 def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool]]:
-    """List what is measured: operator, dtype, steps, and whether beside the slow rivals."""
+    """Lists the measurements: operator, dtype, steps, and whether slow rivals run too."""
     f32, bf16 = torch.float32, torch.bfloat16
     if quick:
         return [("selective_scan", f32, 16, True), ("depthwise_conv1d", f32, 128, True)]
@@ -89,10 +89,10 @@ def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool]]:
 
 
 def refuse_unless_correct(device: str = "cpu") -> None:
-    """Holds both operators, forward and backward, against the reference in float64.
+    """Compares both operators, forward and backward, with the reference in float64.
 
     Raises:
-        RuntimeError: One is wrong on this machine.
+        RuntimeError: An operator is wrong on this machine.
     """
     torch.manual_seed(0)
     for function, inputs in (
@@ -118,7 +118,7 @@ def _with_gradients(function: Call, inputs: dict[str, Tensor]) -> dict[str, Tens
 
 
 def scan_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> dict[str, Tensor]:
-    """Make tensors as a Mamba layer has them at initialisation: A = -(1..state), step sizes from 0.001 to 0.1."""
+    """Makes tensors like those of a newly initialised Mamba layer: A = -(1..state), step sizes from 0.001 to 0.1."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
@@ -180,7 +180,7 @@ def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool) -> dict[str, Ca
 
 
 def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, float]:
-    """The largest difference to each rival's output, as a share of its largest number."""
+    """Returns the largest difference from each rival's output, relative to its largest value."""
     with torch.no_grad():
         outputs = {side: function(**inputs).float() for side, function in sides.items()}
     ours = outputs.pop("mabert")
@@ -188,7 +188,7 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 
 
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
-    """What is timed, by side and task; the C++ loop has no backward."""
+    """Returns the timed calls by side and task; the C++ loop has no backward pass."""
     return {
         (side, task): task_of(function, inputs, task)
         for side, function in sides.items()
@@ -197,7 +197,7 @@ def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str,
 
 
 def task_of(function: Call, inputs: dict[str, Tensor], task: str) -> Callable[[], object]:
-    """One call of an operator: its forward alone, or with every gradient."""
+    """Returns a call of an operator: forward only, or with all gradients."""
     if task == "forward":
         return partial(torch.no_grad()(function), **inputs)
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
@@ -217,7 +217,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _memory(length: int) -> dict[str, float]:
-    """Compare what the scan holds for its backward, beside inputs and gradients, with every state in float32."""
+    """Compares the bytes held for the scan's backward pass, without inputs and gradients, with all float32 states."""
     from mabert.ops.cpu.scan_backward import working_bytes
 
     inputs = scan_inputs(length, torch.float32)
@@ -235,7 +235,7 @@ def _memory(length: int) -> dict[str, float]:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print a table for each operator, and what the scan's backward holds."""
+    """Prints a table per operator, and the memory of the scan's backward pass."""
     threads = result["environment"]["threads"]
     for operator in dict.fromkeys(row["operator"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["operator"] == operator]

@@ -1,8 +1,8 @@
-"""Where the time of one forward of MaBERT-base goes, part by part, against the least each part could take here.
+"""Profiles one forward pass of MaBERT-base by part, against the minimum time (floor) of each part on this machine.
 
 A floor is operations over the measured matrix rate (matrix products, attention) or bytes over the measured copy rate
-(the rest: each part reads its inputs once and writes its outputs once). A part whose floor is of bytes may lie far
-above it because it computes: the scan does, with an exponential for every channel, state and step.
+(all other parts, which read their inputs and write their outputs once). A part that also computes may lie far above its
+floor of bytes: the scan needs an exponential for every channel, state and step.
 """
 
 import itertools
@@ -29,29 +29,29 @@ PRODUCTS = "matrix products"
 REST = "everything else"
 PARTS = {
     "aten::linear": PRODUCTS,
-    "mkldnn::_linear_pointwise": PRODUCTS,  # of prepacked weights
+    "mkldnn::_linear_pointwise": PRODUCTS,  # prepacked weights
     "aten::scaled_dot_product_attention": "attention",
     "mabert::softmax_attention": "attention",
     "mabert::selective_scan": "scan",
     "mabert::depthwise_conv1d": "convolution",
     "aten::layer_norm": "norms",
-    "aten::gelu": "activation",  # which prepacked weights apply in their products
+    "aten::gelu": "activation",  # part of the product with prepacked weights
 }
 _ROUNDS = 7
 
 
 def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: float) -> dict[str, float]:
-    """Compute the least milliseconds of each part of one forward at batch 1.
+    """Computes the floor in milliseconds of each part of a forward pass at batch 1.
 
     Args:
         config: The model.
         length: Tokens.
-        size: Bytes of a number.
-        matrix: Operations a second of matrix products, see `mabert_lab.bench.limits`.
-        copy: Bytes a second, read and written together.
+        size: Bytes per number.
+        matrix: Operations per second of matrix products, see `mabert_lab.bench.limits`.
+        copy: Bytes per second, read and written together.
 
     Returns:
-        Part to milliseconds; `REST` stands for the residual additions.
+        Milliseconds by part; `REST` is the residual additions.
     """
     width, inner, channels = config.hidden_size, config.intermediate_size, config.ssm_inner_size
     rank, state = config.ssm_dt_rank, config.ssm_state_size
@@ -73,13 +73,13 @@ def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: fl
 
 
 def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False) -> dict[str, float]:
-    """Profile a few forwards; return the median milliseconds of each part, and of all without profiler as ``whole``.
+    """Profiles a few forward passes; returns median milliseconds by part, and the time without profiler as ``whole``.
 
     Args:
         length: Tokens.
         dtype: Name of the weights' dtype.
-        rounds: Forwards.
-        small: Whether the model is of `mabert_lab.bench.profiles.SMALL` sizes.
+        rounds: Number of forward passes.
+        small: Whether the model has the sizes of `mabert_lab.bench.profiles.SMALL`.
     """
     forward = Forward(contender("mabert"), Cell("latency", "best", dtype, length, small=small))
     runs: list[dict[str, list[float]]] = []
@@ -89,7 +89,7 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
 
 
 def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
-    """Profile one forward; return the milliseconds of every call of each part, in their order, and of `REST` as one."""
+    """Profiles one forward pass; returns the milliseconds of each part's calls in order, and `REST` as one call."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         started = time.perf_counter()
         forward()
@@ -102,14 +102,14 @@ def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measure the parts at both lengths in both dtypes, print a table of each, and return (and write) all.
+    """Measures the parts at both lengths in both dtypes; prints tables, and returns and optionally writes the result.
 
     Args:
-        quick: One short length and one round, to see that everything runs; its numbers are not worth quoting.
+        quick: Use one short length and one round to test that everything runs; ignore the numbers.
         output: Folder for the dated JSON file; None writes nothing.
 
     Returns:
-        ``environment``, ``rates`` (operations and bytes a second) and ``tables``: length, dtype, ``measured_ms`` and
+        ``environment``, ``rates`` (operations and bytes per second) and ``tables``: length, dtype, ``measured_ms`` and
         ``floor_ms`` by part.
     """
     rates = {name: matrix_rate(dtype) for name, dtype in DTYPES.items()} | {"copy": copy_rate()}
@@ -126,7 +126,7 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print a table of each length and dtype, and the rates."""
+    """Prints a table per length and dtype, and the rates."""
     for each in result["tables"]:
         measured, least = each["measured_ms"], each["floor_ms"]
         parts = sum(measured[part] for part in least)

@@ -1,16 +1,16 @@
-"""What is asked of a model, and how it is set up for that.
+"""Cells (what is measured of a model) and profiles (how the model is set up).
 
-Sizes are those of the published base models, or of a recipe's model, with random weights. Three profiles:
+Models have the sizes of the published base models, or of a recipe's model, and random weights. Three profiles:
 
-- ``paper``: as Table A2 has it: SDPA without its flash kernels, logits at every position, dropout 0.1 (Table A1),
-  nothing packed or compiled. A CPU has no memory-efficient kernel, so SDPA keeps a matrix of scores in float32 there,
-  as the paper's MaBERT did by its memory and the paper's BERT did not.
-- ``stock``: rivals as transformers runs them: SDPA where a family has it, its own attention elsewhere, `torch.compile`
-  where that helps; MaBERT as in ``best``.
-- ``best``: each model as fast as settings make it. For attention `attn_implementation="mabert"` where transformers has
-  SDPA for a family, else transformers' own; GELU's tanh form in one kernel; logits at scored positions only, no
-  dropout. Forwards on a CPU have prepacked weights, or `torch.compile` where one text of a family was measured to gain
-  more by that. On a GPU a rival has the same settings, uncompiled.
+- ``paper``: as in Table A2: SDPA without its flash kernels, logits at every position, dropout 0.1 (Table A1), nothing
+  packed or compiled. A CPU has no memory-efficient kernel, so SDPA keeps a float32 matrix of scores there. Judged by
+  its memory, the paper's MaBERT did so too, but the paper's BERT did not.
+- ``stock``: rivals as transformers runs them: SDPA if the family supports it, else its own attention, and
+  `torch.compile` where it helps; MaBERT as in ``best``.
+- ``best``: the fastest settings of each model. Attention is `attn_implementation="mabert"` if transformers supports
+  SDPA for the family, else transformers' own; GELU's tanh form runs in one kernel; logits are computed at scored
+  positions only; there is no dropout. Forward passes on a CPU use prepacked weights, or `torch.compile` where that was
+  measured to be faster for one text. On a GPU rivals have the same settings, uncompiled.
 """
 
 import copy
@@ -34,15 +34,15 @@ Profile = Literal["paper", "stock", "best"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}
-"""Sizes that show in seconds whether everything runs."""
+"""Sizes for testing in seconds that everything runs."""
 
 WITHOUT_FLASH = "sdpa_plain"
-"""Name of SDPA without its flash kernels among transformers' attention implementations, which take any with "flash" in
-it for a kernel to fetch."""
+"""Name of SDPA without its flash kernels in transformers. It must not contain "flash", which transformers takes for a
+kernel to download."""
 
 
 def without_flash(module: torch.nn.Module, *tensors: Tensor, **options: Any) -> tuple[Tensor, None]:
-    """SDPA as the paper's measurements had it: plain, or memory-efficient where the device offers that."""
+    """Runs SDPA as in the paper's measurements: plain, or memory-efficient if the device supports it."""
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         return sdpa_attention_forward(module, *tensors, **options)
 
@@ -53,17 +53,17 @@ AttentionMaskInterface.register(WITHOUT_FLASH, sdpa_mask)
 
 @dataclass(frozen=True)
 class Cell:
-    """What is asked of a model.
+    """What is measured of a model.
 
     Attributes:
-        measure: ``latency`` and ``memory`` of a forward, ``training`` of a step, ``throughput`` of many texts.
-        profile: See the head of this file.
-        dtype: Of the weights in a forward; of autocast in a training step.
-        length: Tokens of a row, of the longest text.
+        measure: ``latency`` or ``memory`` of a forward pass, ``training`` step, or ``throughput`` over many texts.
+        profile: See the module's docstring.
+        dtype: Dtype of the weights in a forward pass, of autocast in a training step.
+        length: Tokens of a row or of the longest text.
         device: ``cpu`` or ``cuda``.
-        small: Whether the model is of `SMALL` sizes instead of base size.
-        texts: Tokens of each text, of several; none is one text of that length.
-        recipe: The recipe whose model's sizes are taken; none for base size.
+        small: Whether the model has `SMALL` sizes instead of base size.
+        texts: Tokens of each of several texts; empty for one text of `length`.
+        recipe: Recipe whose model sizes are used; empty for base size.
         layout: How several texts are run, see `mabert_lab.bench.tasks.LAYOUTS`.
     """
 
@@ -79,10 +79,10 @@ class Cell:
 
 
 def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, **changes: Any) -> PreTrainedConfig:
-    """The configuration of the published base model, of a recipe's sizes or of a folder's model (`own`), for inputs of
-    a cell's length, in its profile.
+    """Returns the configuration of the published base model, of a recipe's sizes or of a folder's model (`own`), for a
+    cell's input length and profile.
 
-    The attention that it will run with stands in ``_attn_implementation``; families without SDPA have their own.
+    ``_attn_implementation`` names the attention; families without SDPA have their own.
     """
     length, profile = cell.length, cell.profile
     if cell.small:
@@ -102,7 +102,7 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
     with_sdpa = {"paper": WITHOUT_FLASH, "stock": "sdpa", "best": family.fast_attention}
     config._attn_implementation = with_sdpa[profile] if fast else "eager"
     if profile == "best" and getattr(config, "hidden_act", None) == "gelu_new":
-        # The same function, which transformers computes in eight steps under the other name.
+        # The same function; under the other name transformers computes it in eight steps.
         config.hidden_act = "gelu_pytorch_tanh"
     if hasattr(config, "unpad"):
         config.unpad = "never" if profile == "paper" or cell.layout == "masked" else "auto"
@@ -110,13 +110,13 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
 
 
 def model_of(recipe: str) -> dict[str, Any]:
-    """A recipe's model section.
+    """Returns a recipe's model section.
 
     Raises:
         FileNotFoundError: There is no such recipe.
-        ValueError: It is none, or has no model of its own.
+        ValueError: It is invalid, or has no model of its own.
     """
-    from mabert.train.recipe import load_recipe  # asks for packages that read text, which measuring does without
+    from mabert.train.recipe import load_recipe  # needs packages for reading text that measuring does not
 
     read = load_recipe(recipe)
     if read.start_from is not None:
@@ -125,14 +125,14 @@ def model_of(recipe: str) -> dict[str, Any]:
 
 
 def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
-    """The fields of a recipe's model that a family understands; the vocabulary is that of its published model."""
+    """Returns the fields of a recipe's model that a family supports; the vocabulary is the published model's."""
     known = family.known_fields()
     return {name: value for name, value in model_of(recipe).items() if name in known}
 
 
 def is_compiled(family: Family, cell: Cell) -> bool:
-    """Whether a model goes through `torch.compile`: a forward, but in the paper's settings, of inputs of one length,
-    where that was measured to help and can be had."""
+    """Checks whether to use `torch.compile`: for forward passes on inputs of one length, except in the paper's
+    settings, if it is available and was measured to help."""
     helped = family.compiles_at_best if cell.profile == "best" else family.compiles
     gains = cell.length in helped.get(cell.dtype, ())
     wanted = gains and cell.profile != "paper" and cell.device == "cpu" and not cell.small
@@ -141,5 +141,5 @@ def is_compiled(family: Family, cell: Cell) -> bool:
 
 
 def is_prepacked(family: Family, cell: Cell) -> bool:
-    """Whether a model's weights are prepacked where that can be: of what comes from transformers, at its best alone."""
+    """Checks whether to prepack weights where possible: for transformers' models only in the profile best."""
     return cell.profile == "best" or (cell.profile == "stock" and family.model_type == MaBertConfig.model_type)

@@ -1,4 +1,4 @@
-"""Ways to find texts: by the vectors of a model, and by the words alone."""
+"""Retrieval methods: a model's vectors, TF-IDF and BM25."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -20,11 +20,11 @@ from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
 
 READS = 4096
-"""Tokens of a text that are read at most."""
+"""Maximum tokens of a text that are read."""
 
 
 def grouped(table: Tensor, rows: int) -> Tensor:
-    """A longer table of positions, (rows, D), in which neighbours share a position of the old one."""
+    """Lengthens a table of positions to (rows, D); neighbours share a position of the old one."""
     return table[torch.arange(rows) * len(table) // rows]
 
 
@@ -33,27 +33,27 @@ POSITIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "grouped": grouped,
     "recurrent": repeat,
 }
-"""Longer tables of positions without training, of those that LongEmbed compares (Zhu et al., 2024, arXiv 2404.12096);
-its parallel context windows are the mean over windows here."""
+"""Training-free ways to lengthen a position table, from LongEmbed (Zhu et al., 2024, arXiv 2404.12096); its parallel
+context windows are the mean over windows here."""
 
 
 class Ranker(Protocol):
-    """A way to find texts."""
+    """A retrieval method."""
 
     def index(self, texts: Sequence[str]) -> Any:
-        """What is made of the texts once."""
+        """Indexes the texts."""
 
     def scores(self, queries: Sequence[str], index: Any) -> np.ndarray:
-        """How near each query is to each text, (queries, texts)."""
+        """Returns the similarity of each query to each text, (queries, texts)."""
 
 
 class ByVectors:
-    """Cosines of a model's vectors.
+    """Cosine similarity of a model's vectors.
 
     Args:
         loaded: A MaBERT, prepacked.
         pooling: `mean` or `cls`.
-        longest: Tokens of a text that are read; those beyond the model's positions are read in windows.
+        longest: Maximum tokens read; texts beyond the model's positions are read in windows.
     """
 
     def __init__(self, loaded: Loaded[Any], pooling: str, longest: int) -> None:
@@ -69,7 +69,7 @@ class ByVectors:
 
 
 class ByTfIdf:
-    """Cosines of counts of words, each weighted by how rare it is."""
+    """Cosine similarity of TF-IDF vectors."""
 
     def __init__(self) -> None:
         self.vectorizer = TfidfVectorizer(sublinear_tf=True)
@@ -104,19 +104,19 @@ WORDS: dict[str, Callable[[], Ranker]] = {"BM25": ByBm25, "TF-IDF": ByTfIdf}
 
 
 def rankers_of(name: str) -> dict[str, Ranker]:
-    """The ways in which a model can find texts of up to `READS` tokens.
+    """Returns a model's retrieval methods for texts of up to `READS` tokens.
 
     Args:
-        name: A MaBERT's folder or `minilm`, or an encoder that could be converted: its folder, hub name or package. An
-            encoder runs as the MaBERT that keeps all its layers, which is seen to say the same.
+        name: A MaBERT's folder, `minilm`, or an encoder that can be converted (folder, hub name or package). An encoder
+            runs as a MaBERT that keeps all its layers, after a check that the outputs agree.
 
     Returns:
-        One way where it has so many positions. Otherwise its first tokens, and the mean over windows; of an encoder
-        with a table of positions also those longer ones of `POSITIONS`.
+        One method if the model has enough positions. Otherwise its first tokens and the mean over windows; for an
+        encoder with a table of positions also those of `POSITIONS`.
 
     Raises:
         FileNotFoundError: If there is no such model.
-        ValueError: If it is of another kind.
+        ValueError: If it is another kind of model.
     """
     place = place_of(name)
     if config_fields(place).get("model_type") == MaBertConfig.model_type:
@@ -137,13 +137,13 @@ def rankers_of(name: str) -> dict[str, Ranker]:
 
 
 def ready(known: Teacher, model: Any) -> Loaded[Any]:
-    """A MaBERT with a teacher's tokenizer, to embed with."""
+    """Makes a MaBERT with a teacher's tokenizer ready to embed."""
     bf16 = resolve_precision("auto") == "bf16"
     return Loaded(model.base_model.to(device_named(None)), known.tokenizer, bf16).prepacked()
 
 
 def within_and_beyond(name: str, loaded: Loaded[Any], pooling: str) -> dict[str, Ranker]:
-    """The ways that every model has."""
+    """Returns the methods that every model has."""
     limit = loaded.model.config.max_position_embeddings
     if limit >= READS:
         return {name: ByVectors(loaded, pooling, READS)}

@@ -1,4 +1,4 @@
-"""One measurement from its first row to its file: progress, tables, what it was made on, and where it is written."""
+"""Records a measurement: progress bar, tables, environment and the result file."""
 
 import datetime
 import json
@@ -19,26 +19,26 @@ Job = Callable[[], None]
 
 
 def measured_on() -> dict[str, Any]:
-    """Date, machine, versions and commit."""
+    """Returns date, machine, versions and commit."""
     return {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **environment()}
 
 
 def path_of(result: dict[str, Any], folder: Path, name: str, suffix: str = ".json") -> Path:
-    """Return the file that belongs to a result: date and time of the measurement, what it was, and the kind of file."""
+    """Returns the path of a result file: date and time of the measurement, name and suffix."""
     stamp = result["environment"]["date"].replace(":", "").split("+")[0]
     return folder / f"{stamp}-{name}{suffix}"
 
 
 def write(result: dict[str, Any], folder: Path, name: str) -> Path:
-    """Write one dated JSON file.
+    """Writes one dated JSON file.
 
     Args:
         result: What was measured, with `measured_on` under ``environment``.
-        folder: Made where it is missing.
-        name: What was measured, the end of the file's name.
+        folder: Created if missing.
+        name: Name of the measurement, the end of the file's name.
 
     Returns:
-        The file: date and time of the measurement, then ``name``.
+        The file's path, see `path_of`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(result, folder, name)
@@ -53,14 +53,14 @@ def record(
     output: Path | None,
     name: str,
 ) -> dict[str, Any]:
-    """Do the jobs under a bar with the time left, write the result after each, and print it at the end.
+    """Runs the jobs with a progress bar, writes the result after each, and prints it at the end.
 
     Args:
-        result: What the jobs add to, with `measured_on` under ``environment``.
-        jobs: Title to job.
+        result: The jobs add to it; holds `measured_on` under ``environment``.
+        jobs: Jobs by title.
         show: Prints the result.
         output: Folder for the dated JSON file; None writes nothing.
-        name: What is measured, the end of the file's name.
+        name: Name of the measurement, the end of the file's name.
 
     Returns:
         The result.
@@ -84,7 +84,7 @@ def record(
 def table(
     title: str, names: Sequence[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], caption: str | None = None
 ) -> Table:
-    """Set rows out: columns of names on the left, then columns of numbers."""
+    """Makes a table with columns of names on the left, then columns of numbers."""
     made = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption)
     for name in names:
         made.add_column(name)

@@ -1,5 +1,5 @@
-"""How well models find long texts: articles by their first sentence and their second half, and facts that are hidden
-anywhere in a text."""
+"""Measures retrieval of long texts: articles by their first sentence, second half or a late sentence, and hidden
+facts."""
 
 import itertools
 import time
@@ -18,20 +18,19 @@ from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of
 from mabert_lab.bench.results import measured_on, record, table
 
 DOCUMENTS = 20_000
-"""Of the data, from the first on, among which articles are chosen."""
+"""Number of documents, from the first on, among which articles are chosen."""
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures some models, BM25 and TF-IDF, prints the tables and writes a dated file, one way to find texts after the
-    other.
+    """Measures models, BM25 and TF-IDF; prints the tables, and writes a dated file after each method.
 
     Args:
         models: See `rankers_of`.
-        data: Documents as `mabert pretrain` takes them, which no model here has learnt from.
+        data: Documents as `mabert pretrain` takes them, on which no model was trained.
         output: Folder for the result.
 
     Returns:
-        `scores`: by way to find texts, a list of what `measured` gives for each task; `data` and `precision`.
+        `scores`, by method a list of `measured` for each task; `data` and `precision`.
     """
     searches = searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     rankers = [(name, make()) for name, make in WORDS.items()]
@@ -44,18 +43,18 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     }
 
     def job(name: str, ranker: Ranker) -> None:
-        ranker.index(searches[0].texts[:1])  # kernels may be compiled on the first call, which is not timed
+        ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
         result["scores"][name] = [measured(ranker, search) for search in searches]
 
     return record(result, {name: partial(job, name, ranker) for name, ranker in rankers}, show, output, "retrieval")
 
 
 def measured(ranker: Ranker, search: Search) -> dict[str, Any]:
-    """How well texts are found.
+    """Measures one method on one search.
 
     Returns:
-        `task`, `length`, the number of `texts`; `top1`, the share of queries whose text comes first; `mrr10`, the mean
-        of one divided by its place, where that is at most the tenth; `ms`, the time of indexing by the text.
+        `task`, `length`, the number of `texts`; `top1`, the share of queries whose text ranks first; `mrr10`, the mean
+        reciprocal rank within the top ten; `ms`, the time to index one text.
     """
     began = time.perf_counter()
     index = ranker.index(search.texts)
@@ -72,7 +71,7 @@ def measured(ranker: Ranker, search: Search) -> dict[str, Any]:
 
 
 def places_of(scores: np.ndarray) -> np.ndarray:
-    """The place of each query's own text among all, from 1 on, (queries,); texts with the same score come before it.
+    """Returns the rank of each query's own text, from 1, (queries,); ties rank before it.
 
     Args:
         scores: (queries, texts), the own text on the diagonal.

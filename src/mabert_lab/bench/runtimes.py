@@ -1,4 +1,4 @@
-"""Engines outside of torch: a model exported to ONNX Runtime or OpenVINO and fed from torch's tensors."""
+"""Engines outside torch: a model exported to ONNX Runtime or OpenVINO and called with torch tensors."""
 
 import contextlib
 import io
@@ -14,32 +14,32 @@ from transformers import PreTrainedModel
 from mabert.exporting import OnnxRuntime, OpenVino, Plain, onnx_program
 
 CALIBRATING = 8
-"""Batches by which activations get their range."""
+"""Number of batches that calibrate the range of activations."""
 
 
 def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
-    """ONNX Runtime on a CPU, in float32."""
+    """Runs a model in ONNX Runtime on a CPU in float32."""
     return running(model, OnnxRuntime)
 
 
 def onnxruntime_int8(model: PreTrainedModel) -> Callable[..., Any]:
-    """ONNX Runtime on a CPU, products by its dynamic quantization: weights and activations in 8 bits, the latter with
-    one scale a tensor."""
+    """Runs a model in ONNX Runtime on a CPU with dynamically quantized products: 8-bit weights and activations, with
+    one scale per activation tensor."""
     return running(model, OnnxRuntime, quantize_dynamically)
 
 
 def openvino(model: PreTrainedModel) -> Callable[..., Any]:
-    """OpenVINO on a CPU, in the model's dtype."""
+    """Runs a model in OpenVINO on a CPU in the model's dtype."""
     return running(model, OpenVino)
 
 
 def openvino_int8(model: PreTrainedModel) -> Callable[..., Any]:
-    """OpenVINO on a CPU, products in 8 bits by NNCF's calibration on a few batches, the rest in the model's dtype."""
+    """Runs a model in OpenVINO on a CPU: products in 8 bits, calibrated by NNCF, and the rest in the model's dtype."""
     return running(model, OpenVino, calibrate)
 
 
 def quantize_dynamically(plain: Plain, file: Path) -> None:
-    """Quantize a graph's products in place."""
+    """Quantizes a graph's products in place."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     short = file.with_stem("short")
@@ -48,7 +48,7 @@ def quantize_dynamically(plain: Plain, file: Path) -> None:
 
 
 def calibrate(plain: Plain, file: Path) -> None:
-    """Quantize a graph's products in place, activations to the range that they have in some batches of random ids."""
+    """Quantizes a graph's products in place, with activation ranges calibrated on batches of random ids."""
     import nncf
     import openvino
 
@@ -67,15 +67,15 @@ def running(
     runtime: type[OnnxRuntime | OpenVino],
     after: Callable[[Plain, Path], None] = lambda plain, file: None,
 ) -> Callable[..., Any]:
-    """Export a model and open it, with as many threads as torch has.
+    """Exports a model and opens it in a runtime, with as many threads as torch has.
 
     Args:
         model: The model.
-        runtime: What runs it.
-        after: What is done to the graph's file before.
+        runtime: The runtime.
+        after: Changes the graph's file after the export, such as quantization.
 
     Raises:
-        ValueError: The runtime does not compute in the model's dtype.
+        ValueError: The runtime does not support the model's dtype.
     """
     dtype = model.dtype
     if dtype not in runtime.DTYPES:

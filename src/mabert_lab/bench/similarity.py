@@ -1,4 +1,4 @@
-"""How well vectors tell similar texts: STS-B and MRPC, by the cosine of the two texts of a pair, without training."""
+"""Measures text similarity by the cosine of a pair's vectors, without training: STS-B and MRPC."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,17 +17,17 @@ from mabert_lab.bench.results import measured_on, write
 COLUMNS = ("text_a", "text_b", "label")
 
 TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
-"""A task to the splits of it that have labels and that nobody trains on here; STS-B's `train` is left out, since
-published embedders have learnt from it."""
+"""Labelled splits of each task that no model here was trained on; published embedders were trained on STS-B's
+`train`."""
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures some models and writes a dated file.
+    """Measures models and writes a dated file.
 
     Args:
-        models: Model folders, hub names, teachers that are installed as packages, or `minilm`; each makes vectors as
-            its folder says, in the precision it was saved in or the one behind a colon (``minilm:int8``).
-        data: GLUE's folder, or the hub's name of it.
+        models: Model folders, hub names, teachers installed as packages, or `minilm`. Each embeds as its folder says,
+            in its saved precision or the one after a colon (``minilm:int8``).
+        data: GLUE's folder or hub name.
         output: Folder for the result.
 
     Returns:
@@ -48,20 +48,20 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
 
 
 def pairs_of(task: str, data: str, splits: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
-    """First and second texts of a task, and their labels (pairs,)."""
+    """Returns first and second texts of a task, and labels (pairs,)."""
     there = load_glue(task, data, splits)
     first, second, labels = ([x for each in splits for x in column(there[each], name)] for name in COLUMNS)
     return first, second, np.asarray(labels, float)
 
 
 def cosines(model: Any, first: list[str], second: list[str]) -> np.ndarray:
-    """Cosines of pairs, (pairs,)."""
+    """Computes the cosine of each pair, (pairs,)."""
     a, b = (model.embed(texts, normalize=True, truncate=True, progress=False) for texts in (first, second))
     return (a * b).sum(1)
 
 
 def measured(task: str, cosine: np.ndarray, labels: np.ndarray) -> float:
-    """The task's measure, at most 1."""
+    """Computes the task's metric, at most 1."""
     if task == "stsb":
         return float(stats.spearmanr(cosine, labels)[0])
     return float(average_precision_score(labels, cosine))

@@ -1,4 +1,4 @@
-"""What is run: forwards of texts, or one training step. See `mabert_lab.bench.profiles` for how a model is set up."""
+"""What is timed: forward passes or a training step. See `mabert_lab.bench.profiles` for the setup of a model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,46 +23,46 @@ EFFECTIVE_BATCH = 32
 SCORED = 0.15
 PAPER_DROPOUT = 0.1
 MICRO_TOKENS = 1024
-"""Tokens at once in a training step on a CPU; the rest of the batch is accumulated."""
+"""Tokens per micro-batch of a training step on a CPU; gradients accumulate over the batch."""
 
 FIRST = 16
-"""Tokens of the first call of a model, which is not timed: kernels are compiled in it where they are not yet."""
+"""Tokens of a model's first, untimed call, in which kernels may be compiled."""
 
 LAYOUTS = ("alone", "together", "masked", "even")
-"""How a forward runs several texts: one by one; in one batch; in one batch that MaBERT does not unpad; or as many
-tokens in rows of equal length."""
+"""How a forward pass runs several texts: one by one; in one batch; in one batch that MaBERT does not unpad; or the same
+number of tokens in rows of equal length."""
 
 
 class Sample(NamedTuple):
-    """One call: the seconds that it took, and those of the whole that it stands for."""
+    """One call: its seconds, and the seconds of the whole that it represents."""
 
     spent: float
     whole: float
 
 
 def even(lengths: Sequence[int]) -> int:
-    """The length of rows that are as many and in all as long as the texts, up to rounding."""
+    """Returns the mean length, for as many rows with about as many tokens as the texts."""
     return round(sum(lengths) / len(lengths))
 
 
 def token_ids(batch: int, length: int, device: str) -> Tensor:
-    """Random ids, the same each time, that every family's vocabulary has and none has as a special token."""
+    """Returns random ids, always the same ones, that are ordinary tokens of every family's vocabulary."""
     return torch.randint(1000, 29000, (batch, length), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def synchronise(device: str) -> None:
-    """Waits until a GPU has done what it was given."""
+    """Waits for a GPU to finish."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 class Forward:
-    """Forwards of an encoder over a cell's texts, in their order, in batches padded on the right.
+    """An encoder's forward passes over a cell's texts, in order, in batches padded on the right.
 
     Attributes:
-        setting: The attention it runs with, and the engine.
-        batch: Texts of a batch.
-        batches: What the model is called with, a batch each; without a mask where nothing is padded.
+        setting: Attention and engine in use.
+        batch: Texts per batch.
+        batches: Model inputs by batch; without a mask if nothing is padded.
     """
 
     def __init__(self, contender: Contender, cell: Cell) -> None:
@@ -75,10 +75,10 @@ class Forward:
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.engine = engine or engine_of(family, cell)
         self.encode = ENGINES[self.engine](self.model)
-        # On a GPU, and by torch.compile, kernels are compiled for each length.
+        # On a GPU, and with torch.compile, kernels are compiled per length.
         self.each_shape = cell.device == "cuda" or self.engine == "compiled"
         if not self.each_shape:
-            self._first(token_ids(2, FIRST, cell.device))  # several, which every kernel serves
+            self._first(token_ids(2, FIRST, cell.device))  # two rows, which every kernel supports
         self.cut(1 if cell.layout == "alone" else len(self.texts))
 
     @torch.inference_mode()
@@ -87,7 +87,7 @@ class Forward:
         synchronise(self.device)
 
     def cut(self, batch: int) -> str:
-        """Lay the texts out in batches of so many; return the setting."""
+        """Divides the texts into batches of `batch`; returns the setting."""
         self.batch = self.micro_batch = batch
         self.batches: list[dict[str, Tensor]] = []
         for first in range(0, len(self.texts), batch):
@@ -107,7 +107,7 @@ class Forward:
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
-        """The attention that runs for so many texts: MaBERT's own kernel may stand in for SDPA."""
+        """Returns the attention in use for a batch: MaBERT's own kernel may replace SDPA."""
         config = self.model.config
         hidden = torch.empty(1, length, config.hidden_size, dtype=self.model.dtype, device=self.model.device)
         usual = {"training": False, "output_attentions": False}
@@ -116,24 +116,24 @@ class Forward:
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Run all batches, and wait for them."""
+        """Runs all batches and waits for them."""
         synchronise(self.device)
         for inputs in self.batches:
             self.encode(**inputs)
         synchronise(self.device)
 
     def sample(self) -> Sample:
-        """Time all batches once."""
+        """Times all batches once."""
         seconds = timed(self.run)
         return Sample(seconds, seconds)
 
     def weights(self) -> int:
-        """Bytes of all parameters, prepacked ones too."""
+        """Returns the bytes of all parameters, including prepacked ones."""
         packed = sum(module.nbytes for module in self.model.modules() if isinstance(module, PackedLinear))
         return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
     def peak(self) -> int:
-        """Bytes that torch holds at the height of a forward of the first batch, weights included."""
+        """Returns torch's peak bytes in a forward pass of the first batch, weights included."""
         if self.device == "cpu":
             return self.weights() + peak_bytes(self.encode, self.batches[0]["input_ids"])
         self.run()
@@ -145,14 +145,13 @@ class Forward:
 class TrainingStep:
     """One optimizer step of masked language modelling at an effective batch of 32.
 
-    The whole step is as many micro-batches as the batch needs, forward and backward, and AdamW once. Micro-batches are
-    alike, so one is timed and counted as often as it comes: where there are several, one that adds to gradients that
-    are there already.
+    The step runs all micro-batches of the batch, forward and backward, and AdamW once. Micro-batches are alike, so one
+    is timed and multiplied by their number; if there are several, it is one that adds to existing gradients.
 
     Attributes:
-        setting: The attention it runs with.
+        setting: Attention in use.
         batch: 32.
-        micro_batch: Rows at once.
+        micro_batch: Rows per micro-batch.
     """
 
     batch = EFFECTIVE_BATCH
@@ -181,14 +180,14 @@ class TrainingStep:
             self.lay_out(self.micro_batch, cell.length)
 
     def lay_out(self, rows: int, length: int) -> None:
-        """Make a micro-batch."""
+        """Makes a micro-batch."""
         self.micro_batch = rows
         self.ids = token_ids(rows, length, self.device)
         scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
         self.labels = self.ids.masked_fill(~scored.to(self.device), -100)
 
     def largest(self, length: int) -> int:
-        """Halve the micro-batch until two of them fit with the optimizer's step between."""
+        """Halves the micro-batch until two of them fit into memory with an optimizer step in between."""
         rows = self.batch
         while True:
             self.lay_out(rows, length)
@@ -197,7 +196,7 @@ class TrainingStep:
                 self.update()
                 self.run()
                 fits = True
-            except RuntimeError as error:  # of drivers and kernels too, which have errors of their own for it
+            except RuntimeError as error:  # drivers and kernels have errors of their own for lack of memory
                 if rows == 1 or not is_out_of_memory(error):
                     raise
                 fits = False
@@ -208,7 +207,7 @@ class TrainingStep:
             rows //= 2
 
     def loss(self) -> Tensor:
-        """The loss of the micro-batch, a scalar."""
+        """Computes the micro-batch's loss, a scalar."""
         with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             if not self.sparse:
                 return self.model(input_ids=self.ids, labels=self.labels).loss
@@ -217,27 +216,27 @@ class TrainingStep:
             return mean_over_scored(outputs, self.labels)
 
     def run(self) -> None:
-        """Run a micro-batch, forward and backward, and wait for it."""
+        """Runs a micro-batch, forward and backward, and waits for it."""
         synchronise(self.device)
         self.loss().backward()
         synchronise(self.device)
 
     def update(self) -> None:
-        """Take the optimizer's step."""
+        """Runs the optimizer step."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=self.micro_batch == self.batch)
         synchronise(self.device)
 
     def sample(self) -> Sample:
-        """Time a micro-batch and the optimizer's step once."""
+        """Times a micro-batch and the optimizer step once."""
         call, rest = timed(self.run), timed(self.update)
         return Sample(call + rest, call * self.batch / self.micro_batch + rest)
 
 
 Task = Forward | TrainingStep
-"""A model that is ready to run."""
+"""A model ready to run."""
 
 
 def make(name: str, cell: Cell) -> Task:
-    """Build what a cell asks of a contender, see `mabert_lab.bench.engines.contender`."""
+    """Builds the task of a contender in a cell, see `mabert_lab.bench.engines.contender`."""
     return (TrainingStep if cell.measure == "training" else Forward)(contender(name), cell)

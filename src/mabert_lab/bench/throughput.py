@@ -1,9 +1,8 @@
-"""Tokens a second over many texts by ModernBERT's protocol (Warner et al., 2024), each model at its best batch.
+"""Tokens per second over many texts by ModernBERT's protocol (Warner et al., 2024), each model at its best batch size.
 
-Texts of 512 and of 8,192 tokens each, and lengths drawn from N(256, 64) within 16 to 512 and from N(4096, 1024)
-within 16 to 8,192. The protocol has 8,192 texts; a CPU gets the share that stands in `SHARES`. Texts come in the order
-they are drawn in; tokens of padding are not counted. MaBERT runs without padding, the others padded; at a batch of one
-text nothing is padded.
+Texts of 512 and of 8,192 tokens each, and lengths drawn from N(256, 64) within 16 to 512 and from N(4096, 1024) within
+16 to 8,192. The protocol has 8,192 texts; a CPU gets the number in `SHARES`. Texts come in the order of the draw, and
+padding tokens are not counted. MaBERT runs unpadded, the others padded; a batch of one text has no padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,19 +24,19 @@ from mabert_lab.bench.turns import FIRST_CALL, QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import CellError, workers_of
 
 TEXTS = 8192
-"""Texts of the protocol."""
+"""Number of texts in the protocol."""
 
 SHARES = {"N(256,64)": 16, "512 each": 16, "N(4096,1024)": 3, "8,192 each": 2}
-"""Texts that a CPU is given; short ones first, since a model that is too slow is not asked for longer ones."""
+"""Number of texts on a CPU; short ones first, because a model that is too slow skips longer ones."""
 
 TRIALS = 3
-"""Timed calls of a batch that is tried, at most."""
+"""Maximum timed calls per batch size tried."""
 
 PROTOCOL = Protocol(warm=0, least=3, most=10, budget=30.0, limit=400.0)
 
 
 def collections(times: int = 1) -> dict[str, tuple[int, ...]]:
-    """The lengths of the texts by name of the collection, `times` as many as a CPU gets."""
+    """Returns the text lengths of each collection, `times` as many as a CPU gets."""
     count = {name: times * share for name, share in SHARES.items()}
     return {
         "N(256,64)": tuple(draw(256, 64, 512, count["N(256,64)"])),
@@ -48,10 +47,10 @@ def collections(times: int = 1) -> dict[str, tuple[int, ...]]:
 
 
 class ManyTexts(Bench):
-    """Lets every model choose its batch before it is timed.
+    """A bench in which every model chooses its batch size before it is timed.
 
     Attributes:
-        tried: Seconds of each batch that they tried for a collection, by its lengths and the side.
+        tried: Seconds by batch size tried, for each collection (its lengths) and side.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -59,11 +58,11 @@ class ManyTexts(Bench):
         self.tried: dict[tuple[tuple[int, ...], str], dict[int, float]] = {}
 
     def warm(self, side: str) -> None:
-        """Try batches of 1, 4, 16 and so on texts, up to all, until one does not fit; lay out the fastest.
+        """Tries batches of 1, 4, 16, ... texts, up to all, until one does not fit; keeps the fastest.
 
-        The fastest of `TRIALS` calls counts, or of as many as the budget has time for, after one that warms it up and
-        counts where there is time for no other; a model that was built anew after a batch that did not fit is warmed
-        up once more. A family whose answers depend on the batch is given one text at a time.
+        After a warm-up call, the fastest of `TRIALS` calls counts, or of as many as the budget allows; if it allows
+        none, the warm-up counts. A model that was rebuilt after a batch that did not fit is warmed up again. Families
+        whose outputs depend on the batch get one text at a time.
         """
         texts, worker = self.cells[side].texts, self.workers[side]
         family = contender(worker.name).family
@@ -88,7 +87,7 @@ class ManyTexts(Bench):
 
 
 def best_of(tried: Mapping[int, float]) -> int:
-    """The batch that took the least seconds."""
+    """Returns the fastest batch size."""
     return min(tried, key=tried.__getitem__)
 
 
@@ -101,16 +100,16 @@ def run(
     times: int = 1,
     protocol: Protocol = PROTOCOL,
 ) -> dict[str, Any]:
-    """Measure every model on every collection, print the table, and return (and write, collection by collection) it.
+    """Measures every model on every collection; prints, returns and optionally writes the result after each collection.
 
     Args:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
-        dtype: Of the weights; default, `mabert.machine.environment.fast_dtype`.
-        quick: Small models and two short texts, to see that everything runs; its numbers are not worth quoting.
+        dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
+        quick: Use small models and two short texts to test that everything runs; ignore the numbers.
         output: Folder for the dated JSON file; None writes nothing.
         device: ``cpu`` or ``cuda``.
-        times: How many times the texts that a CPU gets.
-        protocol: How; a call is all texts of a collection.
+        times: Factor on the CPU's number of texts.
+        protocol: How calls are timed; one call runs all texts of a collection.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``protocol``, ``variables`` of the models' processes, ``share`` of the
@@ -145,12 +144,12 @@ def run(
 
 
 def speed(name: str, lengths: Sequence[int], tried: Mapping[int, float], row: Row) -> dict[str, Any]:
-    """One model's times as tokens a second.
+    """Returns one model's row in tokens per second.
 
     Returns:
-        ``lengths``, the collection's name; ``model``; ``texts`` and ``tokens``, how many; ``batch``, texts of the best
-        batch; ``tried_ms``, what all texts took with each batch tried; and of the row the status, reason, setting and
-        times, with ``tokens_per_second`` at the median. What was not found is None.
+        ``lengths``, the collection's name; ``model``; the counts ``texts`` and ``tokens``; ``batch``, the best batch
+        size; ``tried_ms``, the time of all texts by batch size tried; the row's status, reason, setting and times; and
+        ``tokens_per_second`` at the median. Missing values are None.
     """
     tokens = sum(lengths)
     return {
@@ -167,7 +166,7 @@ def speed(name: str, lengths: Sequence[int], tried: Mapping[int, float], row: Ro
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print tokens a second: models down, collections across, the best batch in brackets."""
+    """Prints tokens per second, with models as rows, collections as columns and the best batch size in brackets."""
     title = f"tokens a second without padding's, {result['dtype']}; in brackets texts of a batch"
     shown = grid(title, result["rows"], "lengths", lambda row: f"{row['tokens_per_second']:,.0f} ({row['batch']})")
     console.print(shown)

@@ -1,4 +1,4 @@
-"""How sides are measured beside one another: in turns, a model in its process, one too slow or too large left out."""
+"""Times sides in turns, each model in its own process; leaves out models that are too slow or too large."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,10 +12,10 @@ from mabert_lab.bench.tasks import Sample
 from mabert_lab.bench.worker import START, CellError, Ready, Worker
 
 LONGEST = 1_000_000
-"""Seconds that a wait may be told to last."""
+"""Maximum seconds of a budget or limit."""
 
 FIRST_CALL = 1.5
-"""How many times as long as any other a model's first call may take: it touches its memory for the first time."""
+"""Factor on the time limit for a model's first call, which touches its memory for the first time."""
 
 ANCHOR = "mabert"
 """The model that all others are compared with."""
@@ -23,20 +23,20 @@ ANCHOR = "mabert"
 
 @dataclass(frozen=True)
 class Protocol:
-    """How sides are timed (Table A2, cut short where a machine is too slow for it).
+    """How sides are timed (Table A2, shortened on slow machines).
 
     Attributes:
-        warm: Calls that are not counted; fewer after `warm_seconds`, but one at least of however long a call.
-        least: Samples of a side, whatever they cost; of two sides with fewer than four each nothing can be told to
-            differ beyond chance at 5 %, and of one among five rivals with fewer than five.
-        most: Samples that are never exceeded.
-        warm_seconds: Seconds of warm-up at most.
-        budget: Seconds of a side's samples, after which only `least` is still filled up.
-        limit: Seconds of one call, after which a model is too slow for this length, and for longer ones; a first one
+        warm: Warm-up calls, which are not counted; fewer after `warm_seconds`, but at least one.
+        least: Minimum samples of a side, whatever they cost. Two sides with fewer than four samples each cannot differ
+            significantly at 5 %; one side among five rivals needs five.
+        most: Maximum samples of a side.
+        warm_seconds: Maximum seconds of warm-up.
+        budget: Seconds for a side's samples; after them it gets only the samples missing from `least`.
+        limit: Maximum seconds of one call; a slower model is too slow for this length and longer ones. The first call
             may take `FIRST_CALL` times as long.
 
     Raises:
-        ValueError: A budget or limit is not above 0, or longer than anybody waits.
+        ValueError: A budget or limit is not above 0, or above `LONGEST`.
     """
 
     warm: int = 20
@@ -52,37 +52,37 @@ class Protocol:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most {LONGEST:,} seconds")
 
     def part(self, taken: Sequence[Sample]) -> float:
-        """How much of its samples a side has, of the whole: by their number, or by the seconds that they took."""
+        """Returns the share of its samples that a side has, by number or by seconds."""
         spent = sum(sample.spent for sample in taken)
         return min(max(len(taken) / self.most, spent / self.budget), len(taken) / self.least)
 
     def place(self, taken: Sequence[Sample]) -> float:
-        """Where in the whole the middle of a side's next sample stands, if its calls go on as they went."""
+        """Returns the relative position of the middle of a side's next sample, at its speed so far."""
         return self.part(taken) * (len(taken) + 0.5) / len(taken) if taken else 0.0
 
 
 QUICK = Protocol(warm=0, least=1, most=1)
-"""One call each, to see that everything runs."""
+"""One call each, to test that everything runs."""
 
 Failed = Callable[[str, CellError, list[Sample]], None]
-"""Takes a side's name, why it gave no sample, and those that it had given."""
+"""Takes a side's name, its error, and its samples so far."""
 
 
 def take_turns(
     sides: Mapping[str, Callable[[], Sample]], protocol: Protocol, failed: Failed
 ) -> dict[str, list[Sample]]:
-    """Sample the sides in turns.
+    """Samples the sides in turns.
 
-    The next call is always that of the side whose next sample stands first when each side's are spread evenly over the
-    whole, so that an hour in which the machine was slower is in the samples of all, few or many.
+    Each side's samples are spread evenly over the whole, and the side whose next sample is due first runs next. So a
+    time in which the machine is slower affects the samples of all sides, few or many.
 
     Args:
-        sides: Name to what gives a sample.
-        protocol: How many.
-        failed: Called when a side raises CellError, which loses its samples.
+        sides: Functions that return a sample, by name.
+        protocol: How many samples to take.
+        failed: Called when a side raises CellError; the side's samples are dropped.
 
     Returns:
-        The samples of each other side.
+        The samples of each side that did not fail.
     """
     samples: dict[str, list[Sample]] = {side: [] for side in sides}
     while waiting := {side: protocol.place(taken) for side, taken in samples.items() if protocol.part(taken) < 1}:
@@ -95,7 +95,7 @@ def take_turns(
 
 
 def times(calls: Mapping[Any, Callable[[], object]], protocol: Protocol) -> dict[Any, Spread]:
-    """Time calls of this process in turns, after one of each that does not count; an error of one ends all."""
+    """Times calls of this process in turns, after one uncounted call each; an error ends all."""
 
     def sampled(call: Callable[[], object]) -> Sample:
         seconds = timed(call)
@@ -111,7 +111,7 @@ def times(calls: Mapping[Any, Callable[[], object]], protocol: Protocol) -> dict
 
 
 def spread_of(samples: Sequence[Sample]) -> Spread:
-    """Summarise the wholes of samples."""
+    """Summarises the whole times of samples."""
     return Spread.of([sample.whole for sample in samples])
 
 
@@ -120,26 +120,25 @@ class Row:
     """One model in one cell.
 
     Attributes:
-        measure: See `Cell`, as the four that follow.
-        profile: Likewise.
-        dtype: Likewise.
-        device: Likewise.
-        length: Likewise.
+        measure: See `Cell`, like the next four.
+        profile: See `Cell`.
+        dtype: See `Cell`.
+        device: See `Cell`.
+        length: See `Cell`.
         model: Name of the contender.
-        batch: Rows of an input; of a training step those of the whole step.
-        micro_batch: Rows at once.
+        batch: Rows of an input, or of a whole training step.
+        micro_batch: Rows per micro-batch.
         status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
-        reason: Why there is no number, in a line.
-        setting: The attention it ran with, and the engine.
-        median_ms: See `mabert.machine.rounds.Spread`, as the three that follow; of a whole step.
-        at_least_ms: What the whole is known to take longer than, of a model that was too slow: as many calls as it has,
-            each of the limit, or its fastest sample where that was faster.
-        anchor_ms: MaBERT's median in the turns that a rival's training was timed in; MaBERT's own row may be of more.
+        reason: Why there is no number, in one line.
+        setting: Attention and engine in use.
+        median_ms: Median of a whole step; see `mabert.machine.rounds.Spread`, like the next three.
+        at_least_ms: Lower bound of the whole time of a model that was too slow: its number of calls times the limit, or
+            its fastest sample if that was faster.
+        anchor_ms: MaBERT's median in the turns with a rival's training; MaBERT's own row may have more turns.
         anchor_samples: MaBERT's samples in those turns.
-        peak_mib: MiB held at the height of a forward, weights included.
+        peak_mib: Peak MiB in a forward pass, weights included.
         weights_mib: MiB of the weights.
-        resident_mib: MiB by which the process grew during that forward, as the system sees it; None where it does not
-            tell.
+        resident_mib: MiB by which the process grew in that forward pass, as the system counts it; None if unknown.
     """
 
     measure: str
@@ -166,14 +165,14 @@ class Row:
 
 
 class Bench:
-    """Measures cells, and remembers which models are too slow or too large for longer inputs.
+    """Measures cells, and remembers models that are too slow or too large for longer inputs.
 
     Args:
-        protocol: How.
-        workers: Name of a side to its worker.
+        protocol: How calls are timed.
+        workers: Workers by name of the side.
 
     Attributes:
-        samples: Of each side in the cell that was timed last.
+        samples: Samples of each side in the last timed cell.
     """
 
     def __init__(self, protocol: Protocol, workers: Mapping[str, Worker]) -> None:
@@ -182,14 +181,14 @@ class Bench:
         self.samples: dict[str, list[Sample]] = {}
 
     def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Row]:
-        """Measure all sides in one cell.
+        """Measures all sides in one cell.
 
         Args:
-            cell: What is asked of them.
-            layouts: Side to the layout of its texts; default, the cell's.
+            cell: What to measure.
+            layouts: Layout of the texts by side; default, the cell's.
 
         Returns:
-            A row for each, in their order.
+            One row per side, in order.
         """
         self.cells = {side: replace(cell, layout=(layouts or {}).get(side, cell.layout)) for side in self.workers}
         self.rows = {
@@ -205,11 +204,11 @@ class Bench:
         return list(self.rows.values())
 
     def groups(self, cell: Cell) -> list[list[str]]:
-        """Sides that are in memory together.
+        """Returns the groups of sides that are in memory together.
 
-        On a CPU all of them; but in training, where a model holds sixteen bytes a parameter and gigabytes of freed
-        activations, each rival with MaBERT, whose samples are those of all pairs. On a GPU, which is steady, and where
-        one model lacks what another holds, one after the other.
+        On a CPU all sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of
+        freed activations, each rival forms a pair with MaBERT, whose samples come from all pairs. On a GPU, which is
+        steady and whose memory models would share, each side runs alone.
         """
         sides = list(self.workers)
         if cell.device == "cuda":
@@ -220,7 +219,7 @@ class Bench:
         return [[side for side in sides if side in (ANCHOR, rival)] for rival in rivals]
 
     def warm(self, side: str) -> None:
-        """Let a model run uncounted."""
+        """Warms a model up."""
         spent = 0.0
         for call in range(self.protocol.warm):
             spent += self.sample(side, 1 if call else FIRST_CALL).spent
@@ -228,14 +227,14 @@ class Bench:
                 break
 
     def sample(self, side: str, limits: float = 1) -> Sample:
-        """One call within some times the limit."""
+        """Runs one call within `limits` times the time limit."""
         return self.workers[side].ask("call", limit=limits * self.protocol.limit)
 
     def prepare(self, side: str) -> None:
-        """Build a side's model, whose first call may take the limit."""
+        """Builds a side's model; allows one more limit for its first call."""
         cell, row = self.cells[side], self.rows[side]
         error = self.given_up.get(_kind(side, row))
-        if error is not None:  # a shorter input was too much already
+        if error is not None:  # failed at a shorter input
             raise error
         ready: Ready = self.workers[side].ask("prepare", cell, limit=START + self.protocol.limit)
         self.rows[side] = replace(row, setting=ready.setting, batch=ready.batch, micro_batch=ready.micro_batch)
@@ -248,9 +247,9 @@ class Bench:
         self.workers[side].release()
 
     def _times(self, group: Sequence[str], cell: Cell) -> None:
-        # A side that was given up at this very length in another group stays so.
+        # A side that was given up at this length in another group stays given up.
         ready = self._still([side for side in group if self.rows[side].status == "measured"], self.prepare)
-        if cell.device == "cpu":  # all to the same: what is left when each holds its weights
+        if cell.device == "cpu":  # all to the same: the memory left once each holds its weights
             allowed = free_memory()
             ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
         ready = self._still(ready, self.warm)
@@ -266,10 +265,10 @@ class Bench:
             self.workers[side].release()
 
     def after(self, group: Sequence[str]) -> None:
-        """What else is asked of models before they are dropped: nothing."""
+        """Hook for further measurements before models are dropped; does nothing."""
 
     def _still(self, sides: Sequence[str], step: Callable[[str], object]) -> list[str]:
-        """Take a step with each side; return those that did not fail."""
+        """Runs a step for each side; returns the sides that did not fail."""
         for side in sides:
             try:
                 step(side)
@@ -278,11 +277,11 @@ class Bench:
         return [side for side in sides if self.rows[side].status == "measured"]
 
     def _failed(self, side: str, error: CellError, taken: Sequence[Sample]) -> None:
-        """Turn a side's row into one without a number; longer inputs are not tried."""
+        """Removes the numbers from a side's row; longer inputs are not tried."""
         row, cell, seconds = self.rows[side], self.cells[side], error.seconds
         kind = _kind(side, row)
         if seconds is not None and kind not in self.given_up:
-            # Of one call; a row that is refused for a shorter input is known to exceed the whole of that already.
+            # The error's seconds are of one call, but after a failure at a shorter input they are of the whole already.
             whole = min(seconds, self.protocol.limit) * row.batch / row.micro_batch
             seconds = min([whole, *(sample.whole for sample in (*self.samples[side], *taken))])
         if error.status != "failed" and kind not in self.given_up:

@@ -1,4 +1,4 @@
-"""A model in a process of its own, so that one that takes too long or too much memory ends alone."""
+"""Runs a model in its own process, so that one that takes too long or too much memory ends alone."""
 
 import contextlib
 import gc
@@ -21,11 +21,11 @@ from mabert_lab.bench.profiles import Cell, sizes_of
 from mabert_lab.bench.tasks import Sample, make
 
 GLIBC = (2, 36)
-"""The oldest glibc seen to keep blocks of any size; an older one may refuse more than 32 MiB, unsaid."""
+"""The oldest glibc seen to keep blocks of any size; older ones may silently refuse more than 32 MiB."""
 
 
 def kept() -> int:
-    """Bytes that the C library is to keep of what was freed, and the least that it is to get from the system alone."""
+    """Returns the bytes of freed memory that the C library keeps, also its threshold for mapping blocks separately."""
     name, version = platform.libc_ver()
     recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= GLIBC
     return LARGEST_KEPT[0] if recent else LARGEST_KEPT[1]
@@ -36,16 +36,15 @@ ALLOCATION = {
         ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={kept()}", f"glibc.malloc.trim_threshold={kept()}")
     )
 }
-"""What lets the C library ask for huge pages and keep what was freed. The matrices of
-scores that a rival makes anew in every layer are touched page by page otherwise: DeBERTa took 4.1 instead of 2.4 s for
-1,024 tokens. Without the second BERT took 7 % longer for 4,096 tokens in bf16 on a processor with AMX, MaBERT 3 to
-6 %."""
+"""Makes the C library request huge pages and keep freed memory. Otherwise a rival's new score matrices in every layer
+are touched page by page: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens. Without keeping freed memory, BERT took 7
+% longer for 4,096 tokens in bf16 on a processor with AMX, and MaBERT 3 to 6 %."""
 
 START = 300.0
-"""Seconds to start a process, or to build a model in it; its first call comes on top."""
+"""Maximum seconds to start a process, or to build a model in it, not counting its first call."""
 
 ENDING = 10.0
-"""Seconds that a process which is asked nothing more may take to end."""
+"""Seconds that an idle process may take to end."""
 
 
 class CellError(Exception):
@@ -54,7 +53,7 @@ class CellError(Exception):
     Attributes:
         status: ``out of memory``, ``too slow`` or ``failed``.
         reason: One line.
-        seconds: What a call is known to take longer than; None where it was not a call that took too long.
+        seconds: Lower bound of a call's time; None unless a call took too long.
     """
 
     def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
@@ -63,7 +62,7 @@ class CellError(Exception):
 
 
 class Ready(NamedTuple):
-    """A model that is built: the attention it runs with, the rows of the whole, and those of a call."""
+    """A built model: its setting, the rows of the whole, and those of a call."""
 
     setting: str
     batch: int
@@ -74,7 +73,7 @@ class Worker:
     """The parent's side of a process.
 
     Args:
-        name: Of the contender, see `mabert_lab.bench.engines.contender`.
+        name: Name of the contender, see `mabert_lab.bench.engines.contender`.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,10 +82,10 @@ class Worker:
         self._pipe: Connection | None = None
 
     def ask(self, question: str, *arguments: Any, limit: float = START) -> Any:
-        """Let the process answer a question, a method of `Answers`; start one where there is none.
+        """Calls a method of `Answers` in the process; starts the process if there is none.
 
         Raises:
-            CellError: ``too slow`` after `limit` seconds, which ends the process; or what went wrong in it.
+            CellError: ``too slow`` after `limit` seconds, which ends the process; or the error in it.
         """
         pipe = self._pipe or self._start()
         try:
@@ -103,13 +102,13 @@ class Worker:
         return answer
 
     def release(self) -> None:
-        """Drop the model."""
+        """Drops the model."""
         if self._process is not None:
             with contextlib.suppress(CellError):
                 self.ask("release")
 
     def close(self) -> None:
-        """End the process: one that waits for a question leaves by itself, with what it holds given back."""
+        """Ends the process; an idle one exits by itself and releases what it holds."""
         if self._process is not None:
             if self._pipe is not None:
                 self._pipe.close()
@@ -136,59 +135,59 @@ class Worker:
         self._process.join()
         code = self._process.exitcode
         self._kill()
-        # Killing is the system's own answer to a process that takes too much.
+        # The system kills processes that take too much memory.
         return CellError("out of memory" if code == -9 else "failed", f"the process ended with exit code {code}")
 
 
 @contextlib.contextmanager
 def workers_of(contenders: Mapping[str, str]) -> Iterator[dict[str, Worker]]:
-    """A worker for each side, given as name of the side to contender; their processes end with the block."""
+    """Yields a worker per side, from contenders by side; their processes end with the block."""
     with contextlib.ExitStack() as stack:
         yield {side: stack.enter_context(contextlib.closing(Worker(name))) for side, name in contenders.items()}
 
 
 def serve(pipe: Connection, name: str) -> None:
-    """The process's side."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
+    """Answers questions in the worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     logging.set_verbosity_error()
-    gc.freeze()  # what is imported need not be looked through each time a model is dropped
+    gc.freeze()  # collections after each model need not scan imported objects
     answers = Answers(name)
     while True:
         try:
             question, arguments = pipe.recv()
-        except (EOFError, ConnectionError):  # the latter where an answer was never read
+        except (EOFError, ConnectionError):  # the latter if an answer was never read
             return
         lost = False
         try:
             answer = ("ok", getattr(answers, question)(*arguments))
         except Exception as error:
             answer = (status_of(error), in_a_line(error))
-            # Whatever is asked of the GPU from here on may fail for this; the next cell begins a new process.
+            # From now on anything on the GPU may fail; the next cell starts a new process.
             lost = gpu_is_lost(error)
             if not lost:
                 with contextlib.suppress(Exception):
                     answers.release()
         try:
             pipe.send(answer)
-        except ConnectionError:  # whoever asked has ended
+        except ConnectionError:  # the parent has ended
             return
         if lost:
             return
 
 
 def in_a_line(error: Exception) -> str:
-    """An error in a line of at most 200 characters."""
+    """Formats an error in one line of at most 200 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
 
 def status_of(error: Exception) -> str:
-    """Whether a model failed because memory ran out."""
+    """Returns ``out of memory`` or ``failed``."""
     return "out of memory" if is_out_of_memory(error) else "failed"
 
 
 def gpu_is_lost(error: Exception) -> bool:
-    """Whether an error has left the GPU unusable to this process, as reading outside of its memory does: the error is
-    the driver's, in torch's words or Triton's, or the GPU answers with errors from now on."""
+    """Checks whether an error left the GPU unusable for this process, as an illegal memory access does: it is a driver
+    error, from torch or Triton, or the GPU now fails at everything."""
     words = ("CUDA error", "Triton Error [CUDA]")
     if any(word in str(error) for word in words) and not is_out_of_memory(error):
         return True
@@ -202,41 +201,41 @@ def gpu_is_lost(error: Exception) -> bool:
 
 
 class Answers:
-    """What a process can be asked, see `Worker`."""
+    """The questions that a process answers, see `Worker`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.task: Any = None
 
     def prepare(self, cell: Cell) -> Ready:
-        """Build the model for a cell, in place of the one before."""
+        """Builds the model for a cell, replacing the previous one."""
         self.release()
-        if cell.device == "cpu":  # a GPU's driver maps far more than it uses
+        if cell.device == "cpu":  # a GPU driver maps far more than it uses
             limit_memory(free_memory())
         self.task = make(self.name, cell)
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
     def call(self) -> Sample:
-        """Run the model once."""
+        """Runs the model once."""
         return self.task.sample()
 
     def cut(self, batch: int) -> str:
-        """Lay texts out in batches of so many; return what they run with."""
+        """Divides the texts into batches of `batch`; returns the setting."""
         return self.task.cut(batch)
 
     def profile(self) -> dict[str, list[float]]:
-        """Milliseconds of each call of each part of a forward."""
+        """Profiles a forward pass: the milliseconds of each call of each part."""
         from mabert_lab.bench.parts import profiled
 
         return profiled(self.task.run)
 
     def bound(self, allowed: int) -> None:
-        """Let the process take so many bytes more than it has, and no more."""
+        """Limits the process to `allowed` more bytes than it has."""
         limit_memory(allowed)
 
     def memory(self) -> dict[str, int | None]:
-        """Bytes: `peak` of torch with weights, `weights`, and `resident`, by how much the process grew in a forward, or
-        None where the system does not tell."""
+        """Returns bytes: torch's `peak` with weights, `weights`, and `resident`, the growth of the process in a forward
+        pass, or None if unknown."""
         peak, grown = self.task.peak(), None
         if self.task.device == "cpu" and forget_peak():
             before = field_of(STATUS, "VmRSS")
@@ -245,11 +244,11 @@ class Answers:
         return {"peak": peak, "weights": self.task.weights(), "resident": grown}
 
     def variables(self) -> dict[str, str | None]:
-        """The environment variables of `ALLOCATION` as this process has them."""
+        """Returns this process's values of the variables in `ALLOCATION`."""
         return {name: os.environ.get(name) for name in ALLOCATION}
 
     def parameters(self, recipe: str = "") -> int:
-        """Parameters of the published model, or of one of a recipe's sizes, as a classifier of two labels."""
+        """Counts the parameters of the published model, or one of a recipe's sizes, as a classifier of two labels."""
         from mabert.baselines.load import build
 
         family, _, own = contender(self.name)
@@ -258,7 +257,7 @@ class Answers:
             return build("classifier", config).num_parameters()
 
     def release(self) -> None:
-        """Drop the model."""
+        """Drops the model."""
         self.task = None
         gc.collect()
         trim()

@@ -1,4 +1,4 @@
-"""`mabert` with the lab's subcommands, and with the pictures that the lab draws of the library's results."""
+"""`mabert` with the lab's subcommands and its pictures of the library's results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

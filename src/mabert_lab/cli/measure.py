@@ -1,4 +1,4 @@
-"""`mabert demo` and `mabert bench`: what comes out on this machine."""
+"""`mabert demo` and `mabert bench`: results on this machine."""
 
 import argparse
 from dataclasses import replace
@@ -40,7 +40,7 @@ KINDS = {
     "retrieval": "how well they find long texts, beside BM25",
     "report": "tables and figure of what `models` wrote, beside the paper's",
 }
-"""What `mabert bench` measures."""
+"""Kinds of measurements by `mabert bench`."""
 
 TAKERS = {
     "files": ("report", "similarity", "retrieval"),
@@ -57,7 +57,7 @@ TAKERS = {
     "times": ("throughput",),
     "texts": ("lengths",),
 }
-"""Option to the kinds that look at it."""
+"""Kinds of measurements that use each option."""
 
 
 def add_bench(commands: Any) -> None:
@@ -157,10 +157,10 @@ def run_bench(options: argparse.Namespace) -> None:
 
 
 def check_bench(options: argparse.Namespace) -> None:
-    """Refuses what the measurement that is asked for would not look at.
+    """Refuses options that the requested measurement does not use.
 
     Raises:
-        ValueError: Naming the option.
+        ValueError: Names the option.
     """
     for name, kinds in TAKERS.items():
         if getattr(options, name) not in (None, []) and options.what not in kinds:
@@ -182,7 +182,7 @@ def check_bench(options: argparse.Namespace) -> None:
 
 
 def plan_of(options: argparse.Namespace) -> Any:
-    """What `bench models` is to measure."""
+    """Returns the plan of `bench models`."""
     from mabert_lab.bench.models import GPU_LENGTHS, LENGTHS, Plan
     from mabert_lab.bench.turns import Protocol
 
@@ -199,12 +199,12 @@ def plan_of(options: argparse.Namespace) -> Any:
 
 
 def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What is asked of the times of calls."""
+    """Returns the fields of `Protocol` set by the options."""
     return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
 
 
 def report_on(files: list[str], output: Path) -> Path:
-    """Tables and figures of efficiency results, in a folder; returns the file of the tables."""
+    """Writes tables and figures of efficiency results to a folder; returns the file of the tables."""
     from mabert_lab.report.efficiency_section import efficiency_page
     from mabert_lab.report.engines import engines_page
     from mabert_lab.report.figures import on_paper
@@ -227,7 +227,7 @@ def report_on(files: list[str], output: Path) -> Path:
 
 
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
-    """Tokens of each text of each file, [CLS] and [SEP] included."""
+    """Returns the tokens of each text of each file, [CLS] and [SEP] included."""
     from mabert.data.tokenizer import load_tokenizer
     from mabert.files.places import place_of
     from mabert.infer.texts import read_texts

@@ -1,4 +1,4 @@
-"""`mabert report`: what was measured, beside the paper, on one page."""
+"""`mabert report`: compares measurements with the paper on one page."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mabert study`: questions about the model, answered by many runs of it."""
+"""`mabert study`: questions about the model, answered by many runs."""
 
 import argparse
 from pathlib import Path
@@ -47,7 +47,7 @@ def add_drift(studies: Any) -> None:
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
-    """What all grids take."""
+    """Adds the options of all grids."""
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the scale's")
     added.add_argument(
         "--scale",
@@ -79,7 +79,7 @@ def run_grid(options: argparse.Namespace) -> None:
     study = load_study(options.study)
     check_start(options, study.converts)
     if not options.dry_run:
-        import_ahead("mabert_lab.study.work")  # as much again as this process imports, and by its side
+        import_ahead("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
     load_libraries()
     from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
 
@@ -113,10 +113,10 @@ def run_grid(options: argparse.Namespace) -> None:
 
 
 def check_grid(options: argparse.Namespace) -> None:
-    """Refuses options that cannot be, or would not be looked at; with `--from` the study is the one of conversions.
+    """Refuses invalid and unused options; `--from` selects the study's version for conversions.
 
     Raises:
-        ValueError: Naming the option.
+        ValueError: Names the option.
     """
     from mabert_lab.study.grid import CONVERTED
 
@@ -128,10 +128,10 @@ def check_grid(options: argparse.Namespace) -> None:
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
-    """Refuses options of conversions where the arms are pretrainings.
+    """Refuses conversion options if the arms are pretrainings.
 
     Raises:
-        ValueError: Naming the option.
+        ValueError: Names the option.
     """
     for option, given in {"--from": options.teacher, "--conversions": options.conversions}.items():
         if given is not None and not converts:
@@ -143,7 +143,7 @@ def check_start(options: argparse.Namespace, converts: bool) -> None:
 
 
 def run_plan(plan: Any, root: Path) -> None:
-    """Runs the cells, and says what came of them."""
+    """Runs the cells and reports their outcome."""
     from mabert_lab.study.progress import StudyProgress
     from mabert_lab.study.results import results_file, write_results
     from mabert_lab.study.runner import Runner
@@ -193,7 +193,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert_lab.study.drift import drift
 
     data = GLUE if options.data is None else options.data
-    load_config(place)  # the masks that are compared are MaBERT's
+    load_config(place)  # refuses other families: the compared masks are MaBERT's
     loaded = load_for_use("encoder", place)
     if options.texts is None:
         texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])

@@ -1,4 +1,4 @@
-"""The tour's first half: an encoder that people use becomes a MaBERT, answers questions and reads a long text."""
+"""The tour's first half: converts a popular encoder to a MaBERT, which then answers questions and reads a long text."""
 
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,17 @@ from mabert_lab.report.conversion import render
 TEACHER = "sentence-transformers/all-MiniLM-L6-v2"
 TOKENS = 400_000
 SHARE = 0.88
-"""Of a short text's tokens that a conversion is asked to learn from; it holds a tenth out."""
+"""Share of a short text's tokens to convert from, since a conversion holds out a tenth."""
 
 CHUNK = 256
-"""Tokens at which sentence-transformers cuts a text for this teacher."""
+"""Tokens at which sentence-transformers truncates a text for this teacher."""
 
 LEAST_WORDS = 12
-"""Of a passage of Python's help: shorter ones answer nothing."""
+"""Minimum words of a passage of Python's help; shorter ones answer nothing."""
 
 MOST_PASSAGES = 1000
 BUDGET = 6.0
-"""Seconds for reading the long text again and again, but for the fewest rounds."""
+"""Seconds for timing the long text, beyond the minimum number of rounds."""
 
 QUESTIONS = (
     "When is an object deleted from memory?",
@@ -41,23 +41,23 @@ QUESTIONS = (
     "How does Python find a module that I import?",
     "What happens when an exception is not caught?",
 )
-"""Asked of Python's own help; `benchmarks/LOG.md` tells how they were chosen."""
+"""Questions to Python's own help; `benchmarks/LOG.md` says how they were chosen."""
 
 
 class NoConversionError(Exception):
-    """The tour cannot convert here; says why in one line."""
+    """The tour cannot convert here; the message says why in one line."""
 
 
 def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[str | Path, int]:
-    """The teacher's folder, and how many tokens it can be converted from.
+    """Returns the teacher's folder, and the number of tokens to convert it from.
 
     Args:
-        name: Of the teacher.
-        texts: To learn from.
-        wanted: Tokens, where there are as many.
+        name: Name of the teacher.
+        texts: Texts to convert from.
+        wanted: Desired number of tokens.
 
     Raises:
-        NoConversionError: If the teacher is not to be had, or there is next to no text.
+        NoConversionError: If the teacher is not available, or there is hardly any text.
     """
     try:
         place = place_of(name)
@@ -77,10 +77,10 @@ def run_conversion(name: str, file: Path, folder: Path, tokens: int) -> dict[str
     """Converts, writes the conversion's own page beside the model, and returns what the tour shows of it.
 
     Args:
-        name: Of the teacher.
-        file: Text to learn from.
-        folder: For the student.
-        tokens: To learn from.
+        name: Name of the teacher.
+        file: Text to convert from.
+        folder: Folder for the student.
+        tokens: Number of tokens to convert from.
     """
     result = convert(name, [file], folder, tokens=tokens)
     write_text(folder / "conversion.html", render(result))
@@ -91,20 +91,20 @@ def run_conversion(name: str, file: Path, folder: Path, tokens: int) -> dict[str
 
 
 def help_topics() -> list[str]:
-    """Python's own help, a topic a text; none where the installation lacks it."""
+    """Returns Python's own help, one text per topic; empty if the installation lacks it."""
     place = Path(sysconfig.get_path("stdlib")) / "pydoc_data"
     return installed_documentation([place], progress=False) if (place / "topics.py").is_file() else []
 
 
 def without(documents: Iterable[str], topics: Iterable[str]) -> list[str]:
-    """Those documents that share no paragraph with the topics."""
+    """Returns the documents that share no paragraph with the topics."""
     known = {paragraph for topic in topics for paragraph in topic.splitlines()}
     return [document for document in documents if known.isdisjoint(document.splitlines())]
 
 
 def asked(topics: Sequence[str], held_out: Sequence[str]) -> tuple[Sequence[str], list[str]]:
-    """Questions, and the passages that may answer them: of Python's help where there is some, else a person's own
-    sentences, five of which ask what the others say."""
+    """Returns questions and passages that may answer them: from Python's help if there is any, else from the user's
+    sentences, some of which serve as queries for the others."""
     if topics:
         passages = [paragraph for topic in topics for paragraph in topic.splitlines()]
         return QUESTIONS, [passage for passage in passages if len(passage.split()) >= LEAST_WORDS]
@@ -114,12 +114,12 @@ def asked(topics: Sequence[str], held_out: Sequence[str]) -> tuple[Sequence[str]
 
 
 def search(student: TextModel, teacher: TextModel, questions: Sequence[str], passages: Sequence[str]) -> dict[str, Any]:
-    """What student and teacher find first for each question.
+    """Returns the first passage that student and teacher find for each question.
 
     Returns:
-        `passages`, how many there are; `alike`, the mean cosine between the two models' vectors of a passage; and
-        `answers`, for each question both models' best passage and its cosine, and at which place the student has the
-        teacher's.
+        `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and `answers`,
+        for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
+        student.
     """
     found = []
     for model in (student, teacher):
@@ -143,12 +143,12 @@ def search(student: TextModel, teacher: TextModel, questions: Sequence[str], pas
 
 
 def read_long(student: TextModel, teacher: TextModel, text: str) -> list[dict[str, Any]]:
-    """Reads a text that is longer than `CHUNK` tokens: the teacher what it commonly reads and all it can, the student
-    all it can.
+    """Embeds a text longer than `CHUNK` tokens: the teacher up to its usual limit and up to its maximum, the student up
+    to its maximum.
 
     Returns:
         For each of the three `model`, `tokens`, `ms` (the median of several times), and the `cosine` of its vector to
-        that of the teacher for all it can; nothing where the text is shorter.
+        the teacher's at its maximum; empty if the text is shorter.
     """
     words = load_tokenizer(str(student.path))(text, verbose=False)["input_ids"]
     ours, theirs = (min(len(words), model.config.max_position_embeddings) for model in (student, teacher))

@@ -1,6 +1,6 @@
-"""English text that every Python installation carries: the docstrings of its packages, and Python's own help.
+"""English text in every Python installation: the docstrings of its packages, and Python's own help.
 
-It is read from the source files by `ast`; nothing is imported or run.
+The text is read from source files by `ast`; nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from mabert.machine.progress import ByteProgress
 from mabert_lab.english import is_prose, split_sentences
 
-# Folders whose docstrings are about tests, are copies of other packages, or would bring this package's own.
+# Folders with docstrings about tests, copies of other packages, or this package's own docstrings.
 _LEFT_OUT = {"test", "tests", "testing", "idlelib", "lib2to3", "vendor", "_vendor", "__pycache__", "mabert"}
 _LEFT_OUT |= {"site-packages", "dist-packages"}  # within the folder of the standard library
 _BULLET = re.compile(r"^\s*[-*+]\s+", re.MULTILINE)
@@ -28,7 +28,7 @@ _MARKUP = [
     (re.compile(r"\s*\[\w+\]_"), ""),
     (re.compile(r"(?<![\w*])\*{1,2}(\w[^*]*?)\*{1,2}(?!\w)"), r"\1"),
 ]
-# Files with little documentation take most of the time to parse and give next to nothing.
+# Files with little documentation take most of the parsing time and yield almost nothing.
 _LEAST_SHARE = 0.3
 _TRIPLE_QUOTED = re.compile(rb'"""(.*?)"""', re.DOTALL)
 _LEAST_WORDS = 20
@@ -37,24 +37,24 @@ _LEAST_WORDS = 20
 def installed_documentation(roots: Iterable[str | Path] | None = None, progress: bool = True) -> list[str]:
     """Collects the prose of docstrings and of Python's own help topics.
 
-    Code, formulas, headings, tables of parameters and repeated sentences are left out. The order is that of the paths,
-    so the same installation always gives the same documents.
+    Code, formulas, headings, tables of parameters and repeated sentences are left out. Documents are in the order of
+    their paths, so the same installation always gives the same ones.
 
     Args:
         roots: Folders of Python source; by default the standard library and the installed packages.
         progress: Show a progress bar.
 
     Returns:
-        A document a module or help topic, its paragraphs separated by line feeds.
+        One document per module or help topic, with line feeds between paragraphs.
 
     Raises:
-        ValueError: If nothing was found, as where the library is stripped of its sources.
+        ValueError: If nothing was found, for example in an installation without source files.
     """
     installed = filter(None, map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
     folders = list(map(Path, roots)) if roots is not None else [Path(path).resolve() for path in installed]
     sources = [path for folder in dict.fromkeys(folders) for path in _python_files(folder)]
     enabled = gc.isenabled()
-    gc.disable()  # syntax trees hold no cycles, and looking for some takes a third of the time
+    gc.disable()  # syntax trees have no cycles, and searching for them takes a third of the time
     try:
         documents = _collect(sources, progress)
     finally:
@@ -81,9 +81,9 @@ def _collect(sources: list[Path], progress: bool) -> list[str]:
 
 
 def prose(docstring: str) -> Iterator[list[str]]:
-    """Yields, a paragraph at a time, the sentences of a docstring's prose, free of markup.
+    """Yields the sentences of a docstring's prose by paragraph, without markup.
 
-    Of what is indented, which may be a parameter's description, only paragraphs of several sentences are kept.
+    Indented text may describe parameters, so only its paragraphs of several sentences are kept.
     """
     for block in re.split(r"\n[^\S\n]*\n", inspect.cleandoc(docstring)):
         paragraph = " ".join(_BULLET.sub("", block).split())
@@ -95,7 +95,7 @@ def prose(docstring: str) -> Iterator[list[str]]:
 
 
 def _new_prose(text: str, seen: set[str]) -> Iterator[list[str]]:
-    """The paragraphs without the sentences seen before, which are copies: what is left differs everywhere."""
+    """Yields paragraphs without sentences seen before, so that no sentence is repeated."""
     for sentences in prose(text):
         new = [sentence for sentence in sentences if sentence not in seen]
         seen.update(new)
@@ -104,7 +104,7 @@ def _new_prose(text: str, seen: set[str]) -> Iterator[list[str]]:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Regular files that may be read: a link that leads nowhere in somebody's package ends no work."""
+    """Yields readable regular files; skips broken links."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("."))
         paths = (Path(place, name) for name in sorted(names) if name.endswith(".py"))
@@ -112,7 +112,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _documentation(path: Path) -> Iterator[list[str]]:
-    """Groups of texts of one file, each of which makes a document."""
+    """Yields groups of texts in a file; each group makes a document."""
     source = path.read_bytes()
     topics = path.parts[-2:] == ("pydoc_data", "topics.py")
     if not topics and sum(map(len, _TRIPLE_QUOTED.findall(source))) < _LEAST_SHARE * len(source):
@@ -132,7 +132,7 @@ def _documentation(path: Path) -> Iterator[list[str]]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings of a module, its classes, functions and methods, in the order of the source."""
+    """Yields the docstrings of a module, its classes, functions and methods, in source order."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if text := ast.get_docstring(node, clean=False):
             yield text

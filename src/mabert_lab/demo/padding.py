@@ -1,4 +1,4 @@
-"""Whether padding moves a token's vector."""
+"""Measures whether padding moves a token's vector."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ REGIMES = (UNPADDED, "exact", "pre+post", "none")
 
 @torch.inference_mode()
 def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
-    """Largest change of any token vector when a text is padded, by masking and side.
+    """Returns the largest change of any token vector when a text is padded, by masking and side.
 
-    The model, in float32: `unpadded`, as it runs by default, and run with its padding under three maskings, of which
-    `none` is what most state-space encoders do.
+    The model runs in float32: `unpadded`, its default, and with padding under three maskings; most state-space encoders
+    use `none`.
 
     Args:
-        folder: The model's.
-        text: To pad.
+        folder: The model's folder.
+        text: Text to pad.
     """
     tokenizer = load_tokenizer(str(folder))
     ids = tokenizer(text, return_tensors="pt")["input_ids"]

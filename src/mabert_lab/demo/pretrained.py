@@ -1,4 +1,4 @@
-"""The tour's second half: a small MaBERT pretrained from random weights, fine-tuned, and asked to fill masks."""
+"""The tour's second half: pretrains a small MaBERT from random weights, fine-tunes it, and fills masks."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ MASKED = (
 
 
 def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
-    """Real sentences and ones in broken word order, half and half; no sentence is on both sides of the split.
+    """Makes examples of real and scrambled sentences, half each; no sentence is in both splits.
 
     Returns:
         Data sets `train` and `validation`, see `word_order_examples`.
@@ -49,7 +49,7 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
 
 
 def demo_recipe(folder: Path, steps: int | None) -> PretrainRecipe:
-    """The demo's recipe on the text in the folder."""
+    """Returns the demo's recipe for the text in the folder."""
     recipe = load_recipe("demo")
     recipe = dataclasses.replace(
         recipe,
@@ -59,14 +59,14 @@ def demo_recipe(folder: Path, steps: int | None) -> PretrainRecipe:
 
 
 def run_pretraining(recipe: PretrainRecipe, folder: Path, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """What came out of pretraining, and its length schedule."""
+    """Pretrains; returns the outcome and the length schedule."""
     outcome = pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
     stages = zip(recipe.stages, recipe.stage_steps(), strict=True)
     return {**outcome, "stages": [{"length": stage.length, "steps": steps} for stage, steps in stages]}
 
 
 def run_finetuning(folder: Path, examples: dict[str, Any], name: str) -> dict[str, Any]:
-    """One classifier, from the pretrained weights or from random ones; the same model and data otherwise."""
+    """Fine-tunes a classifier from the pretrained or from random weights, on the same data."""
     recipe = FinetuneRecipe(
         learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=name == "from scratch"
     )
@@ -77,14 +77,14 @@ def run_finetuning(folder: Path, examples: dict[str, Any], name: str) -> dict[st
 
 
 def fill(folder: Path, own: list[str] | None) -> list[dict[str, Any]]:
-    """Guesses for a few sentences; for a person's own text, sentences of theirs with a word hidden."""
+    """Fills masks in a few sentences, taken from the user's own text if there is one."""
     texts = list(MASKED) if own is None else hide_a_word(own)
     guesses = fill_mask(folder / "pretrained", texts, top=5, progress=False)
     return [{"text": text, "guesses": masks[0]} for text, masks in zip(texts, guesses, strict=True)]
 
 
 def hide_a_word(documents: list[str]) -> list[str]:
-    """The first few plain sentences with their middle word masked."""
+    """Returns the first few plain sentences with their middle word masked."""
     hidden = []
     for sentence in sentences(documents):
         words = sentence.split()
@@ -96,7 +96,7 @@ def hide_a_word(documents: list[str]) -> list[str]:
 
 
 def judged(folder: Path, validation: Any, count: int = 8) -> list[dict[str, str]]:
-    """The first few sentences with the truth and the pretrained classifier's verdict."""
+    """Returns the first few sentences with the true label and the pretrained classifier's answer."""
     lines = (place_of(folder, "pretrained") / "seed-0" / "validation.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines[1 : count + 1]]
     texts = validation["text_a"][:count]
@@ -104,5 +104,5 @@ def judged(folder: Path, validation: Any, count: int = 8) -> list[dict[str, str]
 
 
 def place_of(folder: Path, name: str) -> Path:
-    """Where a fine-tuning run lies."""
+    """Returns the folder of a fine-tuning run."""
     return folder / f"classifier-{name.replace(' ', '-')}"

@@ -1,4 +1,4 @@
-"""Telling real sentences from scrambled ones: a classification task that any English text gives."""
+"""A classification task made from any English text: real or scrambled sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mabert_lab.english import is_prose, split_sentences
 
 SHORTEST, LONGEST = 6, 40
 WORD_ORDER = table_task("word-order", ("scrambled", "real"))
-# Words whose place in a sentence is fixed by grammar: put one where another kind of word stood, and it shows.
+# Words whose place is fixed by grammar: swapping one with another kind of word spoils the sentence.
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -28,7 +28,7 @@ _WORDS_A_SWAP = 16
 
 
 def sentences(documents: Iterable[str]) -> Iterator[str]:
-    """Sentences fit for the task: 6 to 40 words of plain prose, each given once.
+    """Yields sentences suitable for the task: 6 to 40 words of plain prose, without repeats.
 
     Args:
         documents: paragraphs separated by line feeds.
@@ -52,17 +52,16 @@ def sentences(documents: Iterable[str]) -> Iterator[str]:
 def corrupt_word_order(sentence: str, rng: random.Random) -> str:
     """Swaps words so that the sentence is no longer well-formed.
 
-    Each swap exchanges a function word (article, preposition, auxiliary, ...) with a word of another kind, so that one
-    stands where grammar wants the other: one swap, and another for every sixteen words. The first word, with its
-    capital, the words before punctuation, and all punctuation stay in place, and the words are the same ones, so that
-    only the order of words within the sentence tells.
+    Each swap exchanges a function word (article, preposition, auxiliary, ...) with a word of another kind. There is one
+    swap, and one more for every sixteen words. The capitalised first word, words before punctuation, and punctuation
+    stay in place, so only the order of the other words gives the sentence away.
 
     Args:
         sentence: one sentence, such as `sentences` yields.
-        rng: decides; the same state gives the same result.
+        rng: chooses the words; the same state gives the same result.
 
     Raises:
-        ValueError: among the words that may move there is no function word, or there is nothing else.
+        ValueError: the words that may move are all function words, or none is.
     """
     parts = list(_WORD.finditer(sentence))
     words = [part.group() for part in parts]
@@ -80,15 +79,15 @@ def corrupt_word_order(sentence: str, rng: random.Random) -> str:
 
 
 def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = None) -> Rows:
-    """Examples of `WORD_ORDER`: half of the sentences, chosen at random, are scrambled; none is there in both forms.
+    """Makes examples of `WORD_ORDER`: a random half of the sentences is scrambled; none appears in both forms.
 
     Args:
         real: sentences, such as `sentences` yields.
-        seed: of choice, order and scrambling.
-        limit: sentences in all at most.
+        seed: seed of choice, order and scrambling.
+        limit: maximum number of sentences.
 
     Returns:
-        `text_a`, `label` and `index`, both classes equally often (but for one where the number is odd).
+        `text_a`, `label` and `index`, with balanced classes (up to one example if the number is odd).
 
     Raises:
         ValueError: there are fewer than two sentences.
@@ -105,7 +104,7 @@ def word_order_examples(real: Iterable[str], seed: int = 0, limit: int | None = 
 
 
 def _movable(sentence: str, words: list[re.Match[str]]) -> tuple[list[int], list[int]]:
-    """Places of the function words and of the other words that may move: neither the first nor before punctuation."""
+    """Returns the indices of movable function words and other words: neither the first nor before punctuation."""
     function: list[int] = []
     content: list[int] = []
     for place, word in enumerate(words[1:], 1):

@@ -1,4 +1,4 @@
-"""The tour: an encoder converted, asked and measured, a small one pretrained, and a page that shows it all, in about
+"""The tour: converts, queries and measures an encoder, pretrains a small one, and writes a page about it all, in about
 eight minutes on a plain CPU."""
 
 import itertools
@@ -25,17 +25,17 @@ from mabert_lab.report.demo import largest, render, written
 
 VOCABULARY = 6000
 FEW_DOCUMENTS = 24
-"""Below this number of documents holding some out goes by paragraph, or by sentence."""
+"""Below this number of documents, paragraphs or sentences are held out instead of documents."""
 
 CONVERTED = "converted"
-"""The folder of the student, within the tour's."""
+"""The student's folder within the tour's."""
 
 
 class Steps:
-    """Says what the tour is at, and how long each part of it took.
+    """Reports the tour's current step, and records how long each took.
 
     Attributes:
-        seconds: By step.
+        seconds: Seconds by step.
     """
 
     def __init__(self, console: Console) -> None:
@@ -44,12 +44,12 @@ class Steps:
 
     @contextmanager
     def step(self, name: str, told: str = "", *, quiet: bool = True) -> Iterator[None]:
-        """One of them.
+        """Runs one step.
 
         Args:
-            name: Short, for the page.
-            told: The same for the terminal; default, the name.
-            quiet: Whether what runs shows no progress of its own.
+            name: Short name for the page.
+            told: Title for the terminal; default, the name.
+            quiet: Whether the step shows no progress of its own.
         """
         self.console.print(f"[bold]{len(self.seconds) + 1}[/] {told or name}")
         started = time.perf_counter()
@@ -71,18 +71,18 @@ def demo(
     Args:
         output: Folder for the models and `index.html`; must be new or empty. Default, the first such of `demo-out`,
             `demo-out-2`, `demo-out-3`, ...
-        text: Files of the person's own text; default, the documentation that Python and its packages carry.
-        steps: Pretraining steps in place of the recipe's.
-        teacher: The encoder to convert. Where it is not to be had, the tour says so and only pretrains.
-        tokens: To convert it from; of a shorter text, nearly all.
+        text: Files of the user's own text; default, the documentation of Python and its packages.
+        steps: Pretraining steps; default, the recipe's.
+        teacher: The encoder to convert. If it is not available, the tour says so and only pretrains.
+        tokens: Tokens to convert it from; nearly all of a shorter text.
 
     Returns:
-        What the page shows.
+        The content of the page.
 
     Raises:
-        ValueError: If the folder is in use, or there is too little text.
-        FileNotFoundError: If a file of text is not there.
-        KeyboardInterrupt: After Ctrl-C; what is in the folder then is of no use.
+        ValueError: If the folder is not empty, or there is too little text.
+        FileNotFoundError: If a text file does not exist.
+        KeyboardInterrupt: After Ctrl-C; the folder's content is then of no use.
     """
     folder = free_folder() if output is None else Path(output)
     if in_use(folder):
@@ -95,7 +95,7 @@ def demo(
 
 
 def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: str, tokens: int) -> dict[str, Any]:
-    """The tour's steps; see `demo`."""
+    """Runs the tour's steps; see `demo`."""
     console = Console(stderr=True, highlight=False)
     started, at = time.perf_counter(), Steps(console)
     with at.step("reading text"):
@@ -143,7 +143,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
 def run_converted(
     at: Steps, folder: Path, teacher: str, tokens: int, learnt: list[str], topics: list[str], held_out: list[str]
 ) -> dict[str, Any]:
-    """The first half: `conversion`, `questions` and `long`; or `left_out`, which says why there are none."""
+    """Runs the first half; returns `conversion`, `questions` and `long`, or `left_out` with the reason why not."""
     try:
         place, enough = converted.teacher_here(teacher, learnt, tokens)
     except converted.NoConversionError as error:
@@ -163,19 +163,19 @@ def run_converted(
 
 
 def free_folder(name: str = "demo-out") -> Path:
-    """The first of `name`, `name-2`, `name-3`, ... that is not in use."""
+    """Returns the first of `name`, `name-2`, `name-3`, ... that is not in use."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(Path(name) for name in names if not in_use(Path(name)))
 
 
 def in_use(folder: Path) -> bool:
-    """Whether there is a file of this name, or a folder with something in it."""
+    """Checks whether there is a file of this name, or a folder that is not empty."""
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 @contextmanager
 def waiting(console: Console, title: str) -> Iterator[None]:
-    """A spinner and the time so far, gone when the work is done; nothing where there is no terminal."""
+    """Shows a spinner and the elapsed time until the work is done, if there is a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         bar.add_task(title, total=None)
@@ -183,16 +183,16 @@ def waiting(console: Console, title: str) -> Iterator[None]:
 
 
 def read_documents(text: Sequence[str] | None) -> list[str]:
-    """The person's documents, a paragraph on a line, or those of the installation."""
+    """Reads the user's documents, one paragraph per line, or those of the installation."""
     if text is None:
         return installed_documentation()
     return [unwrap(document) for document in corpus.read_documents(text)]
 
 
 def hold_out(documents: list[str]) -> tuple[list[str], list[str]]:
-    """Documents to learn from, and every eighth to be judged by: the model never reads those before.
+    """Splits documents into training documents and every eighth, which is held out for evaluation.
 
-    Of few documents, every eighth paragraph is held out; of few paragraphs, every eighth sentence.
+    With few documents, every eighth paragraph is held out; with few paragraphs, every eighth sentence.
     """
     pieces = documents
     for split in (str.splitlines, split_sentences):
@@ -202,7 +202,7 @@ def hold_out(documents: list[str]) -> tuple[list[str], list[str]]:
 
 
 def report(console: Console, result: dict[str, Any], folder: Path) -> None:
-    """The last lines in the terminal."""
+    """Prints the last lines in the terminal."""
     if "left_out" not in result:
         told = result["questions"]
         same = sum(answer["place"] == 1 for answer in told["answers"])

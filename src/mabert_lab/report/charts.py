@@ -18,17 +18,17 @@ from mabert_lab.report.statistics import averages, summary
 from mabert_lab.report.studies import Study, percent
 
 PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
-"""What its memory says, though its other numbers are of bf16."""
+"""Its memory numbers suggest this, although its other numbers are of bf16."""
 
 _COLOURS = [look.colour for look in reversed(LOOKS.values())]
 _FLOOR = 1e-16
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages of the arms over the tasks that the paper has too, or over all where it has none of them; a row an arm.
+    """Averages each arm over the tasks that the paper has too, or over all tasks if it has none; one row per arm.
 
     Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
-    tasks; what is missing is NaN.
+    tasks; missing values are NaN.
     """
     columns = [column.key for column in study.scored if column.paper in paper.TASKS]
     wanted, papers = columns or [column.key for column in study.scored], study.papers(columns)
@@ -43,7 +43,7 @@ def arm_averages(study: Study) -> pd.DataFrame:
 
 
 def arm_chart(study: Study) -> str | None:
-    """Averages of the arms with their deviation, and the paper's in a panel beside them; None where there is none."""
+    """Draws the arms' averages with deviations, and the paper's in a second panel; None if there are no averages."""
     found = arm_averages(study).dropna(subset=["mean", "paper"], how="all")
     if found["mean"].isna().all():
         return None
@@ -71,8 +71,8 @@ def arm_chart(study: Study) -> str | None:
 
 
 def pretraining_chart(study: Study) -> str | None:
-    """Loss against step, a line for each pretraining of the largest budget, which arms that differ in fine-tuning alone
-    share; None without any."""
+    """Draws loss over steps for each pretraining of the largest budget; arms that differ only in fine-tuning share a
+    line. None if there is no pretraining."""
     arms = [arm for arm in study.arms if arm.budget == study.budgets[-1] and arm.pretraining.get("history")]
     every = [entry for arm in arms for entry in arm.pretraining["history"]]
     what = "eval_loss" if any("eval_loss" in entry for entry in every) else "loss"
@@ -95,11 +95,11 @@ def pretraining_chart(study: Study) -> str | None:
 
 
 def scaling_chart(results: Results, condition: Condition) -> str | None:
-    """A panel for each measure over length, logarithmic both ways, ours with its spread; None where there is nothing.
+    """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data.
 
     Args:
         results: What `mabert bench models` wrote.
-        condition: One of the results' own.
+        condition: One of the results' conditions.
     """
     tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
     if not tables:
@@ -121,7 +121,7 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
 
 
 def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition) -> None:
-    """The panel of one measure."""
+    """Draws the panel of one measure."""
     printed, measured = paper.TABLES[measure].mean, rows.dropna(subset="value")
     for model in (each for each in LOOKS if each in paper.MODELS or each in rows.index):
         if model in paper.MODELS:
@@ -136,15 +136,15 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
     axes.set_ylabel("MiB" if measure == "memory" else "ms")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    # Up to three decades leave room for ticks between the powers of ten.
+    # Up to three decades there is room for ticks between the powers of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
     axes.yaxis.set_minor_formatter(NullFormatter())
     _over_lengths(axes, sorted({*rows["length"], *printed.columns}))
 
 
 def speed_chart(results: Results, condition: Condition) -> str | None:
-    """Tokens a second of one forward over length, a line a model, from the scale's zero, so that heights compare; None
-    where no latency was measured."""
+    """Draws tokens per second of a forward pass over length, one line per model, on an axis from zero so that heights
+    compare; None if no latency was measured."""
     rows = results.tables[condition].get("latency")
     if rows is None or rows["value"].isna().all():
         return None
@@ -157,7 +157,7 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens a second")
     _over_lengths(axes, sorted(measured["length"].unique()))
-    # Beside the lines, the fastest at the longest input on top.
+    # Labels beside the lines, with the fastest at the longest input on top.
     last = (
         measured.groupby(level="model", sort=False)
         .tail(1)
@@ -171,7 +171,7 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
 
 
 def drift_chart(result: Mapping[str, Any]) -> str:
-    """Cosine distance against padding, trained weights, a row of panels a situation.
+    """Draws cosine distance over padding for trained weights, with a row of panels per situation.
 
     Args:
         result: What `mabert study drift` wrote.
@@ -200,12 +200,12 @@ def drift_chart(result: Mapping[str, Any]) -> str:
 
 
 def _label(study: Study, name: str) -> str:
-    """An arm's name as matplotlib draws it, which would take what stands between two dollar signs for a formula."""
+    """Escapes an arm's name for matplotlib, which reads text between two dollar signs as a formula."""
     return study.label_of(name).replace("$", r"\$")
 
 
 def _strokes(model: str) -> dict[str, Any]:
-    """How a model's own line is drawn."""
+    """Returns the line style of a model's own numbers."""
     look, ours = LOOKS[model], model == "mabert"
     dots = {"marker": look.marker, "markersize": 7 if ours else 5}
     return {"color": look.colour, "linewidth": 2.8 if ours else 1.4, "zorder": 4 if ours else 3, **dots}

@@ -1,4 +1,4 @@
-"""What came out of a conversion, on one page."""
+"""The page of a conversion's results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,21 +10,21 @@ from mabert_lab.report.document import Figure, from_template, table
 from mabert_lab.report.figures import COLOURS, INK, line_chart, plain, svg
 
 KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}
-"""A layer's letter to its colour and what it is."""
+"""Colour and meaning of a layer's letter."""
 
 FIGURES = {"cosine": "cosine", "cosine_p10": "tenth percentile", "neighbours": "neighbour found", "order": "word order"}
-"""Names of what is measured in a band of lengths to headings."""
+"""Headings of the measures within a band of lengths."""
 
 PARTS = {
     "encoder": ("hidden states", "vectors", "vectors among each other"),
     "masked_lm": ("hidden states", "answers"),
     "classifier": ("hidden states", "answers"),
 }
-"""What the losses of the second stage are of, by what a model is for."""
+"""Names of the second stage's losses by the model's use."""
 
 
 def render(result: dict[str, Any]) -> str:
-    """The result as one self-contained page.
+    """Renders the result as one self-contained page.
 
     Args:
         result: The content of a conversion's `result.json`.
@@ -64,7 +64,7 @@ def render(result: dict[str, Any]) -> str:
 
 
 def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The figures that stand at the top."""
+    """Returns the figures at the top of the page."""
     cosine, least = (weighted(bands, who, "cosine") for who in ("student", "floor"))
     found, by_chance = (weighted(bands, who, "neighbours") for who in ("student", "floor"))
     return (
@@ -74,13 +74,13 @@ def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def weighted(bands: dict[str, Any], who: str, what: str) -> float:
-    """The mean of a figure over all texts."""
+    """Averages a figure over all texts."""
     total = sum(told["texts"] for told in bands.values())
     return float(sum(told["texts"] * told[who][what] for told in bands.values()) / total)
 
 
 def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
-    """Lines of losses against steps: by name where there are as many names; else the mean and the extremes."""
+    """Returns lines of losses over steps: one per name if the numbers match, else mean and extremes."""
     steps = [float(entry["step"]) for entry in history]
     rows = [[float(part) for part in entry["parts"].split()] for entry in history]
     if len(names) == len(rows[0]):
@@ -92,7 +92,7 @@ def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str,
 
 
 def schedule(pattern: str, lost: Sequence[float]) -> Figure:
-    """A row of boxes, one a layer, with a bar on each for the importance of its attention."""
+    """Draws a row of boxes, one per layer, each with a bar for the importance of its attention."""
     drawing = Drawing(figsize=(6.4, 2.4), layout="constrained")
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for place, (letter, share) in enumerate(zip(pattern, lost, strict=True)):
@@ -115,7 +115,7 @@ def schedule(pattern: str, lost: Sequence[float]) -> Figure:
 
 
 def agreement(bands: dict[str, Any]) -> Figure:
-    """Bars of student and floor side by side, a band of lengths a group."""
+    """Draws bars of student and floor side by side, one group per band of lengths."""
     drawing = Drawing(figsize=(6.4, 2.8), layout="constrained")
     shown = {"cosine": "cosine to the teacher", "neighbours": "nearest neighbours found"}
     for axes, (what, title) in zip(drawing.subplots(1, 2), shown.items(), strict=True):

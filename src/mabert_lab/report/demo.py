@@ -1,4 +1,4 @@
-"""The page of the tour."""
+"""The tour's page."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -16,17 +16,17 @@ REGIMES = {
     "pre+post": "padding run, the paper's two",
     "none": "padding run, no masks",
 }
-"""Ways of running a padded text to words, the one that is the default first."""
+"""Descriptions of the ways to run a padded text, the default first."""
 
 ROUNDING = 1e-12
-"""Below this a change is shown as 0."""
+"""Changes below this are shown as 0."""
 
 LONGEST = 400
-"""Characters of a passage that are shown."""
+"""Maximum characters of a passage shown."""
 
 
 def render(result: dict[str, Any]) -> str:
-    """The tour's result as one self-contained page.
+    """Renders the tour's result as one self-contained page.
 
     Args:
         result: What `mabert_lab.demo.tour.demo` returns.
@@ -65,7 +65,7 @@ def render(result: dict[str, Any]) -> str:
 
 
 def of_conversion(told: dict[str, Any], long: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the page has of a teacher and its student beyond their numbers."""
+    """Returns what the page says of teacher and student beyond their numbers."""
     lines = {}
     for side in ("student", "teacher", "teacher, mabert's attention"):
         timed = [row for row in told["speed"] if side in row]
@@ -84,12 +84,12 @@ def of_conversion(told: dict[str, Any], long: Sequence[dict[str, Any]]) -> dict[
 
 
 def shortened(text: str) -> str:
-    """A passage, cut at a word's end where it is long."""
+    """Shortens a long passage at a word boundary."""
     return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " ..."
 
 
 def headline(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The figures that stand at the top."""
+    """Yields the figures at the top of the page."""
     if "left_out" not in result:
         bands, answers = result["conversion"]["agreement"]["bands"], result["questions"]["answers"]
         if bands:
@@ -103,27 +103,27 @@ def headline(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def agreed(answers: Sequence[dict[str, Any]]) -> int:
-    """For how many questions the student has the teacher's passage first."""
+    """Counts the questions for which the student ranks the teacher's passage first."""
     return sum(answer["place"] == 1 for answer in answers)
 
 
 def largest(rows: Sequence[dict[str, Any]]) -> float:
-    """How far padding moves a token's vector at most, as the model runs unless told otherwise."""
+    """Returns the largest change of a token's vector by padding in the model's default setting."""
     return max(row["moved"] for row in rows if row["masking"] == "unpadded")
 
 
 def written(moved: float) -> str:
-    """A change to one digit: 0.05 or 2e-07; 0 where it is below what float64 rounds away."""
+    """Formats a change with one digit, such as 0.05 or 2e-07; 0 below `ROUNDING`."""
     return f"{moved:.1g}" if moved >= ROUNDING else "0"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 document`, `1,000 documents`."""
+    """Formats a count: `1 document`, `1,000 documents`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def padding_chart(moved: dict[str, float]) -> str:
-    """A bar for each way of running a padded text, with its figure, as SVG."""
+    """Draws a labelled bar for each way of running a padded text, as SVG."""
     drawing = Drawing(figsize=(6.4, 0.5 + 0.4 * len(moved)), layout="constrained")
     axes = drawing.subplots()
     bars = axes.barh(range(len(moved)), list(moved.values()), color=COLOURS[1], height=0.6)

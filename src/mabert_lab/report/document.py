@@ -1,7 +1,7 @@
-"""Pages: Markdown by a template, and the same as one HTML page that fetches nothing.
+"""Pages: Markdown from a template, and the same as one HTML page that loads nothing else.
 
-Tables are frames of text, with a title and notes in their attributes. Pages that no Markdown is kept of have an HTML
-template of their own, which extends that of the page.
+Tables are data frames of text with a title and notes in their attributes. Pages without a Markdown version have their
+own HTML template, which extends the page's.
 """
 
 import re
@@ -21,13 +21,13 @@ from markupsafe import Markup
 
 MISSING = "\N{EN DASH}"
 FLAG = "**Flagged:** "
-"""What a note begins with that must not be overlooked."""
+"""Begins a note that must not be overlooked."""
 
 _NUMBER = re.compile(r"(\*\*)?(≥ ?)?[-+]?\d[\d,.]*")
 
 
 class Figure(NamedTuple):
-    """A figure as SVG, and what it shows for those who do not see it."""
+    """A figure as SVG, with a description for those who do not see it."""
 
     svg: str
     description: str
@@ -38,9 +38,9 @@ class Page:
     """A page as Markdown.
 
     Attributes:
-        title: Its first heading.
-        text: All below it, the figures linked to files.
-        figures: SVG by the name of the file, without suffix.
+        title: The first heading.
+        text: Everything below it, with links to the figures' files.
+        figures: SVG by file name without suffix.
     """
 
     title: str
@@ -48,11 +48,11 @@ class Page:
     figures: dict[str, str]
 
     def markdown(self) -> str:
-        """All of it."""
+        """Returns the whole page as Markdown."""
         return f"# {plain(self.title)}\n\n{self.text}"
 
     def html(self) -> str:
-        """The same, readable on a phone and in print, and without its script too."""
+        """Renders the page as HTML, readable on a phone, in print, and without its script."""
         tokens = _labelled(_MARKDOWN.parse(self.text))
         titles = [content.content for token, content in pairwise(tokens) if token.attrGet("id")]
         body = Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figures": self.figures}))
@@ -62,18 +62,18 @@ class Page:
 
 
 def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
-    """A page by a template, which places a figure by ``figure(name, svg, description)``.
+    """Makes a page from a template, which places a figure by ``figure(name, svg, description)``.
 
     Args:
-        template: Of Markdown, in the folder of templates.
-        title: Of the page.
-        folder: Where files of figures will lie, from the page.
-        context: What the template names; text in it is put on one line, and HTML in it is escaped.
+        template: A Markdown template in the folder of templates.
+        title: Title of the page.
+        folder: Folder of the figures' files, relative to the page.
+        context: Variables of the template; text is put on one line, and HTML is escaped.
     """
     drawn: dict[str, str] = {}
 
     def figure(name: str, svg: str | None, description: str) -> Markup:
-        """The link to a figure; nothing where nothing was drawn."""
+        """Returns the link to a figure; empty if nothing was drawn."""
         if svg is None:
             return Markup("")
         drawn[name] = svg
@@ -84,12 +84,12 @@ def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
 
 
 def from_template(name: str, **context: Any) -> str:
-    """A template with what it names."""
+    """Renders a template with its variables."""
     return _TEMPLATES.get_template(name).render(**context)
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> pd.DataFrame:
-    """A table of text, with a caption and notes; a number is right-aligned and sorts, and ``**bold**`` is set so."""
+    """Makes a table of text with a caption and notes. Numbers are right-aligned and sortable; ``**bold**`` works."""
     frame = pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(head), dtype=object)
     frame.attrs.update(title=title, notes=list(notes))
     return frame
@@ -98,13 +98,13 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], not
 def with_best(
     frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False, by: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The same table, the best number of each column in bold; nothing is best where all numbers are the same.
+    """Sets the best number of each column in bold, unless all are equal.
 
     Args:
-        frame: Its numbers are compared as they are written.
-        columns: By their places.
-        lowest: Whether that is the best.
-        by: Columns; rows that are alike there are compared with each other alone.
+        frame: The table; its numbers are compared as written.
+        columns: Indices of the columns.
+        lowest: Whether the lowest number is the best.
+        by: Columns; only rows that agree in them are compared.
     """
     groups = frame.groupby(list(by), sort=False).indices.values() if by else [frame.index]
     for rows, column in product(groups, list(columns)):
@@ -116,13 +116,13 @@ def with_best(
 
 
 def number(cell: str) -> float | None:
-    """The number that a cell begins with; None where it does not."""
+    """Returns the number at the start of a cell; None if there is none."""
     found = _NUMBER.match(cell)
     return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
 
 
 def markdown(frame: pd.DataFrame) -> Markup:
-    """A table as Markdown, its caption before it and its notes behind it; nothing where it has no rows."""
+    """Renders a table as Markdown with its caption before and its notes after it; empty if it has no rows."""
     if not len(frame):
         return Markup("")
     missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
@@ -135,18 +135,18 @@ def markdown(frame: pd.DataFrame) -> Markup:
 
 
 def plain(text: object) -> str:
-    """Text on one line, in which Markdown finds neither a block nor HTML: titles and notes may be anybody's words."""
+    """Puts text on one line and escapes Markdown blocks and HTML, since titles and notes may be user input."""
     return " ".join(str(text).split()).replace("<", "&lt;")
 
 
 @pass_eval_context
 def _finished(context: EvalContext, value: object) -> object:
-    """What a template's expression puts on a page: of Markdown, plain text, unless it is Markdown itself."""
+    """Escapes the values of expressions in Markdown templates as plain text, unless they are Markdown already."""
     return value if context.autoescape or isinstance(value, Markup) else plain(value)
 
 
 def _labelled(tokens: Sequence[Token]) -> Sequence[Token]:
-    """The same, each section with an id, and each cell with its column's heading, which a phone shows beside it."""
+    """Adds an id to each section, and its column's heading to each cell, which a phone shows beside it."""
     heads: list[str] = []
     place = 0
     for token, content in pairwise(tokens):
@@ -169,14 +169,14 @@ def _anchor(title: str) -> str:
 
 
 def _drawn(_: Any, tokens: Sequence[Token], place: int, __: Any, env: dict[str, Any]) -> str:
-    """A figure of the page's own in its place; of any other, its words."""
+    """Renders one of the page's own figures inline, and any other as its description."""
     told = escape(tokens[place].content)
     svg = env["figures"].get(PurePosixPath(str(tokens[place].attrs["src"])).stem)
     return told if svg is None else f'<span class="figure" role="img" aria-label="{told}">{svg}</span>'
 
 
 def _table(frame: pd.DataFrame) -> Markup:
-    """A table as HTML, in whose words nothing is marked up."""
+    """Renders a table as HTML, without interpreting markup in its text."""
     return Markup(_TABLES.renderer.render(_labelled(_TABLES.parse(markdown(frame))), _TABLES.options, {}))
 
 

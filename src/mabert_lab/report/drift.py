@@ -1,4 +1,4 @@
-"""What padding does to a text's vector: which regimes drift, and what cures them."""
+"""The effect of padding on a text's vector: which regimes drift, and which maskings cure them."""
 
 import math
 from collections.abc import Mapping
@@ -16,25 +16,25 @@ MASKINGS = {
     "exact": ("exact", "#5d8a4b", "-"),
     "unpadded": ("unpadded", "#1b2a38", "--"),
 }
-"""How each is called and drawn."""
+"""Label, colour and line style of each masking."""
 
 VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
 SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
-"""Side of the padding, and whether attention is masked; the first is what the paper's words say."""
+"""Side of the padding, and whether attention is masked; the first is what the paper's text says."""
 
 STABLE = 1e-9
-"""Cosine distance that rounding in float32 stays far below; what lies above is drift."""
+"""Cosine distances above this are drift; float32 rounding stays far below."""
 
 SITUATION = ("weights", "direction", "conv", "side", "attention")
 _HEAD = ("weights", "scan", "convolution", "padding", "attention")
 
 
 def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.DataFrame]:
-    """The largest distance in every regime by masking, and the least that cures it, a table for each vector.
+    """Tabulates, by kind of vector, the largest distance per regime and masking, and the least masking that cures it.
 
     Args:
         result: What `mabert study drift` wrote.
-        trained: Whether only the regimes of trained weights are shown.
+        trained: Whether to show only regimes of trained weights.
     """
     notes = [
         f"The largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding. Cured "
@@ -55,26 +55,26 @@ def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.Da
 
 
 def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str | None]:
-    """The least masking under which a vector does not drift, by situation: weights, direction, conv, side, attention.
+    """Returns the least masking without drift by situation: weights, direction, conv, side, attention.
 
     Args:
         result: What `mabert study drift` wrote.
-        vector: Of `VECTORS`.
+        vector: A key of `VECTORS`.
 
     Returns:
-        A name of `MASKINGS`, which are in order; ``none`` where nothing drifts, None where everything does.
+        A key of `MASKINGS`, which are in order; ``none`` if nothing drifts, None if all maskings drift.
     """
     stable = _farthest(result, vector) < STABLE
     return {situation: next((each for each in MASKINGS if row[each]), None) for situation, row in stable.iterrows()}
 
 
 def _farthest(result: Mapping[str, Any], vector: str) -> pd.DataFrame:
-    """The largest distance of a vector, a row a situation and a column a masking; NaN where that was not measured."""
+    """Returns a vector's largest distances: situations as rows, maskings as columns, NaN if not measured."""
     rows = pd.DataFrame(result["rows"])
     rows["far"] = rows[vector].map(max)
     return rows.pivot_table("far", list(SITUATION), "masking", sort=False).reindex(columns=list(MASKINGS))
 
 
 def written(value: float) -> str:
-    """A cosine distance; 0 where it is no more than rounding."""
+    """Formats a cosine distance; 0 if it is only rounding."""
     return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"

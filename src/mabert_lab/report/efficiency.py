@@ -1,4 +1,4 @@
-"""What `mabert bench models` wrote: checked, several files made one frame; and models held against one another."""
+"""Reads and merges results of `mabert bench models`, and compares models."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from mabert_lab.report import paper
 from mabert_lab.report.machine import machine_of
 
 NAMES = {**{model: paper.MODELS[model] for model in paper.BASELINES}, "modernbert": "ModernBERT", "mabert": "MaBERT"}
-"""Every model that is measured, in the order of the tables."""
+"""All measured models, in the order of the tables."""
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
 PROFILES = ("paper", "stock", "best")
@@ -26,22 +26,22 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
 _NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", *_TIMES)
-"""Numbers that a row has or lacks by its measure, status and age."""
+"""Numbers that a row may lack, depending on its measure, status and age."""
 
 _KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
-_LEAST_ANCHORS = 3  # of files from before they were counted: what every protocol asked for
+_LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
 _LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
 
 
 class Condition(NamedTuple):
-    """What is the same for all models that are held against each other.
+    """What all models in a comparison have in common.
 
     Attributes:
         profile: ``"paper"`` for the paper's settings, ``"stock"`` for rivals as transformers runs them, ``"best"`` for
             each model's fastest.
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: ``"cpu"`` or ``"cuda"``.
-        machine: Its name, threads and torch's version; empty unless results of several machines are read together.
+        machine: Name, threads and torch's version; empty unless results of several machines are read together.
     """
 
     profile: str
@@ -55,7 +55,7 @@ _CONDITION = list(Condition._fields)
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One file of results: its name, when and on what it was measured, and what was found out later."""
+    """One file of results: its name, date and environment of the measurement, and later remarks."""
 
     name: str
     date: datetime
@@ -68,14 +68,14 @@ class Results:
     """Measurements of one or more files.
 
     Attributes:
-        rows: One for each measure, condition, model and length, as its file has it: ``measure``, the fields of
-            `Condition`, ``model``, ``length`` in tokens, ``batch`` (of a training step the texts of all of it),
-            ``micro_batch``, ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``,
-            ``fastest_ms``, ``slowest_ms`` of ``samples`` calls; ``anchor_ms``, MaBERT's median in the turns of this
-            row, of ``anchor_samples``) or MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``, ``value``, the
-            number of the paper's tables (NaN unless measured), and ``at_least``, the seconds that it is known to take
-            longer than (NaN unless it was too slow in a call).
-        parameters: Of each model, as it was measured.
+        rows: One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`,
+            ``model``, ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``,
+            ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``,
+            ``slowest_ms`` of ``samples`` calls; ``anchor_ms``, MaBERT's median over ``anchor_samples`` calls in the
+            same turns) or MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``; ``value``, the number in the
+            unit of the paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless a
+            call was too slow).
+        parameters: Parameters of each measured model.
         sources: The files, oldest first.
     """
 
@@ -85,9 +85,9 @@ class Results:
 
     @cached_property
     def tables(self) -> dict[Condition, dict[str, pd.DataFrame]]:
-        """Rows by condition and measure, of each model and length in the order of the tables.
+        """Rows by condition and measure, indexed by model and length in the order of the tables.
 
-        The paper's settings come first, GPU before processor; what no rows were taken for is left out.
+        The paper's settings come first, GPU before CPU; combinations without rows are left out.
         """
         order = {"profile": PROFILES, "device": ("cuda", "cpu"), "measure": MEASURES, "model": NAMES}
         keys = ["profile", "device", "dtype", "machine", "measure", "model", "length"]
@@ -102,14 +102,14 @@ class Results:
 
 
 def read_results(content: Mapping[str, Any], file: str) -> Results:
-    """Check measurements.
+    """Checks measurements.
 
     Args:
-        content: Of the file.
+        content: Content of the file.
         file: Its path, for errors.
 
     Raises:
-        ValueError: It is incomplete, or a trial run.
+        ValueError: The file is incomplete, or from a trial run.
     """
     absent = [name for name in ("environment", "quick", "parameters", "rows") if content.get(name, []) == []]
     if absent or "date" not in content["environment"]:
@@ -127,12 +127,11 @@ def read_results(content: Mapping[str, Any], file: str) -> Results:
 
 
 def merged(files: Iterable[Results]) -> Results:
-    """All rows of several files; what different machines or versions of torch measured stays apart, as conditions of
-    their own.
+    """Merges the rows of several files; different machines or versions of torch stay apart as separate conditions.
 
-    Of two rows for the same thing the one that was measured beside more models stays, so that a model measured again
-    alone does not part a comparison whose sides took turns; of two such, the later. So does the later of two rows that
-    each have MaBERT's time in the same turns, whatever else their files have.
+    Of duplicate rows, the one measured beside more models stays, then the later one. So a model measured again alone
+    does not break up a comparison whose sides took turns. Rows with MaBERT's time in the same turns win over others; of
+    two, the later stays.
     """
     read = sorted(files, key=lambda file: file.sources[0].date)
     rows = pd.concat([file.rows for file in read if len(file.rows)], ignore_index=True)
@@ -148,9 +147,9 @@ def merged(files: Iterable[Results]) -> Results:
 
 
 def _machines(sources: Sequence[Source], device: str) -> dict[Source, str]:
-    """The machine of each file, or nothing where it is one for all.
+    """Returns the machine of each file; empty if there is only one.
 
-    A file of before instructions were recorded counts to the machine that is otherwise the same, if there is only one.
+    A file without recorded instructions is assigned to the otherwise equal machine, if there is exactly one.
     """
     names = {file: machine_of(file.environment, device) for file in sources}
     short = {file: machine_of(file.environment, device, instructions=False) for file in sources}
@@ -185,8 +184,8 @@ def _row(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def _at_least(raw: Mapping[str, Any]) -> float:
-    """Seconds that the whole takes at least; of files from before that was written, by the reason, which tells the
-    limit of a call, and the calls that the whole has."""
+    """Returns a lower bound in seconds of the whole. Older files lack it; there it is the limit of a call, read from
+    the reason, times the number of calls."""
     if raw["status"] != "too slow":
         return math.nan
     if raw.get("at_least_ms") is not None:
@@ -196,16 +195,15 @@ def _at_least(raw: Mapping[str, Any]) -> float:
 
 
 class Ratio(NamedTuple):
-    """The mean of rivals over one model.
+    """The ratio of the mean of rivals to one model.
 
     Attributes:
-        value: Of the medians, or of peak memory, over the rivals that have a number; None where none has.
-        counted: How many those are.
-        at_least: Lower bound of the mean over all, where each rival without a number is known to exceed one.
-        span: What the ratio lies between, from the rivals' fastest calls over the one's slowest to their slowest over
-            its fastest; None where a rival has neither a number nor a bound.
-        rounds: Of the pair of models that has the fewest timed calls, those of either side; None where nothing was
-            timed.
+        value: Ratio of medians or of peak memory over the rivals with a number; None if none has one.
+        counted: Number of those rivals.
+        at_least: Lower bound of the mean over all rivals, if each without a number has a bound.
+        span: Range of the ratio, from the rivals' fastest calls over the model's slowest to their slowest over its
+            fastest; None if a rival has neither a number nor a bound.
+        rounds: Timed calls of both sides of the pair of models with the fewest; None if nothing was timed.
     """
 
     value: float | None
@@ -218,22 +216,22 @@ class Ratio(NamedTuple):
 def spans(
     rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None, beside: str = ""
 ) -> pd.DataFrame:
-    """What models need at a length, in ms or MiB, or by how much more than at a shorter one; only what is known.
+    """Returns the cost of models at a length, in ms or MiB, or its growth from a shorter length, as far as known.
 
-    A rival that took turns with MaBERT alone is scaled by MaBERT's own median over that in those turns, so that an hour
-    in which the machine was slower does not count against either.
+    A rival that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
+    slower time of the machine does not count against either.
 
     Args:
-        rows: Of one table.
+        rows: Rows of one table.
         length: Tokens.
-        models: Of `NAMES`.
+        models: Keys of `NAMES`.
         start: The shorter length, to measure growth.
-        beside: The model that they are held against; only beside MaBERT is anything scaled.
+        beside: The model to compare with; numbers are scaled only for MaBERT.
 
     Returns:
-        A row a model: ``middle``, the median (NaN where only a bound is known); ``low``, of the fastest call or the
-        bound; ``high``, of the slowest call or infinite; ``rounds``, timed calls (NaN for memory, which is the same
-        each time, and for bounds); ``beside``, calls of MaBERT in the same turns (NaN where all models took turns).
+        One row per model: ``middle``, the median (NaN if only a bound is known); ``low``, the fastest call or the
+        bound; ``high``, the slowest call or infinity; ``rounds``, timed calls (NaN for memory, which does not vary, and
+        for bounds); ``beside``, MaBERT's calls in the same turns (NaN if all models took turns).
     """
     own = rows.reindex([(model, length) for model in models]).droplevel("length")
     ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
@@ -255,13 +253,13 @@ def spans(
 def ratio(
     rows: pd.DataFrame, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
 ) -> Ratio | None:
-    """How many times one model's number the mean of its rivals' is; None where the one has no number.
+    """Returns the mean of the rivals' numbers over one model's; None if that model has no number.
 
     Args:
-        rows: Of one table.
+        rows: Rows of one table.
         length: Tokens.
         rivals: Models to average over.
-        ours: The model that they are held against.
+        ours: The model to compare with.
         start: The shorter length, to compare growth.
     """
     own = spans(rows, length, [ours], start).squeeze(axis=0)

@@ -1,4 +1,4 @@
-"""Memory and time over length beside the paper's: tables and ratios."""
+"""Memory and time over length compared with the paper's: tables and ratios."""
 
 import math
 import re
@@ -26,18 +26,18 @@ GROUPS: dict[str, Sequence[str]] = {
     "BERT alone": ("bert",),
 }
 LONGEST = 4096
-"""Tokens of the paper's headline."""
+"""Length in tokens of the paper's headline."""
 
 
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
-"""The paper's own tables."""
+"""The paper's tables of sizes and costs."""
 
 
 def efficiency_page(results: Results) -> Page:
-    """All tables and figures as a page of their own.
+    """Makes a page of all tables and figures.
 
     Args:
-        results: What `mabert bench models` wrote, as `mabert_lab.report.sources.find` returned it.
+        results: Results of `mabert bench models`, as from `mabert_lab.report.sources.find`.
     """
     about: dict[str, Any] = {
         "efficiency": sys.modules[__name__],
@@ -49,7 +49,7 @@ def efficiency_page(results: Results) -> Page:
 
 
 def headlines(results: Results) -> pd.DataFrame:
-    """The paper's headline under every condition."""
+    """Makes a table of the paper's headline under every condition."""
     short = letters(results)
     rows = [
         (name_of(each, short), *(headline(tables[name]) if name in tables else MISSING for name in MEASURES))
@@ -61,43 +61,43 @@ def headlines(results: Results) -> pd.DataFrame:
 
 
 def sizes(results: Results) -> str:
-    """How many models were measured, and how many parameters they have."""
+    """Describes the number of measured models and their parameters."""
     millions = [count / 1e6 for count in results.parameters.values()]
     told = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
     return f"{results.rows['model'].nunique()} models{told}"
 
 
 def letters(results: Results) -> dict[str, str]:
-    """A letter for each machine, where there are several."""
+    """Assigns a letter to each machine, if there are several."""
     machines = dict.fromkeys(each.machine for each in results.tables if each.machine)
     return dict(zip(machines, ascii_uppercase, strict=False))
 
 
 def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
-    """A condition in words, its machine by a letter where that is given."""
+    """Describes a condition, with a letter for its machine if given."""
     on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
     return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
 
 
 def file_of(condition: Condition) -> str:
-    """What the file of a condition's figure is called."""
+    """Returns the file name of a condition's figure."""
     machine = re.sub(r"[^a-z0-9.]+", "-", condition.machine.lower())
     return "-".join(("efficiency", *filter(None, (*condition[:3], machine))))
 
 
 def headline(rows: pd.DataFrame) -> str:
-    """The paper's headline recomputed."""
+    """Recomputes the paper's headline."""
     return _ratio(rows, LONGEST, paper.BASELINES)
 
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """One table in the paper's form: a row a model, a column a length, the lowest of each in bold; times with the
-    fastest and the slowest call and how many were timed.
+    """Makes a table in the paper's form: models as rows, lengths as columns, the lowest of each in bold; times have the
+    fastest and slowest call and the number of calls.
 
     Args:
-        results: Where the parameters stand.
-        rows: Of the table.
-        measure: What they measure; memory has the parameters beside it, as in the paper.
+        results: Results with the models' parameters.
+        rows: Rows of the table.
+        measure: The rows' measure; memory has a column of parameters, as in the paper.
     """
     lowest = rows["value"] == rows.groupby(level="length")["value"].transform("min")
     shown = rows.apply(_cell, axis=1)
@@ -117,7 +117,8 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
 
 
 def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Ratios at every length: to the paper's mean, to parts of it, and to the lowest rival, each above the paper's."""
+    """Tabulates ratios by length: to the paper's mean, to parts of it, and to the lowest rival, each above the
+    paper's."""
     lengths, printed, body = sorted(rows["length"].unique()), paper.TABLES[measure].mean, []
     for group, rivals in GROUPS.items():
         body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
@@ -134,17 +135,17 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def number(value: float) -> str:
-    """A positive number with four significant digits, or all of those before its point."""
+    """Formats a positive number with four significant digits, or with all digits before the point."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
 def flat_rows(results: Results) -> pd.DataFrame:
-    """Every measurement, a row each."""
+    """Returns every measurement as a row."""
     return results.rows.assign(source=[each.name for each in results.rows["source"]]).drop(columns="reason")
 
 
 def origins(results: Results, condition: Condition) -> list[str]:
-    """Date, machine, code and remarks of each file that a condition has rows of."""
+    """Describes date, machine, code and remarks of each file behind a condition."""
     used = {source for rows in results.tables[condition].values() for source in rows["source"]}
     return [
         f"`{each.name}`: {each.date:%Y-%m-%d}, "
@@ -166,13 +167,13 @@ def _cell(row: pd.Series) -> str:
 
 
 def _settings(rows: pd.DataFrame) -> str:
-    """What a model ran with, and at which lengths where that changed."""
+    """Describes a model's setting, with lengths if it changed."""
     told = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
     return "; ".join(f"{name} ({', '.join(at)})" if len(told) > 1 else str(name) for name, at in told.items())
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    """How the numbers were taken: in brackets, in micro-batches, in several runs."""
+    """Explains how the numbers were measured: brackets, micro-batches, several runs."""
     notes = []
     if rows["fastest_ms"].notna().any():
         notes.append("Medians; in brackets the fastest and the slowest call and how many were timed.")

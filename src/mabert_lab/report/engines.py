@@ -1,4 +1,4 @@
-"""Latency of models beside each other in whatever runs them: engines outside torch, 8 bits, presets, folders."""
+"""Compares latency across engines: outside torch, 8 bits, presets and folders."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,30 +13,30 @@ from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.figures import LOOKS, plain, svg
 
 OURS = "mabert"
-"""How names begin that are this package's model."""
+"""Prefix of the names of this package's model."""
 
 STROKES = ("-", "--", ":", "-.")
-"""Of a model's first contender, its second, and so on."""
+"""Line styles of a model's first contender, its second, and so on."""
 
 
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
-    """A table and a figure for each file.
+    """Makes a page with a table and a figure for each file.
 
     Args:
-        files: Names and contents of what `mabert bench models` wrote of contenders.
+        files: Names and contents of files by `mabert bench models` with contenders.
     """
     return page("engines.md", "Models in their engines", files=list(files), engines=sys.modules[__name__])
 
 
 def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
-    """Latency's rows of a file."""
+    """Returns the latency rows of a file."""
     rows = pd.DataFrame(content["rows"])
     return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(title_of))
 
 
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds by length, a row a contender; and how many times as fast ours are as the fastest of the others, in 8
-    bits and in more apart."""
+    """Makes a table of milliseconds by length, one row per contender, and of our speed-up over the fastest other,
+    separately for 8 bits and for more."""
     lengths = sorted(rows["length"].unique())
     medians = rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
     lines = [
@@ -63,7 +63,7 @@ def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def latency_chart(rows: pd.DataFrame) -> str:
-    """Time over length, both logarithmic, a line a contender in its model's colour."""
+    """Draws time over length, both logarithmic, with a line per contender in its model's colour."""
     figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     axes = figure.subplots()
     drawn: dict[str, int] = {}
@@ -85,7 +85,7 @@ def latency_chart(rows: pd.DataFrame) -> str:
 
 
 def title_of(name: str) -> str:
-    """How tables call a contender by its name: ``bert:openvino`` is BERT, openvino."""
+    """Returns a contender's title in tables: ``bert:openvino`` is BERT, openvino."""
     model, _, engine = name.partition(":")
     family, _, preset = model.partition("-")
     words = [NAMES[family], preset] if family in NAMES else [Path(model).name]

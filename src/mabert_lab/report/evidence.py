@@ -1,4 +1,4 @@
-"""Every claim judged by what was measured, and by the paper's own tables, which are evidence of the same form."""
+"""Judges every claim by measurements, and by the paper's own tables as evidence of the same form."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,22 @@ from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdi
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
 Drifts = Sequence[tuple[str, Mapping[str, Any]]]
-"""File name and content of what `mabert study drift` wrote."""
+"""File names and contents of results by `mabert study drift`."""
 
 
 def verdicts(studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
-    """Every claim, at every place where it was measured; once where nowhere.
+    """Judges every claim at every place where it was measured, or once if nowhere.
 
     Args:
-        studies: What `mabert study` wrote.
-        results: What `mabert bench models` wrote.
-        drifts: What `mabert study drift` wrote.
+        studies: Results of `mabert study`.
+        results: Results of `mabert bench models`.
+        drifts: Results of `mabert study drift`.
     """
     return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
 
 
 def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
-    """The same of one claim."""
+    """Judges one claim; see `verdicts`."""
     if claim.kind == "scores":
         own = list(of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
@@ -45,7 +45,7 @@ def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None,
 
 @cache
 def of_paper(claim: Claim) -> Verdict:
-    """What the paper's own tables say of a claim, at the budget or length where they say least for it."""
+    """Judges a claim by the paper's own tables, at the budget or length where they support it least."""
     if claim.kind == "drift":
         return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
     judged = (
@@ -57,7 +57,7 @@ def of_paper(claim: Claim) -> Verdict:
 
 
 def papers_study(question: str) -> Study:
-    """The paper's scores as if they had been measured, each under one seed.
+    """Returns the paper's scores as a study with one seed.
 
     Args:
         question: One of `mabert_lab.report.studies.QUESTIONS`.
@@ -75,7 +75,7 @@ def papers_study(question: str) -> Study:
 
 
 def papers_results() -> Results:
-    """The paper's memory and times as if they had been measured, without a spread."""
+    """Returns the paper's memory and times as results without a spread."""
     source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
     printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
     rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()

@@ -1,4 +1,4 @@
-"""What memory and times say of a claim: ratios of models, each told by its spread and number of calls or not."""
+"""Judges claims by memory and times: ratios of models, decided by their spread and number of calls."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEVEL
 
 ALIKE = 0.01
-"""Share by which peak memory must differ to count."""
+"""Relative difference of peak memory that counts."""
 
 LEAST_CALLS = 4
-"""Timed calls that each model needs, or a time decides nothing."""
+"""Minimum timed calls of each model for a decision."""
 
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
-    """A verdict for each of the claim's lengths, and each machine, device and precision under the paper's settings, or
-    where none of those reached the length, under the settings that did.
+    """Yields a verdict for each of the claim's lengths, and each machine, device and precision in the paper's settings;
+    if none of those reached the length, in the settings that did.
 
     Args:
-        claim: Of kind ``costs``.
-        results: What `mabert bench models` wrote.
+        claim: A claim of kind ``costs``.
+        results: Results of `mabert bench models`.
     """
     rule = claim.rule
     asked = list(product(rule["less"], rule["than"]))
@@ -44,7 +44,7 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
 def _held(
     rows: pd.DataFrame, rule: Mapping[str, Any], model: str, group: Sequence[str], length: int, of: int
 ) -> Comparison:
-    """How many times what one model needs its rivals need, beside a factor or 1."""
+    """Compares the ratio of the rivals' cost to a model's with a factor or 1."""
     start, factor = rule.get("from"), rule.get("factor")
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
@@ -68,10 +68,10 @@ def _held(
 def _parted(
     found: Ratio, span: tuple[float, float], factor: float | None, of: int, alike: bool
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """What a ratio says of being above a factor, or above 1, and what it would take to tell.
+    """Decides whether a ratio is above a factor or 1; returns the sign, and what a decision would need.
 
-    Were two models equally fast, of so many ways to say which calls are whose one would have all of the one first
-    (permutation test). One of several rivals that refutes a claim was looked for among all.
+    It is a permutation test: if two models were equally fast, only one of all assignments of calls to models would put
+    all calls of one first. A rival that refutes a claim is corrected for the number of comparisons.
     """
     low, high = span
     least = 1.0 if factor is None else factor
@@ -93,6 +93,6 @@ def _parted(
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:
-    """Fewest calls of each of two models from which on one lying wholly beyond the other is told from chance."""
+    """Returns the minimum calls of each of two models at which disjoint ranges are significant."""
     pairs = ((calls, more) for more in range(LEAST_CALLS, 100) for calls in (more - 1, more) if calls >= LEAST_CALLS)
     return next((a, b) for a, b in pairs if comparisons / math.comb(a + b, a) < 1 - LEVEL)

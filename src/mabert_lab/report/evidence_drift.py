@@ -1,4 +1,4 @@
-"""What the drift of trained weights under padding says of a claim."""
+"""Judges claims by the drift of trained weights under padding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
@@ -8,22 +8,22 @@ from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, writt
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 
 STRONGLY, HARDLY = 0.1, 0.5
-"""Shares of the drift without masks: at most the first is left where masks suppress it strongly; more than the second
-where they do not."""
+"""Shares of the drift without masks. Masks suppress drift strongly if at most the first is left, and do not if more
+than the second is."""
 
 LEAST = 16
-"""Texts below which drift decides nothing."""
+"""Minimum texts for a decision."""
 
 Curves = Mapping[str, Mapping[str, Any]]
-"""Rows of one situation by masking: of each kind of vector, distances at no padding and then at ever more of it."""
+"""Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
 
 
 def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Verdict]:
-    """A verdict for each file and situation.
+    """Yields a verdict for each file and situation.
 
     Args:
-        claim: Of kind ``drift``.
-        drifts: File name and content of what `mabert study drift` wrote.
+        claim: A claim of kind ``drift``.
+        drifts: File names and contents of results by `mabert study drift`.
     """
     for (file, result), (side, attention) in product(drifts, SITUATIONS):
         situation = ("trained", side, attention)
@@ -40,7 +40,7 @@ def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> 
 
 
 def _farthest(rule: str, curves: Curves) -> Comparison:
-    """What the largest distance of any vector under some maskings says."""
+    """Compares the largest distances of any vector under a rule's maskings."""
     maskings, sign, need = _RULES[rule]
     if not set(maskings) <= curves.keys():
         return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
@@ -51,7 +51,7 @@ def _farthest(rule: str, curves: Curves) -> Comparison:
 
 
 def _grows(curves: Curves) -> list[Comparison]:
-    """Of each kind of vector: every longer padding moves it further; or the longest no further than the shortest."""
+    """Checks by vector whether longer padding always moves it further, or the longest no further than the shortest."""
     if "none" not in curves:
         return [Comparison("", None, needs=(("curves of", "none"),))]
     signs, ends = [], []
@@ -71,12 +71,12 @@ def _moves(none: float) -> int:
 
 
 def _suppressed(none: float, both: float) -> int:
-    """Nothing to suppress where nothing drifts; more than a tenth and up to half is neither the one nor the other."""
+    """Returns the sign of strong suppression: 0 if nothing drifts, or if a tenth to half of the drift is left."""
     return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
 
 
 def _ordered(*far: float) -> int:
-    """Nothing to order where every one of them keeps the vectors."""
+    """Returns the sign of the claimed order; 0 if none of the maskings drifts."""
     pre, post, both = (max(each, STABLE) for each in far)
     return 0 if pre == post == both else 1 if both <= post < pre else -1
 
@@ -86,5 +86,5 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] =
     "suppressed": (("none", "pre+post"), _suppressed, ("the paper's word", "how much is strongly")),
     "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
 }
-"""Rules of claims on drift but for growth: the maskings they look at, the sign, and what it would take where padding
+"""Rules of claims on drift except growth: the maskings compared, the sign, and what a decision would need if padding
 moves something."""

@@ -1,4 +1,4 @@
-"""What the scores of a study say of a claim: paired differences of arms, each told by a test or not."""
+"""Judges claims by the scores of studies: paired differences of arms, decided by a test."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ from mabert_lab.report.statistics import LEAST_PAIRS, NO_SCORES, above, averages
 from mabert_lab.report.studies import Arm, Study, percent
 
 DEARER = 1.25
-"""How many times as long a pretraining must take to count as dearer, since each was timed once."""
+"""Factor in pretraining time that counts as more expensive; it is large because each run was timed once."""
 
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
-    """A verdict for each study that asks what the claim is about, and each budget and variant of its arms.
+    """Yields a verdict for each study of the claim's question, and each budget and variant of its arms.
 
     Args:
-        claim: Of kind ``scores``.
-        studies: What `mabert study` wrote.
-        exact: Whether a difference counts as it is, without a test, as of numbers that are known.
+        claim: A claim of kind ``scores``.
+        studies: Results of `mabert study`.
+        exact: Whether differences count without a test, for numbers that are exact.
     """
     own = [study for study in studies if study.question in claim.rule["asks"]]
     for study in own:
@@ -42,12 +42,13 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
 
 
 def _together(claim: Claim) -> int:
-    """Of how many comparisons most decide: a pair of arms on each task, or on average an arm over each other."""
+    """Returns of how many comparisons the majority decides: two arms on each task, or one arm's average over each
+    other's."""
     return len(claim.rule.get("tasks") or claim.rule["second"]) if claim.rule.get("most") else 1
 
 
 class _Gap(NamedTuple):
-    """One difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
+    """A difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
 
     name: str
     gaps: pd.Series
@@ -57,7 +58,7 @@ class _Gap(NamedTuple):
 
 
 def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> list[Comparison]:
-    """Every arm of `first` over every arm of `second`, on average or on each task."""
+    """Compares every arm of `first` with every arm of `second`, on average or on each task."""
     rule, gaps = claim.rule, []
     tasks = rule.get("tasks", ())
     pairs = [(first, second) for first, second in product(rule["first"], rule["second"]) if first != second]
@@ -87,8 +88,8 @@ def _on(
     lacking: list[tuple[str, str]],
     arms: Sequence[Arm | None],
 ) -> _Gap:
-    """What was found on one of the paper's tasks, or on the first of two less that on the second; a sample of a task is
-    not that task."""
+    """Returns the gap on one of the paper's tasks, or the gap on the first of two minus that on the second. Samples of
+    a task do not count."""
     keys = {column.paper: column.key for column in study.columns if not column.sample}
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
     absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
@@ -98,8 +99,8 @@ def _on(
 
 
 def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compared: Comparison) -> Comparison:
-    """The same, where a better arm speaks against the first only if it was cheaper, and a worse one for it only if it
-    was not."""
+    """Adjusts a comparison for cost: a better second arm refutes the claim only if it is cheaper, and a worse one
+    supports it only if it is not."""
     first, second = (arms[key].pretraining.get("seconds") if key in arms else None for key in pair)
     if compared.sign is None:
         return compared
@@ -115,10 +116,10 @@ def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compar
 
 
 def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
-    """Each budget's average over that of the one before."""
+    """Compares each budget's average with that of the previous one."""
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
     columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
-    # Neighbours that were measured, where the paper has others between them, can speak against the claim only.
+    # Measured neighbours with other budgets of the paper between them can only refute the claim.
     for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
         both = [arms.get(budget) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
@@ -128,7 +129,7 @@ def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
 
 
 def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
-    """How many times its deviation over the budgets the lead is, on one task less that on each other."""
+    """Compares the lead over its deviation across budgets on one task with that on each other task."""
     (key,), rivals = claim.rule["first"], claim.rule["second"]
     arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
     lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
@@ -138,7 +139,7 @@ def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     if not lacking:
         leads = [found[key].scores - sum(found[row].scores for row in rivals) / len(rivals) for found in there]
         by_seed = pd.concat(leads, keys=arms).swaplevel().groupby(level=0)
-        # Without the seeds that are not under every budget.
+        # Drops seeds that are missing under any budget.
         steadiness = (by_seed.mean() / (by_seed.std() + 1e-6)).where(by_seed.count() == len(leads))
     every = [arm for found in there for arm in found.values()]
     gaps = [_on(study, [claim.rule["widest"], task], "on ", steadiness, lacking, every) for task in claim.rule["tasks"]]
@@ -146,11 +147,11 @@ def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
 
 
 def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1) -> list[Comparison]:
-    """What paired differences say.
+    """Makes comparisons of paired differences.
 
-    Two arms that have the same score in every pair speak against a claim: neither is above the other. Where all must
-    speak for a claim, none needs a correction; where most of some must, as many may be left out as the level is divided
-    by, less one (Benjamini and Heller 2008). One that speaks against it was looked for among all.
+    Equal scores in every pair refute a claim, since neither arm is above the other. If all differences must support a
+    claim, none needs a correction. If a majority must, the level is divided by one more than the number of differences
+    that may fail (Benjamini and Heller 2008). A difference that refutes the claim is corrected for all differences.
     """
     comparisons = sum(gap.gaps.notna().any() for gap in gaps)
     return [_compare(study, gap, exact, comparisons, together) for gap in gaps]
@@ -180,7 +181,7 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
 
 
 def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
-    """Why two arms have equal scores, where their records tell: they are one model, whatever sets them apart."""
+    """Explains equal scores of two arms if their records show that they are one model."""
     first, second = (arm for arm in arms if arm is not None)
     cells = [arm.pretraining.get("cell") for arm in (first, second)]
     if None in cells or cells[0] != cells[1] or not first.scores.equals(second.scores):
@@ -193,15 +194,15 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
-    """What some arms are averaged over: the paper's tasks on which any of them learnt anything; where that is none,
-    those that any has a score of."""
+    """Returns the paper's tasks to average arms over: those on which any arm learnt something, or if there are none,
+    all with scores."""
     scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
     keys = [column.key for column in scored if column.paper in paper.TASKS]
     return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
 
 
 def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
-    """Whether any arm is above what one answer for all scores on any of some tasks, or that is not known."""
+    """Checks whether any arm beats a constant answer on any of some tasks, or that answer's score is unknown."""
     floors = {column.key: column.constant for column in study.columns}
     found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
     return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)

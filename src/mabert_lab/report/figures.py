@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 INK = "#1b2a38"
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
 DASHED = (0, (4, 2.5))
-"""The stroke of what is the paper's."""
+"""Line style of the paper's numbers."""
 
 
 class Look(NamedTuple):
-    """How a model is drawn."""
+    """Colour and marker of a model."""
 
     colour: str
     marker: str
@@ -32,7 +32,7 @@ LOOKS = {
     "modernbert": Look("#0072b2", "X"),
     "mabert": Look("#d55e00", "o"),
 }
-"""Okabe and Ito's colours, told apart by colour-blind readers, less the yellow, which white paper swallows."""
+"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, invisible on white."""
 
 
 def line_chart(
@@ -43,14 +43,14 @@ def line_chart(
     dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
-    """Curves over one axis.
+    """Draws curves over one axis.
 
     Args:
-        lines: Name to x and y values.
-        x_label: What x is, with its unit; a count.
-        y_label: What y is, with its unit.
-        dots: Whether to mark each point, where they are few.
-        marks: x values to mark by a vertical line.
+        lines: x and y values by name.
+        x_label: Label of x with its unit; x is a count.
+        y_label: Label of y with its unit.
+        dots: Whether to mark each point, if there are few.
+        marks: x values of vertical lines.
 
     Returns:
         SVG text.
@@ -74,13 +74,13 @@ def line_chart(
 
 
 def plain(axes: Axes) -> None:
-    """A light grid, and no frame on the sides that have no scale."""
+    """Sets a light grid, and removes the frame on sides without a scale."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
 
 def svg(figure: Figure) -> str:
-    """A figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
+    """Renders a figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
     out = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mabert"}):
@@ -90,16 +90,16 @@ def svg(figure: Figure) -> str:
 
 
 def on_paper(svg_text: str) -> str:
-    """The same figure on a white ground, for a file of its own: whatever shows it may be dark."""
+    """Adds a white background, for a file that may be shown on a dark one."""
     return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)
 
 
 def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
-    """Loss against step of one pretraining, on training and on held-out text, as SVG.
+    """Draws training and held-out loss over the steps of a pretraining, as SVG.
 
     Args:
-        history: What the run logged, as its `result.json` has it.
-        marks: Steps to mark, such as those where the windows grow.
+        history: The run's log, as in its `result.json`.
+        marks: Steps to mark, such as those at which the windows grow.
     """
     logged = [entry for entry in history if "loss" in entry]
     held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
@@ -111,10 +111,10 @@ def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()
 
 
 def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Steps at which the windows of a run change length.
+    """Returns the steps at which a run's windows change length.
 
     Args:
-        steps: Of the whole run.
-        stages: As in its request, each with the `share` of the steps it takes.
+        steps: Steps of the whole run.
+        stages: The stages in its request, each with its `share` of the steps.
     """
     return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

@@ -1,7 +1,7 @@
-"""What the paper claims (`claims.yaml`), and the judge: one for scores, costs and drift.
+"""The paper's claims (`claims.yaml`), and one judge for scores, costs and drift.
 
-Each kind of evidence (`evidence.py`) becomes comparisons, each of which speaks for its claim, against it, or does not
-tell.
+Each kind of evidence (`evidence.py`) is turned into comparisons, each of which supports its claim, refutes it, or
+leaves it open.
 """
 
 import math
@@ -16,11 +16,11 @@ import yaml
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
 DEPENDS = "depends on where"
-"""The verdict on a claim that holds in one place and does not in another."""
+"""The verdict on a claim that holds in one place and fails in another."""
 
 _CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 WORDS, METHOD, LIMITS = (tuple(line.strip() for line in _CONTENT[name]) for name in ("words", "method", "limits"))
-"""What names and numbers mean, how claims are judged, and what limits the numbers, a sentence or a few each."""
+"""Explanations of names and numbers, of how claims are judged, and of the numbers' limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,11 @@ class Claim:
 
     Attributes:
         kind: ``scores``, ``costs`` or ``drift``.
-        claim: In our words.
-        source: Label of the table, figure or section of the paper.
-        quote: A few words of the paper, by which the place is found.
-        note: What a reader must know of the claim itself; may be empty.
-        rule: The fields by which it is judged, as `claims.yaml` explains them.
+        claim: The claim in our words.
+        source: Label of the paper's table, figure or section.
+        quote: A few words of the paper, to find the place.
+        note: Explanation of the claim itself; may be empty.
+        rule: Fields by which it is judged, as explained in `claims.yaml`.
     """
 
     kind: str
@@ -45,16 +45,15 @@ class Claim:
 
 
 class Comparison(NamedTuple):
-    """One thing that a claim says, and what was measured of it.
+    """One statement of a claim, and the measurement of it.
 
     Attributes:
         name: What is compared.
-        sign: 1 where it is told to be as claimed, -1 where the other way, 0 where that cannot be told, None where it
-            was not measured.
-        outcome: The same in a word or two.
+        sign: 1 if as claimed, -1 if the opposite, 0 if undecided, None if not measured.
+        outcome: The sign in a word or two.
         told: The numbers.
-        value: By which the weakest of several is found.
-        needs: What it would take to tell: a kind of thing and which.
+        value: Number by which the weakest of several is found.
+        needs: What a decision would need: pairs of a kind of thing and which one.
     """
 
     name: str
@@ -70,11 +69,11 @@ class Verdict:
     """One claim, judged at one scale or under one condition.
 
     Attributes:
-        claim: What was claimed.
-        place: Where it was measured: how large the models were, or at which length, precision and machine.
+        claim: The claim.
+        place: Where it was measured: size of the models, or length, precision and machine.
         verdict: ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``.
-        numbers: Those behind the verdict.
-        takes: What it would take to decide it; empty where it is decided.
+        numbers: The numbers behind the verdict.
+        takes: What a decision would need; empty if decided.
     """
 
     claim: Claim
@@ -86,7 +85,7 @@ class Verdict:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """Every claim, scores first."""
+    """Returns every claim, scores first."""
     return tuple(
         Claim(kind, raw["claim"], raw["source"], raw["quote"], raw.get("note", ""), raw)
         for kind in ("scores", "costs", "drift")
@@ -95,7 +94,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def judge(signs: Iterable[int | None]) -> str:
-    """The verdict on a claim that needs every one of some comparisons; see `Comparison` for the signs."""
+    """Returns the verdict on a claim that needs all comparisons; see `Comparison` for the signs."""
     found = list(signs)
     if -1 in found:
         return FAILS
@@ -105,7 +104,7 @@ def judge(signs: Iterable[int | None]) -> str:
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim by those of its places: what cannot be told in one place may be decided in another."""
+    """Combines the verdicts on a claim over its places: one place may decide what another leaves open."""
     found = set(verdicts)
     if {HOLDS, FAILS} <= found:
         return DEPENDS
@@ -113,7 +112,7 @@ def overall(verdicts: Iterable[str]) -> str:
 
 
 def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], together: int = 1) -> Verdict:
-    """The judge: of so many comparisons `together`, most decide."""
+    """Judges a claim; in each group of `together` comparisons, the majority decides."""
     signs = [each.sign for each in compared]
     verdict = judge([_majority(signs[first : first + together]) for first in range(0, len(signs), together)])
     measured = [each for each in compared if each.sign is not None]
@@ -131,7 +130,7 @@ def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], togethe
 
 
 def _majority(signs: Sequence[int | None]) -> int | None:
-    """What most of some comparisons say: that of a single one, as it is."""
+    """Returns the sign of the majority; a single comparison keeps its sign."""
     needed = len(signs) // 2 + 1
     if signs.count(1) >= needed:
         return 1

@@ -1,17 +1,17 @@
-"""What a result was measured on, in words."""
+"""Describes the machine of a result."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def machine_of(environment: Mapping[str, Any], device: str | None = None, *, instructions: bool = True) -> str:
-    """Device or processor, threads and torch's version.
+    """Describes device or processor, threads and torch's version.
 
     Args:
         environment: As `mabert.machine.environment.environment` records it.
-        device: ``cpu`` or ``cuda``, which of the two was measured; default, both, where there is a GPU.
-        instructions: Whether the processor's kind of vector instructions is named, where it is known: one name stands
-            for processors with and without AVX-512.
+        device: Which of ``cpu`` and ``cuda`` was measured; default, both if there is a GPU.
+        instructions: Whether to name the processor's vector instructions if known, because processors of one name
+            differ in AVX-512.
     """
     processor, gpu = environment.get("processor"), environment.get("device")
     if instructions and environment.get("instructions"):
@@ -26,7 +26,7 @@ def machine_of(environment: Mapping[str, Any], device: str | None = None, *, ins
 
 
 def code_of(environment: Mapping[str, Any]) -> str:
-    """The commit of the code that measured; its version where that was installed and had none."""
+    """Returns the commit of the measuring code, or its version if it was installed without one."""
     if commit := environment.get("commit"):
         return f"commit {commit}"
     return f"mabert {(environment.get('packages') or {}).get('mabert') or 'of an unknown version'}"

@@ -12,20 +12,20 @@ import yaml
 _CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
 
 MODELS: dict[str, str] = _CONTENT["models"]
-"""The paper's models in the order of its tables, with the names that it prints."""
+"""The paper's models in the order of its tables, with their printed names."""
 
 BASELINES = tuple(model for model in MODELS if model != "mabert")
 TASKS: dict[str, dict[str, str]] = _CONTENT["tasks"]
-"""Title and metric of the columns of scores, in order; MRPC and QQP are F1, though the text names accuracy as well."""
+"""Title and metric of the score columns, in order; MRPC and QQP are F1, although the text also names accuracy."""
 
 NAMES: dict[str, str] = {**MODELS, **_CONTENT["arms"]}
-"""Rows of every table with the names that it prints; a pattern is its own name."""
+"""Rows of every table with their printed names; a pattern is its own name."""
 
 RECIPE: str = _CONTENT["recipe"].strip()
-"""How much its models were pretrained."""
+"""Pretraining of the paper's models."""
 
 MACHINE: str = _CONTENT["machine"].strip()
-"""What the tables of memory and time were measured on."""
+"""Machine of the memory and time tables."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Table:
     """One table of the paper.
 
     Attributes:
-        label: Of the table in the paper's source.
-        title: What its numbers are.
-        unit: Of every cell, as the paper writes it.
-        mean: The numbers, a row for each model or arm, a column for each task or length.
-        std: Standard deviations over five seeds; None for a table of memory or time.
-        flag: What must be said with the numbers; empty where nothing speaks against them.
+        label: Label in the paper's source.
+        title: Description of the numbers.
+        unit: Unit of every cell, as the paper writes it.
+        mean: The numbers, with models or arms as rows and tasks or lengths as columns.
+        std: Standard deviations over five seeds; None for memory and time.
+        flag: Warning to show with the numbers; empty if there is none.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Table:
     flag: str = ""
 
     def average(self, row: str, columns: Sequence[str] = tuple(TASKS)) -> float:
-        """Mean of a row's numbers over some columns; KeyError where there is no such row or column."""
+        """Averages a row's numbers over some columns; KeyError if there is no such row or column."""
         return fmean(self.mean.loc[row, list(columns)])
 
 
@@ -67,11 +67,11 @@ def _table(raw: dict[str, Any]) -> Table:
 
 TABLES: dict[str, Table] = {name: _table(raw) for name, raw in _CONTENT["tables"].items()}
 GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0)}
-"""The models' tables by the share of the steps that they were pretrained for."""
+"""Tables of the models by share of the pretraining steps."""
 
 
 def headline(measure: str, length: int = 4096, rivals: Sequence[str] = BASELINES) -> float:
-    """How many times MaBERT's number the mean of its rivals' is, unrounded.
+    """Returns the mean of the rivals' numbers over MaBERT's, unrounded.
 
     Args:
         measure: ``memory``, ``latency`` or ``training``.

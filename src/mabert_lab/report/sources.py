@@ -1,4 +1,4 @@
-"""The results that a report is made of: JSON files, found by what they say they are."""
+"""Finds the JSON files of results for a report by the kind that they state."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from mabert_lab.report.efficiency import Results, merged, read_results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
 _PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
-"""Folders of a study that it works in, whose files come and go; and conversions, which have pages of their own."""
+"""Working folders of studies, whose files come and go; and conversions, which have their own pages."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Found:
     """Everything to report.
 
     Attributes:
-        studies: In the order of the paper's sections, each once for every scale.
-        efficiency: Merged; None where there is none.
+        studies: Studies in the order of the paper's sections, each once per scale.
+        efficiency: Merged efficiency results; None if there are none.
         drifts: File name and content.
         throughputs: File name and content.
         engines: File name and content.
-        left_out: What was found and is not shown, with the reason, a line each.
+        left_out: One line per file that is not shown, with the reason.
     """
 
     studies: tuple[Study, ...]
@@ -35,17 +35,16 @@ class Found:
 
 
 def find(paths: Iterable[Path | str]) -> Found:
-    """Read everything that can be reported.
+    """Finds and reads all results that can be reported.
 
-    A file that was asked for by name must be whole. One found in a folder that is not, or is a trial run, is left out
-    and told of.
+    A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
 
     Args:
-        paths: JSON files, and folders to look through; JSON of other kinds is passed over.
+        paths: JSON files, and folders to search; JSON of other kinds is ignored.
 
     Raises:
         FileNotFoundError: A path is missing.
-        ValueError: A file that was asked for is not JSON, or incomplete; or nothing that can be shown is there.
+        ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
     whole: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in KINDS}
@@ -89,7 +88,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[str, Any]:
-    """What a file says it is, and what it holds, checked; empty where that is not said."""
+    """Reads and checks a file; returns its kind and content, or empty values if it states no kind."""
     from mabert.files.reading import read_json_value
 
     try:
@@ -107,7 +106,7 @@ def _read(path: Path) -> tuple[str, Any]:
 
 
 def _whole(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
-    """The content of a file, which must have some fields, and others in each row."""
+    """Checks that a file has some fields, and others in each row; returns its content."""
     absent = [name for name in own if name not in content]
     absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
     if absent:
@@ -139,12 +138,12 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
         ),
     ),
 }
-"""What is read: the command that writes it, and what checks it."""
+"""Kinds of results: the command that writes them, and the function that checks them."""
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
-    """Of two files of one study at one scale the one stays whose last cell was finished later; the others are told of,
-    by their paths where they have the same name."""
+    """Keeps the file with the latest finished cell of each study and scale; reports the others, by path if they have
+    the same name."""
     latest: dict[tuple[str, str], tuple[Path, Study]] = {}
     older = []
     for path, study in sorted(studies, key=lambda found: found[1].finished):

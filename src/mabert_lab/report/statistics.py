@@ -1,8 +1,8 @@
 """Scores over seeds: mean and deviation, and paired differences with an interval and a test.
 
-The interval is the bootstrap's percentile interval (Efron 1979) of the mean difference. Of five pairs it is too narrow:
-where nothing differs it excludes 0 about once in seven. So what is called a difference rests on the paired t test
-(Student 1908). Neither covers how pretraining itself would spread: the seeds of an arm share one pretrained model.
+The interval is the bootstrap's percentile interval (Efron 1979) of the mean difference. With five pairs it is too
+narrow: if nothing differs, it excludes 0 about once in seven. So differences are decided by the paired t test (Student
+1908). Neither covers the variation of pretraining itself, since the seeds of an arm share one pretrained model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,22 +14,22 @@ from scipy import stats
 
 LEVEL = 0.95
 LEAST_PAIRS = 5
-"""Pairs that a verdict needs: were both arms alike, four would all point one way in one case of eight."""
+"""Minimum pairs for a verdict: if both arms were alike, four pairs would all point one way in one case of eight."""
 
 NO_SCORES = pd.Series(dtype=float)
-_ENUMERATED = 6  # pairs of which all resamples are taken: 6 ** 6 are 46,656
+_ENUMERATED = 6  # pairs up to which all resamples are taken: 6 ** 6 are 46,656
 _ROUNDING = 1e-12
 
 
 class Difference(NamedTuple):
-    """One arm less another, or the gap of two such differences.
+    """The difference of two arms, or of two such differences.
 
     Attributes:
-        mean: Over the pairs.
+        mean: Mean over the pairs.
         low: Lower end of the interval; None for one pair.
         high: Upper end; None for one pair.
-        p_value: Of the paired t test, two-sided; None for one pair.
-        pairs: Seeds that both arms have.
+        p_value: p-value of the two-sided paired t test; None for one pair.
+        pairs: Number of seeds that both arms have.
     """
 
     mean: float
@@ -44,10 +44,10 @@ class Difference(NamedTuple):
         return self.mean == 0 and self.low in (None, 0) and self.high in (None, 0)
 
     def sign(self, comparisons: int = 1) -> int:
-        """1 where the arm is above the other, -1 where below, 0 where that cannot be told.
+        """Returns 1 if the arm is above the other, -1 if below, 0 if undecided.
 
         Args:
-            comparisons: Among which the most telling one is looked for; the level is divided by them (Bonferroni).
+            comparisons: Number of comparisons among which this one was selected; divides the level (Bonferroni).
         """
         if self.p_value is None or self.pairs < LEAST_PAIRS or self.p_value > (1 - LEVEL) / comparisons:
             return 0
@@ -55,7 +55,7 @@ class Difference(NamedTuple):
 
 
 def summary(scores: Iterable[float]) -> tuple[float, float | None, int] | None:
-    """Mean, sample standard deviation (None for one score) and number of scores; None where there are none."""
+    """Returns mean, sample standard deviation (None for one score) and number of scores; None if there are none."""
     values = pd.Series(scores, dtype=float).dropna().sort_values().to_numpy()
     if not values.size:
         return None
@@ -63,13 +63,13 @@ def summary(scores: Iterable[float]) -> tuple[float, float | None, int] | None:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Percentile interval of the mean; None for fewer than two values.
+    """Returns the percentile interval of the mean; None for fewer than two values.
 
-    Every resample of up to six values is taken; beyond, 20,000 are drawn, the same ones each time.
+    It takes all resamples of up to six values; for more values, 20,000 resamples are drawn, always the same.
     """
     if len(values) < 2:
         return None
-    ordered = np.sort(np.array(values))  # so that the draws do not depend on the order in which the values came
+    ordered = np.sort(np.array(values))  # so that the draws do not depend on the order of the values
     if len(values) > _ENUMERATED:
         drawn = stats.bootstrap((ordered,), np.mean, n_resamples=20_000, method="percentile", rng=0)
         return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
@@ -79,14 +79,14 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def difference(gaps: pd.Series) -> Difference | None:
-    """What the gaps of two arms by seed say; None where no seed has one."""
+    """Summarises the gaps of two arms by seed; None if there are none."""
     values = gaps.dropna().sort_index().to_numpy(float)
     if not values.size:
         return None
     low, high = interval(values) or (None, None)
     if values.size < 2:
         p_value = None
-    elif values.std() <= _ROUNDING:  # which the test cannot divide by
+    elif values.std() <= _ROUNDING:  # the test would divide by zero
         p_value = float(abs(values.mean()) <= _ROUNDING)
     else:
         p_value = float(stats.ttest_1samp(values, 0).pvalue)
@@ -94,7 +94,7 @@ def difference(gaps: pd.Series) -> Difference | None:
 
 
 def above(scores: pd.Series, floor: float) -> bool:
-    """Whether scores lie above a number, by the t test; of fewer than `LEAST_PAIRS` only their mean is asked."""
+    """Checks whether scores are above a number, by the t test; below `LEAST_PAIRS` scores, by their mean."""
     found = difference(scores - floor)
     if found is None:
         return False
@@ -102,7 +102,7 @@ def above(scores: pd.Series, floor: float) -> bool:
 
 
 def averages(scores: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
-    """Average over some tasks by seed, of the seeds that have all of them; a row of the scores is a seed."""
+    """Averages scores (rows are seeds) over some tasks by seed, for seeds that have all of them."""
     wanted = list(columns)
     if not wanted or not set(wanted) <= set(scores):
         return NO_SCORES

@@ -1,4 +1,4 @@
-"""What `mabert study` wrote of a study: read and checked."""
+"""Reads and checks the results of `mabert study`."""
 
 import math
 import re
@@ -27,7 +27,7 @@ QUESTIONS = {
     "tab:ablation_integration": "components",
     "tab:pooling_pred_100pct": "pooling",
 }
-"""What studies ask that the paper asks too, by the labels of its tables and figure, in the order of the page."""
+"""Questions of studies that the paper asks too, by the labels of its tables and figure, in the page's order."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Column:
     """A task of a study.
 
     Attributes:
-        key: In the scores.
-        title: What it is called.
-        metric: Key of the metric that it is scored by.
-        paper: The paper's column of this task; None where it has none.
-        sample: What rows it has, where they are not the official ones; None where they are.
-        train: Training rows; None where not told, as the three that follow.
-        validation: Rows it is scored on.
+        key: Key in the scores.
+        title: Printed title.
+        metric: Key of its metric.
+        paper: The paper's column of this task; None if there is none.
+        sample: Description of its rows; None for the official ones.
+        train: Number of training rows; None if unknown, like the next three.
+        validation: Number of rows it is scored on.
         epochs: Passes over the training rows.
-        constant: The best score that one class for all could have.
-        start: The task whose fine-tuned model it started from; None where it was the pretrained one.
-        source: Where the data came from.
+        constant: Best score of a constant answer.
+        start: The task whose fine-tuned model it started from; None for the pretrained model.
+        source: Origin of the data.
     """
 
     key: str
@@ -62,12 +62,12 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The title, which for a sample says so."""
+        """The title, with a remark for a sample."""
         return f"{self.title}, {self.sample}" if self.sample and self.sample not in self.title else self.title
 
     @property
     def heading(self) -> str:
-        """The name with its metric, marked where it did not start from the pretrained model."""
+        """The name with its metric, and a mark if it did not start from the pretrained model."""
         return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
 
 
@@ -76,14 +76,14 @@ class Arm:
     """One pretrained model of a study and its scores.
 
     Attributes:
-        name: What it differs in.
-        paper: Key of its row in the paper's table; None where it has none.
+        name: What distinguishes it.
+        paper: Key of its row in the paper's table; None if there is none.
         budget: Share of the pretraining steps.
-        pretraining: As the file has it: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and
-            so on; any of them may be missing.
-        scores: A row a seed, or a conversion, a column a task that has any, each by its own metric.
-        further: The same by other metrics; a column is a task and a metric.
-        failed: Fine-tuning runs that broke off, each with ``column``, ``seed`` and ``reason``.
+        pretraining: As in the file: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and so
+            on; any of them may be missing.
+        scores: Scores with seeds or conversions as rows and tasks as columns, each by its own metric.
+        further: Scores by other metrics; a column is a task and a metric.
+        failed: Failed fine-tuning runs, each with ``column``, ``seed`` and ``reason``.
     """
 
     name: str
@@ -100,10 +100,10 @@ class Study:
     """One study at one scale.
 
     Attributes:
-        name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or that of a file of one's own.
-        title: What it is called.
-        label: Of the paper's table, by which arms and claims are set beside it; None where it has none.
-        note: What a reader must know to read the numbers; may be empty.
+        name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or the name of the user's own file.
+        title: Printed title.
+        label: Label of the paper's table, with whose arms and claims it is compared; None if there is none.
+        note: Explanation for readers of the numbers; may be empty.
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
@@ -111,7 +111,7 @@ class Study:
             them may be missing.
         columns: Its tasks.
         arms: Its models, by budget.
-        finished: When its last cell was finished; empty before the first one was.
+        finished: Time at which its last cell finished; empty before the first one.
     """
 
     name: str
@@ -128,32 +128,32 @@ class Study:
 
     @property
     def question(self) -> str | None:
-        """What it asks, of `QUESTIONS`; None where the paper does not ask it."""
+        """Its question, a value of `QUESTIONS`; None if the paper does not ask it."""
         return QUESTIONS.get(self.label or "")
 
     @property
     def converts(self) -> bool:
-        """Whether its arms are conversions of one encoder, whose scores are then by conversion and not by seed."""
+        """Whether its arms are conversions of one encoder; scores are then by conversion and not by seed."""
         return "conversion" in self.settings
 
     @property
     def unit(self) -> str:
-        """What varies in an arm."""
+        """What varies within an arm: seed or conversion."""
         return "conversion" if self.converts else "seed"
 
     @property
     def budgets(self) -> list[float]:
-        """Those of its arms, smallest first."""
+        """Budgets of its arms, smallest first."""
         return sorted({arm.budget for arm in self.arms})
 
     @property
     def shares(self) -> list[str]:
-        """The same as they are written."""
+        """The budgets as printed."""
         return [percent(budget) for budget in self.budgets]
 
     def size(self, budget: float | None = None) -> str:
-        """How large its models are and how much they were trained, of a budget or the largest; its scale where no
-        pretraining tells."""
+        """Describes the size and training of its models at a budget (default, the largest), or its scale if no
+        pretraining is recorded."""
         share = [f"{percent(budget)} of the steps"] if budget is not None and self.budgets != [budget] else []
         arms = [arm.pretraining for arm in self.arms if arm.budget == (budget or self.budgets[-1])]
         found = []
@@ -165,35 +165,35 @@ class Study:
 
     @property
     def seeds(self) -> int:
-        """How many a task was fine-tuned under, or was to be."""
+        """Number of fine-tuning seeds, done or planned."""
         return len({seed for arm in self.arms for seed in arm.scores.index}.union(self.settings.get("seeds") or []))
 
     @property
     def scored(self) -> list[Column]:
-        """The tasks that any arm has a score of."""
+        """Tasks for which any arm has a score."""
         return [column for column in self.columns if any(column.key in arm.scores for arm in self.arms)]
 
     def arm(self, name: str, budget: float) -> Arm | None:
-        """An arm by its name and budget."""
+        """Returns an arm by its name and budget."""
         return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
 
     def reference_of(self, arm: Arm) -> Arm | None:
-        """What an arm is compared with: the reference of its budget and variant."""
+        """Returns the reference arm of an arm's budget and variant."""
         variant = self.variant(arm)
         return self.arm(f"{self.reference}, {variant}" if variant else self.reference, arm.budget)
 
     def variant(self, arm: Arm) -> str:
-        """What sets an arm apart from one that the paper has: of ``none, both directions`` the second part.
+        """Returns the part of an arm's name that is not the paper's: the second part of ``none, both directions``.
 
-        Empty for a row of the paper's own, and where the reference has no such variant at this budget, or the arm is
-        that itself: these are compared with the plain reference.
+        Empty for a row of the paper, and if the reference has no such variant at this budget or the arm is that
+        variant. These arms are compared with the plain reference.
         """
         variant = arm.name.partition(", ")[2]
         reference = self.arm(f"{self.reference}, {variant}", arm.budget)
         return variant if arm.paper is None and reference is not None and reference is not arm else ""
 
     def by_paper(self, budget: float, variant: str = "") -> dict[str, Arm]:
-        """Arms of one budget by their keys in the paper's table, or the same of a variant."""
+        """Returns the arms of one budget, or their variants, by key in the paper's table."""
         if not variant:
             return {arm.paper: arm for arm in self.arms if arm.paper is not None and arm.budget == budget}
         names = {arm.paper: arm.name for arm in self.arms if arm.paper is not None}
@@ -201,54 +201,54 @@ class Study:
         return {key: arm for key, arm in found.items() if arm is not None}
 
     def table(self, budget: float) -> paper.Table | None:
-        """The paper's table that a budget's arms are set beside; None where it has none."""
+        """Returns the paper's table to compare a budget's arms with; None if there is none."""
         if self.question in ("budget", "baselines"):
             return paper.GLUE.get(budget)
         return paper.TABLES.get(self.question or "")
 
     @property
     def printed(self) -> list[paper.Table]:
-        """The paper's tables that its arms are set beside, each once."""
+        """Returns the paper's tables to compare its arms with, each once."""
         found = map(self.table, self.budgets)
         return list({each.label: each for each in found if each is not None}.values())
 
     def named(self, columns: Iterable[str]) -> str:
-        """Names of tasks as a sentence has them, in the order of the study."""
+        """Lists names of tasks for a sentence, in the order of the study."""
         wanted = set(columns)
         names = [column.name for column in self.columns if column.key in wanted]
         return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
 
     def papers(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """The paper's columns of tasks, of those that it has."""
+        """Returns the paper's columns of those tasks that it has."""
         wanted = set(columns)
         return tuple(each.paper for each in self.columns if each.key in wanted and each.paper in paper.TASKS)
 
     def label_of(self, name: str) -> str:
-        """How an arm is shown."""
+        """Returns an arm's printed name."""
         return {**paper.NAMES, "modernbert": "ModernBERT"}.get(name, name)
 
 
 def percent(share: float) -> str:
-    """A budget as it is written, such as `10%` or `12.5%`."""
+    """Formats a budget, such as `10%` or `12.5%`."""
     return f"{100 * share:g}%"
 
 
 def read_study(content: Mapping[str, Any], file: str) -> Study:
-    """Check a study and make it a record.
+    """Checks a study's file and makes it a record.
 
     Args:
-        content: Of the file.
-        file: Its name, for errors.
+        content: Content of the file.
+        file: Name of the file, for errors.
 
     Raises:
-        ValueError: Of another version, incomplete, or with scores that cannot be; naming the file and the place.
+        ValueError: It has another version, is incomplete, or has impossible scores; names the file and the place.
     """
     from mabert.files.reading import shown
 
     if content.get("version") != VERSION:
         raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
     _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
-    for name in ("study", "scale"):  # which name the files of a report
+    for name in ("study", "scale"):  # they name the files of a report
         if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
             raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
     columns = tuple(_column(raw, file) for raw in content["columns"])

@@ -1,4 +1,4 @@
-"""The tables of a study: scores, the paper's beside them, differences from the reference, pretraining."""
+"""The tables of a study: scores beside the paper's, differences from the reference, and pretraining."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ _PRETRAINING = {
     "parameters (M)": ("parameters", "{:,.1f}", 1e-6),
     "minutes": ("seconds", "{:,.1f}", 1 / 60),
 }
-"""Of each number of a pretraining its heading, its name in the file, its form and the unit that it is multiplied by."""
+"""Numbers of a pretraining by heading: name in the file, format, and factor."""
 
 
 _RANKS = ["rank here", "rank in the paper"]
@@ -29,12 +29,12 @@ _UNITS = {
     "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
     "fine-tunings fall into as many groups)",
 }
-"""What the deviation of a score is over."""
+"""What the deviation of a score is taken over."""
 
 
 def side_by_side(study: Study) -> pd.DataFrame:
-    """Averages of the models, over the tasks that the paper has too where it has any; and where it has any of the
-    models, of those alone, its averages beside them and the ranks of both."""
+    """Makes a table of the models' averages, over the tasks that the paper has too if there are any. If the paper has
+    any of the models, only those are shown, with its averages and the ranks of both."""
     every = arm_averages(study)
     found = every.dropna(subset="paper") if every["paper"].notna().any() else every
     both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
@@ -62,7 +62,8 @@ def side_by_side(study: Study) -> pd.DataFrame:
 
 
 def score_table(study: Study) -> pd.DataFrame:
-    """Every score, mean ± sample standard deviation and how many seeds; the best of each budget in bold."""
+    """Tabulates all scores: mean ± sample standard deviation and number of seeds, with the best of each budget in
+    bold."""
     keys = [column.key for column in study.scored]
     average = f"average of {len(keys)}"
 
@@ -88,7 +89,7 @@ def score_table(study: Study) -> pd.DataFrame:
 
 
 def further_table(study: Study) -> list[pd.DataFrame]:
-    """Every score by a metric that is not its column's own, as accuracy is beside F1; nothing where there is none."""
+    """Makes a table of scores by further metrics, such as accuracy beside F1; empty if there are none."""
     further = dict.fromkeys(column for arm in study.arms for column in arm.further)
     names = {column.key: column.name for column in study.columns}
 
@@ -100,7 +101,7 @@ def further_table(study: Study) -> list[pd.DataFrame]:
 
 
 def difference_table(study: Study) -> pd.DataFrame:
-    """Every arm less the reference arm of its budget, paired by seed, with the interval."""
+    """Tabulates each arm's difference from the reference arm of its budget, paired by seed, with the interval."""
     compared = study.label_of(study.reference)
 
     def cells(arm: Arm) -> dict[str, str] | None:
@@ -128,7 +129,7 @@ def difference_table(study: Study) -> pd.DataFrame:
 
 
 def papers_table(printed: paper.Table) -> pd.DataFrame:
-    """One of the paper's tables, all of it, with what speaks against it; the best of each column in bold."""
+    """Makes one of the paper's whole tables with its warning, and the best of each column in bold."""
     cells, costs = printed.mean.map("{:,.3f}".format), printed.std is None
     if printed.std is None:
         cells.columns = [f"{each:,}" if isinstance(each, int) else each for each in cells.columns]
@@ -143,7 +144,7 @@ def papers_table(printed: paper.Table) -> pd.DataFrame:
 
 
 def pretraining_table(study: Study) -> pd.DataFrame:
-    """How each arm's pretraining went."""
+    """Makes a table of each arm's pretraining."""
 
     def cells(arm: Arm) -> dict[str, str]:
         told = arm.pretraining
@@ -160,7 +161,7 @@ def pretraining_table(study: Study) -> pd.DataFrame:
 
 
 def conversion_table(study: Study) -> pd.DataFrame:
-    """How each arm's conversions went."""
+    """Makes a table of each arm's conversions."""
 
     def cells(arm: Arm) -> dict[str, str]:
         made = pd.DataFrame(arm.pretraining.get("conversions") or [{}])
@@ -183,7 +184,7 @@ def conversion_table(study: Study) -> pd.DataFrame:
 
 
 def task_table(study: Study) -> pd.DataFrame:
-    """The tasks: how many rows, how many passes, and from where."""
+    """Makes a table of the tasks: rows, epochs and source."""
     rows = [
         (each.heading, *(number(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns
@@ -195,7 +196,7 @@ def task_table(study: Study) -> pd.DataFrame:
 
 
 def failures(study: Study) -> list[str]:
-    """What broke off, a line each."""
+    """Returns one line per failed run."""
     names, lines = {column.key: column.name for column in study.columns}, []
     for arm in study.arms:
         place = f"{study.label_of(arm.name)}, {percent(arm.budget)}"
@@ -210,7 +211,7 @@ def failures(study: Study) -> list[str]:
 
 
 def seeds(study: Study) -> pd.DataFrame:
-    """Every score there is, a row each."""
+    """Returns all scores, one per row."""
     head = ["study", "scale", "arm", "budget", "task", "metric", "seed", "score"]
     rows = [
         (study.name, study.scale, arm.name, arm.budget, each.name, metric, seed, score)
@@ -227,7 +228,7 @@ def seeds(study: Study) -> pd.DataFrame:
 
 
 def number(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
-    """A number in a form and unit, or what stands for one that is missing."""
+    """Formats a number, or marks a missing one."""
     return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
 
 
@@ -237,7 +238,7 @@ def _table(
     cells: Callable[[Arm], Mapping[str, str] | None],
     notes: Iterable[str] = (),
 ) -> pd.DataFrame:
-    """A row an arm, with its budget where there are several; those that have no cells are left out."""
+    """Makes a table with one row per arm, and a budget column if there are several; leaves out arms without cells."""
     found = {arm: own for arm in study.arms if (own := cells(arm)) is not None}
     several = ["budget"] if len(study.budgets) > 1 else []
     rows = [
@@ -247,7 +248,7 @@ def _table(
 
 
 def _why(arm: Arm, column: str) -> str:
-    """Why a score is missing."""
+    """Explains why a score is missing."""
     if arm.pretraining.get("status") == "failed":
         return "conversion failed" if "conversions" in arm.pretraining else "pretraining failed"
     failed = [each.get("reason") or "no reason told" for each in arm.failed if each.get("column") == column]
@@ -274,7 +275,7 @@ def _difference(found: Difference | None, over: str = "") -> str:
 
 
 def _uneven(study: Study) -> list[str]:
-    """Says so where some scores have more seeds than others."""
+    """Warns if some scores have more seeds than others."""
     counts = sorted({int(count) for arm in study.arms for count in arm.scores.count()})
     if len(counts) < 2:
         return []
@@ -282,7 +283,7 @@ def _uneven(study: Study) -> list[str]:
 
 
 def _one_answer(study: Study) -> list[str]:
-    """Says where all differences are 0 since every model gives one answer for all."""
+    """Warns of tasks on which all differences are 0 because every model gives a constant answer."""
     keys = [
         column.key
         for column in study.scored

@@ -1,4 +1,4 @@
-"""The whole report: claims, the reader's own results, and what was not measured, as a page and files beside it."""
+"""The whole report as a page and files beside it: claims, the user's own results, and what was not measured."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,10 +33,10 @@ from mabert_lab.report.study_section import papers_table, seeds
 
 TITLE = "MaBERT: the paper's experiment, run again"
 NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
-"""Names of the CSV files of a report's folder."""
+"""Names of the CSV files in a report's folder."""
 
 _SHOWN = 2
-"""Places of a claim under one verdict whose numbers stand in the first table; all stand in the last."""
+"""How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
 
 _EVERY = (
     "claim",
@@ -49,17 +49,17 @@ _EVERY = (
 
 
 def report(found: Found, folder: str = "") -> Page:
-    """The document: what is decided and what is not, the reader's own results, then all else.
+    """Makes the report: what is decided and what is not, the user's own results, then everything else.
 
     Args:
-        found: What `mabert_lab.report.sources.find` returned.
-        folder: Where its figures will lie, from the page.
+        found: As from `mabert_lab.report.sources.find`.
+        folder: Folder of the figures' files, relative to the page.
     """
     judged = _judged(found)
     most = {
         each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
         for each in found.studies
-        if not each.converts  # by which no claim is judged
+        if not each.converts  # conversions judge no claim
     }
     measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
     shown = {printed.label for study in found.studies for printed in study.printed}
@@ -88,18 +88,18 @@ def report(found: Found, folder: str = "") -> Page:
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
-    """Write the page, the same as Markdown, and a folder of its figures and of its numbers as CSV.
+    """Writes the page as HTML and Markdown, and a folder with its figures and its numbers as CSV.
 
     Args:
-        found: What `mabert_lab.report.sources.find` returned.
-        output: The page, ``NAME.html``; beside it go ``NAME.md`` and the folder ``NAME``, from which files go that a
-            former report wrote and this one does not.
+        found: As from `mabert_lab.report.sources.find`.
+        output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
+            report that this one does not write are removed from the folder.
 
     Returns:
-        The files, the page first.
+        The written files, the page first.
 
     Raises:
-        ValueError: The output is no ``.html`` file, or a file would be written over that is no former report's.
+        ValueError: The output is not an ``.html`` file, or would overwrite a file that no earlier report wrote.
     """
     from mabert.files.writing import write_text
 
@@ -119,11 +119,12 @@ def write_report(found: Found, output: Path) -> list[Path]:
 
 
 def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
-    """Tokens a second by model and collection of texts, the highest in bold, the slowest and fastest run in brackets.
+    """Tabulates tokens per second by model and collection, the highest in bold, the slowest and fastest run in
+    brackets.
 
     Args:
-        file: Of the result, by its name.
-        result: What `mabert bench throughput` wrote.
+        file: Name of the result's file.
+        result: Result of `mabert bench throughput`.
     """
     cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
@@ -147,7 +148,7 @@ def _short(place: str, places: Mapping[str, str]) -> str:
 
 
 def _claims(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
-    """What is decided with its numbers, what cannot be told with what it would take, what was not measured, and all."""
+    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all."""
     own = dict(list(judged.groupby("text", sort=False)))
     found = {text: overall(each["verdict"]) for text, each in own.items()}
     counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
@@ -178,7 +179,7 @@ def _claims(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]
 
 
 def _told(own: pd.DataFrame, verdict: str) -> str:
-    """The numbers of a claim's places, by verdict where these differ, and where there is none."""
+    """Describes the numbers at a claim's places, by verdict if these differ, and the places without numbers."""
     parts = []
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
@@ -192,12 +193,12 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
 
 
 def _some(words: Sequence[str]) -> str:
-    """The first of several, and how many more there are."""
+    """Names the first few, and counts the rest."""
     return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
 
 
 def _needs(own: pd.DataFrame) -> str:
-    """What it would take to decide a claim at any of its places."""
+    """Says what a decision on a claim would need at any of its places."""
     return "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; ")))
 
 
@@ -206,14 +207,14 @@ def _place(claim: Claim) -> str:
 
 
 def _whole(each: Any) -> tuple[str, ...]:
-    """The row of a verdict, with what the paper's own numbers say of its claim."""
+    """Returns the row of a verdict, with the verdict of the paper's own numbers."""
     claim, theirs = each.claim, of_paper(each.claim)
     told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
     return each.text, each.verdict, each.short, each.numbers, each.takes, told
 
 
 def _origins(found: Found) -> pd.DataFrame:
-    """When, on what and by which code everything was measured, a row for each kind of result on each machine."""
+    """Makes a table of dates, machines and code, with a row for each kind of result on each machine."""
     rows = [
         (study.title, f"`{study.name}-{study.scale}`", about) for study in found.studies for about in study.environments
     ]
@@ -242,7 +243,7 @@ def _rate(row: Mapping[str, Any]) -> str:
 
 
 def _judged(found: Found) -> pd.DataFrame:
-    """Every verdict, a row each; ``short`` is its place, a letter for a machine of many."""
+    """Returns all verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
     places = {} if found.efficiency is None else letters(found.efficiency)
     judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
     text = [claim.claim for claim in judged["claim"]]
@@ -250,7 +251,7 @@ def _judged(found: Found) -> pd.DataFrame:
 
 
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The report's numbers for files, by name."""
+    """Yields the names and tables of the report's CSV files."""
     judged = _judged(found).drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
     yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
@@ -264,10 +265,10 @@ def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:
-    """Files in the folder that a former report wrote: the figures that its Markdown names, and numbers.
+    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers.
 
     Raises:
-        ValueError: Naming the first file that would be written over and is none of a report's.
+        ValueError: Names the first file that would be overwritten and that no report wrote.
     """
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
     told, known = _read(markdown), set()

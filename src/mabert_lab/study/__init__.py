@@ -1,1 +1,1 @@
-"""Studies: questions about the model, answered by many runs of it, left as JSON for the report."""
+"""Studies: questions about the model, answered by many runs and recorded as JSON for the report."""

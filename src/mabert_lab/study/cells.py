@@ -1,4 +1,4 @@
-"""A cell: one run of a study, named by the hash of all that determines what comes out of it; and where it lies."""
+"""Cells: the runs of a study, each named by a hash of everything that determines its result."""
 
 import contextlib
 import hashlib
@@ -17,10 +17,10 @@ from mabert.files.writing import locked
 from mabert.train.run import REQUEST, RESULT, UNFINISHED, grid_file
 
 FORMAT = 3
-"""Raised when the same cell would give another result."""
+"""Raise this when the same cell would give another result."""
 
 UNLEARNT = ("transformers_version", "unpad")
-"""Of a model's configuration, what has no say in its weights."""
+"""Configuration fields that do not affect a model's weights."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Cell:
     """One run.
 
     Attributes:
-        content: All that determines what comes out, as plain values; its hash is the cell's name.
-        order: What is needed to run it: recipe, text or task; plain values.
-        title: In a few words.
+        content: Plain values that determine the result; their hash is the cell's name.
+        order: Plain values needed to run the cell: recipe, text or task.
+        title: A few words.
         needs: The cell that it starts from.
-        seeds: Of a fine-tuning.
-        steps: Optimizer steps, of all seeds.
-        tokens: Tokens that it trains on, of all seeds; of a fine-tuning about.
-        parameters: Of the model.
+        seeds: Seeds of a fine-tuning.
+        steps: Optimizer steps over all seeds.
+        tokens: Training tokens over all seeds; an estimate for fine-tuning.
+        parameters: Number of the model's parameters.
     """
 
     content: dict[str, Any]
@@ -59,17 +59,17 @@ class Cell:
 
     @property
     def work(self) -> float:
-        """What it costs, in tokens times parameters."""
+        """Cost in tokens times parameters."""
         return float(self.tokens) * self.parameters
 
 
 @dataclass(frozen=True)
 class CellFiles:
-    """Where a cell lies.
+    """The files of a cell.
 
     Attributes:
         root: Folder that all studies and runners share.
-        name: The cell's.
+        name: The cell's name.
     """
 
     root: Path
@@ -85,53 +85,53 @@ class CellFiles:
 
     @property
     def order(self) -> Path:
-        """What is to be done."""
+        """What the cell's process is to do."""
         return self._beside(".json")
 
     @property
     def lock(self) -> Path:
-        """Held by the process that runs it."""
+        """Lock held by the process that runs the cell."""
         return self._beside(".lock")
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """The process's output."""
         return self._beside(".log")
 
     @property
     def failure(self) -> Path:
-        """Why it failed last."""
+        """Reason of the last failure."""
         return self._beside(".failed.json")
 
     @property
     def progress(self) -> Path:
-        """How far it is."""
+        """Progress of the run."""
         return self._beside(".progress.json")
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run to go on with."""
+        """Whether there is a run to resume."""
         return (self.run / REQUEST).is_file()
 
     def result(self, seed: int | None = None) -> dict[str, Any] | None:
-        """The record of the run, or of one of its seeds; None before it is finished."""
+        """Reads the record of the run or of one seed; None if unfinished."""
         return read_json_if_there((self.run if seed is None else self.run / f"seed-{seed}") / RESULT)
 
     def done(self, cell: Cell) -> bool:
-        """Whether nothing is left to do."""
+        """Checks whether the cell is finished."""
         return self.finished(cell.seeds)
 
     def finished(self, seeds: Iterable[int]) -> bool:
-        """Whether the run's record is there, and that of every one of some seeds.
+        """Checks whether the records of the run and of these seeds exist.
 
-        Folders are listed: a file system of a network may remember for a minute that a file was not there.
+        Lists folders, because a network file system may cache for a minute that a file does not exist.
         """
         listed = set(os.listdir(self.run)) if self.run.is_dir() else set()
         return RESULT in listed and set(seeds) <= set(self.seeds())
 
     def left(self, cell: Cell) -> float:
-        """The share of a cell's work that is to be done: since the last checkpoint, and of a fine-tuning the seeds and
-        the learning rates of a grid that are not finished."""
+        """Returns the share of a cell's work that is left: steps after the last checkpoint; for fine-tuning also
+        unfinished seeds and learning rates of the grid."""
         if self.done(cell):
             return 0.0
         whole, checkpoints = 1.0, list(self.run.glob("checkpoint-*"))
@@ -147,20 +147,20 @@ class CellFiles:
         return max(1 / cell.steps, whole - saved / cell.steps)
 
     def seeds(self) -> list[int]:
-        """Seeds that are finished, those of other plans too."""
+        """Returns the finished seeds, including those of other plans."""
         found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]
         return sorted(int(folder.name.removeprefix("seed-")) for folder in found)
 
     def why_failed(self) -> str | None:
-        """Why it failed last, in a line; None where it did not."""
-        with contextlib.suppress(FileNotFoundError):  # who tries it again removes it
+        """Returns the reason of the last failure in one line; None if there was none."""
+        with contextlib.suppress(FileNotFoundError):  # a retry removes it
             return read_json(self.failure)["reason"]
         return None
 
     def failure_mark(self) -> tuple[int, int] | None:
-        """What tells the record of one failure from that of another; None where there is none.
+        """Returns an identifier of the recorded failure; None if there is none.
 
-        Not by clocks: that of a file server may go before or behind this machine's.
+        It does not compare clocks, since a file server's may differ from this machine's.
         """
         with contextlib.suppress(FileNotFoundError):
             about = self.failure.stat()
@@ -168,17 +168,17 @@ class CellFiles:
         return None
 
     def claim(self) -> FileLock:
-        """The lock of whoever runs the cell."""
+        """Returns the lock for running the cell."""
         return locked(self.lock)
 
 
 def absolute(source: str) -> str:
-    """A file's or folder's absolute path; a name on the hub as it is."""
+    """Returns the absolute path of a file or folder; hub names stay unchanged."""
     return source if source.startswith("hub:") else str(Path(source).expanduser().resolve())
 
 
 def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested values without those of some dotted names."""
+    """Copies nested values without those of some dotted names."""
     copy = json.loads(json.dumps(content))
     for name in names:
         *path, last = name.split(".")

@@ -1,4 +1,4 @@
-"""Arms that are conversions of one trained encoder: their cells, and the arm that keeps all of its attention."""
+"""Arms that are conversions of one trained encoder, and the arm that keeps all its attention layers."""
 
 import math
 import time
@@ -28,20 +28,19 @@ from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
 
 BLOCK = 100
-"""The fine-tunings of conversion c have the seeds from 100 c on: no two conversions share a head or an order of
-examples, so that they vary independently; and more seeds or more conversions leave the cells that are there as they
-are."""
+"""The fine-tunings of conversion c have the seeds from 100 c on. So conversions vary independently: no two share a head
+or an order of examples. Adding seeds or conversions leaves existing cells unchanged."""
 
 
 class Conversions:
     """Lays conversions out as cells.
 
     Args:
-        scale: With its `convert`.
+        scale: A scale with `convert`.
 
     Raises:
         FileNotFoundError: There is no teacher or text.
-        ValueError: None is named, the teacher cannot be converted, or the seeds overlap.
+        ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -58,12 +57,12 @@ class Conversions:
         self.text = text_of(self.asked.texts, self.asked.text_column)
 
     def tuned_under(self, seeds: Sequence[int]) -> list[int]:
-        """The seeds of fine-tuning of conversions under some seeds."""
+        """Returns the fine-tuning seeds of the conversions with these seeds."""
         return [BLOCK * seed + each for seed in seeds for each in self.seeds]
 
     def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, PreTrainedConfig, list[int]]]:
-        """Each conversion of an arm: its title, its cell, the model's configuration, and the seeds that it is
-        fine-tuned under. The teacher as it is comes once, with the seeds of all."""
+        """Yields each conversion of an arm: title, cell, the model's configuration, and its fine-tuning seeds. The
+        unchanged teacher comes once, with the seeds of all conversions."""
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
             recipe = build(ConversionRecipe, fields, "")
@@ -81,8 +80,8 @@ class Conversions:
             yield which, *self.cell(which, one), self.tuned_under([seed])
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
-        """The cell of one conversion, and the configuration of its model."""
-        letters = "M" if recipe.pattern == "auto" else recipe.pattern  # which layers it chooses is not known yet
+        """Returns the cell of one conversion, and the configuration of its model."""
+        letters = "M" if recipe.pattern == "auto" else recipe.pattern  # its choice of layers is not known yet
         changes = changes_of(self.known, letters, recipe)
         config = student_config(self.known.model.config, self.known.use, **changes)
         content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}
@@ -110,17 +109,17 @@ class Conversions:
 
 
 def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]]:
-    """What texts are known by, each by its own files: a conversion takes alike many tokens of each."""
+    """Returns what identifies each text, by its own files: a conversion takes equally many tokens of each."""
     return [identities(parse_sources(text, text_column)) for text in texts]
 
 
 def located(teacher: str) -> str:
-    """A teacher's folder by its absolute path; a name as it is."""
+    """Returns the absolute path of a teacher's folder; names stay unchanged."""
     return absolute(teacher) if Path(teacher).exists() else teacher
 
 
 def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:
-    """Writes the MaBERT that keeps all of a teacher's attention, with what `mabert finetune` needs."""
+    """Writes the MaBERT that keeps all attention layers of a teacher, with what `mabert finetune` needs."""
     began, run = time.monotonic(), RunFolder(folder)
     run.claim({"pattern": recipe.pattern}, resume)
     student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))

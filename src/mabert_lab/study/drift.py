@@ -1,9 +1,9 @@
-"""How far padding moves a text's vector, in every regime of masking: the paper's two cosine-distance figures.
+"""Measures how far padding moves a text's vector under every masking: the paper's two cosine-distance figures.
 
-A text is run alone, and again with P positions of padding; the distance of the two vectors is what padding did. The
+A text is run alone and again with P positions of padding; the distance of the two vectors is the effect of padding. The
 figures are labelled cola_cosdist_padlen and cola_cosdist_decomp in the paper. It measures "the final-layer [CLS]
-embedding" and "the mean of non-padding token embeddings"; which side the padding is on, and whether attention looks at
-it, it does not say, so both are done.
+embedding" and "the mean of non-padding token embeddings"; it does not say on which side the padding is, or whether
+attention sees it, so we measure all cases.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ LENGTHS = (0, 8, 32, 128, 512, 1024)
 VECTORS = {"cls": first_token, "mean": mean_of_tokens}
 
 _OPEN = "sdpa_without_mask"
-_TOKENS = 16384  # of a batch, padding included
+_TOKENS = 16384  # per batch, padding included
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Regime:
     """One way to run a padded text.
 
     Attributes:
-        weights: ``trained``, the model's own; or ``random``, as initialised.
-        direction: Of the scan.
+        weights: ``trained``, the model's own; or ``random``, initialised.
+        direction: Direction of the scan.
         conv: ``causal`` or ``centered``.
-        side: Of the padding.
-        attention: ``masked``, or ``unmasked``: attention looks at padding too.
+        side: Side of the padding.
+        attention: ``masked``, or ``unmasked``: attention sees padding too.
         masking: ``none | pre | post | pre+post | exact`` of padding-safe masking, or ``unpadded``.
     """
 
@@ -61,16 +61,15 @@ def drift(
     lengths: Sequence[int] = LENGTHS,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Measure the drift of texts under padding, in every regime.
+    """Measures the drift of texts under padding in every regime.
 
-    The trained weights are run in the direction and convolution mode that they were trained for; random weights of the
-    same sizes in all of them.
+    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all.
 
     Args:
         model: The trained encoder.
         texts: Token ids of each text, with [CLS] and [SEP].
-        pad_id: What padding holds.
-        lengths: Padded positions beside each text.
+        pad_id: Token id of padding.
+        lengths: Numbers of padding positions per text.
         progress: Whether to show a bar.
 
     Returns:
@@ -103,7 +102,7 @@ def drift(
 
 
 def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Batch texts of the same length, so that all padding of a batch is the one under study."""
+    """Batches texts of the same length, so that a batch has no padding but the one under study."""
     groups: dict[int, list[Sequence[int]]] = defaultdict(list)
     for text in texts:
         groups[len(text)].append(text)
@@ -111,7 +110,7 @@ def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:
 
 
 def _builds(model: MaBertModel) -> Iterator[tuple[str, MaBertModel]]:
-    """Give the trained model, then one with random weights for each direction and convolution mode."""
+    """Yields the trained model, then one with random weights for each direction and convolution mode."""
     yield "trained", _copy(model.config, model.config.ssm_direction, model.config.ssm_conv_mode, model)
     for direction in DIRECTIONS:
         for conv in CONV_MODES:
@@ -166,7 +165,7 @@ def _pad(ids: Tensor, length: int, side: str, pad_id: int) -> tuple[Tensor, Tens
 
 
 def _vectors(model: MaBertModel, ids: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """Run texts of one length; return each kind of vector, (texts, D)."""
+    """Runs texts of one length; returns each kind of vector, (texts, D)."""
     at_once = max(1, _TOKENS // ids.shape[1])
     masks = [None] * len(ids.split(at_once)) if mask is None else mask.split(at_once)
     found: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
@@ -178,9 +177,9 @@ def _vectors(model: MaBertModel, ids: Tensor, mask: Tensor | None) -> dict[str, 
 
 
 def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return 1 - cos of each pair of rows, float64 ``(rows,)``, as half the squared distance of the unit vectors.
+    """Returns 1 - cos of each pair of rows, float64 ``(rows,)``, as half the squared distance of the unit vectors.
 
-    The plain form would lose everything below 1e-16 of 1, and is where the noise of equal vectors comes from.
+    Computing 1 - cos directly loses everything below 1e-16, which shows as noise between equal vectors.
     """
     units = [nn.functional.normalize(x.double(), dim=-1) for x in (a, b)]
     return (units[0] - units[1]).square().sum(dim=-1) / 2

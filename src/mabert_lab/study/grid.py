@@ -1,7 +1,7 @@
-"""Studies as data: which arms are compared and at which budgets; and scales: how large models, runs and tasks are.
+"""Studies (which arms are compared, at which budgets) and scales (sizes of models, runs and tasks).
 
-A study is a YAML file of the fields of `Study`, a scale one of those of `Scale`; those that come with the package lie
-in `recipes/studies` and `recipes/scales`.
+A study is a YAML file with the fields of `Study`, a scale one with those of `Scale`. The package's own are in
+`recipes/studies` and `recipes/scales`.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ logger = logging.getLogger(__name__)
 
 STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
 CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pooling")}
-"""Studies that are asked of one trained encoder as well, and what they are called then."""
+"""Studies that also exist for conversions of a trained encoder, with the names of those versions."""
 
 SCALES = ("tiny", "mini", "small", "paper")
 CONVERT_SCALES = ("convert-tiny", "convert")
 PACKAGED = (*STUDIES, *CONVERTED.values())
 WORDS = ("title", "note")
-"""Fields of a study that say something of it and change nothing."""
+"""Fields of a study that only describe it."""
 
 
 @dataclass
 class Arm:
-    """One of the things that a study compares.
+    """A variant that a study compares.
 
     Attributes:
-        paper: Its row in the paper's table, see `mabert_lab.report.paper`; None where the paper has none.
-        pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), in place of the
+        paper: Its row in the paper's table, see `mabert_lab.report.paper`; None if the paper has none.
+        pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), that override the
             scale's.
-        finetune: Fields of the fine-tuning recipe, in place of scale's and task's.
-        convert: Fields of `ConversionRecipe`, in place of the scale's, where the arm is no pretraining but a conversion
-            of the scale's teacher; a pattern of Ts alone is the teacher as it is.
+        finetune: Fields of the fine-tuning recipe that override the scale's and the task's.
+        convert: Fields of `ConversionRecipe` that override the scale's, if the arm is a conversion of the scale's
+            teacher instead of a pretraining. A pattern of only Ts is the unchanged teacher.
     """
 
     paper: str | None = None
@@ -50,17 +50,17 @@ class Arm:
 
 @dataclass
 class Study:
-    """What is compared.
+    """A set of arms to compare.
 
     Attributes:
-        title: In a few words.
-        arms: By name, in the order of the tables.
+        title: A few words.
+        arms: Arms by name, in the order of the tables.
         reference: The arm that the others are compared with.
-        label: Of the paper's table of the same question, by which the report sets rows and claims beside it; None where
-            the paper has none.
-        note: What a reader must know to read the numbers.
-        budgets: Shares of the scale's steps, `10%`; each is a pretraining of its own.
-        finetune: Fields of the fine-tuning recipe of all arms, in place of scale's and task's.
+        label: Label of the paper's table of the same question, with whose rows and claims the report compares it; None
+            if there is none.
+        note: Explanation for readers of the numbers.
+        budgets: Shares of the scale's steps, such as `10%`; each is a separate pretraining.
+        finetune: Fields of the fine-tuning recipe of all arms that override the scale's and the task's.
     """
 
     title: str
@@ -80,7 +80,7 @@ class Study:
         self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
         check(FinetuneRecipe, self.finetune, "finetune")
         for name, arm in self.arms.items():
-            # Which fields a model has is told by the architecture, and that may be the scale's to say.
+            # A model's fields depend on the architecture, which only the scale may set.
             whole = {key: value for key, value in nested(arm.pretrain).items() if key != "model"}
             check(PretrainRecipe, whole, f"arms.{name}.pretrain")
             check(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
@@ -102,13 +102,13 @@ class Study:
 
 @dataclass
 class ConvertSettings:
-    """What all arms are converted from, and how.
+    """The source and settings of all conversions.
 
     Attributes:
-        teacher: As `mabert convert` takes it.
-        texts: Files, folders or hub data sets to learn from.
-        text_column: Where tables have the text.
-        seeds: Of conversion; an arm has as many conversions.
+        teacher: As in `mabert convert`.
+        texts: Files, folders or hub data sets to train on.
+        text_column: Column of the text in tables.
+        seeds: Seeds of the conversions of each arm.
         recipe: Fields of `ConversionRecipe`.
     """
 
@@ -125,18 +125,18 @@ class ConvertSettings:
 
 @dataclass
 class Scale:
-    """How large everything is.
+    """The sizes of a study's models, runs and tasks.
 
     Attributes:
         recipe: Name or file of a pretraining recipe (`mabert.train.recipe`), whose steps are the full budget.
-        pretrain: Nested fields of a recipe, in place of that one's.
+        pretrain: Nested fields that override the recipe's.
         finetune: Fields of `FinetuneRecipe`.
-        tasks: By name; GLUE's own need no more than their name, see `mabert_lab.study.tasks`.
-        seeds: Of fine-tuning.
-        budgets: By study, in place of its own: where a tenth of few steps would teach nothing.
-        tokenizers: By family, in place of its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
+        tasks: Tasks by name; GLUE's need only the name, see `mabert_lab.study.tasks`.
+        seeds: Seeds of fine-tuning.
+        budgets: Budgets by study that override its own, for scales at which a tenth of the steps teaches nothing.
+        tokenizers: Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
         from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
-        convert: Where arms are conversions, those; recipe, pretrain and budgets have no say then.
+        convert: Settings of conversions, if arms are conversions; recipe, pretrain and budgets then have no effect.
     """
 
     recipe: str | None = None
@@ -160,7 +160,7 @@ class Scale:
             raise ValueError("tasks is empty; a study measures on at least one")
         check_seeds(self.seeds)
         if self.tokenizers:
-            from mabert.baselines.registry import family_named  # with torch and transformers
+            from mabert.baselines.registry import family_named  # loads torch and transformers
         for family, tokenizer in self.tokenizers.items():
             try:
                 family_named(family)
@@ -173,13 +173,13 @@ class Scale:
             self.budgets[study] = budgets_of(budgets, f"budgets.{study}")
 
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
-        """The pretraining of an arm at a share of the steps."""
+        """Returns the pretraining recipe of an arm at a share of the steps."""
         content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
         return build(PretrainRecipe, merged(content, nested(arm.pretrain)), "").at_budget(budget)
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
-        """The fine-tuning of an arm on a task."""
-        # One rate for all arms, whatever their width, unless the scale or an arm names others.
+        """Returns the fine-tuning recipe of an arm on a task."""
+        # One learning rate for all arms, whatever their width, unless scale, task or arm names others.
         fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
         return build(FinetuneRecipe, fields, "finetune")
 
@@ -192,7 +192,7 @@ def load_study(name: str | Path) -> Study:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: For a field that does not exist, a value of another type, or a table or row that the paper has not.
+        ValueError: For an unknown field, a value of the wrong type, or a table or row that is not in the paper.
     """
     study = build(Study, read_yaml(find(name, "studies", PACKAGED)), "")
     if name not in PACKAGED:
@@ -201,10 +201,10 @@ def load_study(name: str | Path) -> Study:
 
 
 def check_in_paper(study: Study) -> None:
-    """Refuses a table and rows that are not among those of the package's studies, by which the report goes.
+    """Refuses a table or rows that none of the package's studies names, because the report depends on them.
 
     Raises:
-        ValueError: Naming the field, the value and what there is.
+        ValueError: Names the field, the value and the known ones.
     """
     rows: dict[str | None, set[str]] = {None: set()}
     for name in STUDIES:
@@ -232,25 +232,25 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: For a field that does not exist or a value of another type.
+        ValueError: For an unknown field or a value of the wrong type.
     """
     return build(Scale, with_overrides(read_yaml(find_scale(name)), overrides), "")
 
 
 def find_scale(name: str | Path) -> Path:
-    """The file of a scale."""
+    """Returns the file of a scale."""
     return find(name, "scales", SCALES + CONVERT_SCALES)
 
 
 def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
-    """Refuses fields that are none of a conversion's.
+    """Refuses fields that `ConversionRecipe` does not have.
 
     Raises:
-        ValueError: Naming the place.
+        ValueError: Names the place.
     """
     if not fields:
         return
-    from mabert.conversion.run import ConversionRecipe  # with torch and transformers
+    from mabert.conversion.run import ConversionRecipe  # loads torch and transformers
 
     check(ConversionRecipe, fields, where)
     if "seed" in fields:
@@ -258,16 +258,16 @@ def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
 
 
 def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
-    """Refuses fine-tuning fields that were given for the whole scale and reach no fine-tuning, since each task or each
-    arm has its own; says which tasks keep theirs where others do not.
+    """Refuses fine-tuning overrides for the whole scale that have no effect because every task or arm sets its own;
+    warns of tasks that keep their own if others do not.
 
     Args:
-        study: Whose arms are fine-tuned.
-        scale: With the overrides.
-        overrides: As `load_scale` took them.
+        study: The study whose arms are fine-tuned.
+        scale: The scale with the overrides.
+        overrides: As for `load_scale`.
 
     Raises:
-        ValueError: Naming the field and where it is to be set instead.
+        ValueError: Names the field and where to set it instead.
     """
     given = with_overrides({}, overrides).get("finetune")
     for name in given if isinstance(given, dict) else ():
@@ -282,9 +282,9 @@ def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
 
 
 def label_of(study: str | Path) -> str:
-    """What tables and files call a study: its name; with a few digits more where it is a file of one's own.
+    """Returns a study's name in tables and files: for the user's own file, followed by a few digits.
 
-    The digits stand for what is compared, so that other words in title and note leave them as they are.
+    The digits are a hash of what is compared; title and note do not change them.
     """
     path = find(study, "studies", PACKAGED)
     if path != Path(study):
@@ -294,7 +294,7 @@ def label_of(study: str | Path) -> str:
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
-    """A file by its path, or one of the package's by its name."""
+    """Finds a file by its path, or one of the package's by its name."""
     if Path(name).exists() and not Path(name).is_dir():
         check_can_read_twice(Path(name))
         return Path(name)
@@ -305,7 +305,7 @@ def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name as sections."""
+    """Converts fields with dotted names to nested sections."""
     content: dict[str, Any] = {}
     for name, value in fields.items():
         changes: dict[str, Any] = {}
@@ -315,7 +315,7 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Nested values with others in their place."""
+    """Merges changes into nested values."""
     both = dict(content)
     for name, value in changes.items():
         old = both.get(name)
@@ -324,10 +324,10 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def budgets_of(given: Any, name: str) -> list[float]:
-    """Budgets as shares of the steps.
+    """Parses budgets as shares of the steps.
 
     Raises:
-        ValueError: There is none, one that is no share, or one twice.
+        ValueError: There is no budget, an invalid share, or one twice.
     """
     budgets = [share_of(budget, name) for budget in convert(list[Any], given, name)]
     if not budgets or len(set(budgets)) < len(budgets):

@@ -1,4 +1,4 @@
-"""Lays a study out as cells, which arms and studies share where they are the same."""
+"""Divides a study into cells; arms and studies share equal ones."""
 
 import dataclasses
 import hashlib
@@ -33,20 +33,20 @@ from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import FROM_MNLI, MNLI, LoadedTask
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
-"""How the work is cut, which does not change what is learnt; where there is dropout, its draws follow the cut."""
+"""Fields that split the work without changing what is learnt, except for dropout draws."""
 
 OF_MABERT = ("pooling", "padding_safe_masking")
-"""What fine-tuning may set in place of the pretrained model's own."""
+"""Fields of the pretrained model that fine-tuning may override."""
 
 TOKENIZERS = "tokenizers"
-"""Folder of the tokenizers that were found or trained for a study."""
+"""Folder of tokenizers found or trained for studies."""
 
 
 @dataclass
 class Row:
     """A model of an arm: its pretraining or conversion, and its fine-tunings by task.
 
-    Where arms are converted, one has a row for each of its conversions, at the whole budget.
+    A converted arm has a row for each of its conversions, at the whole budget.
     """
 
     arm: str
@@ -57,17 +57,17 @@ class Row:
 
 @dataclass
 class Plan:
-    """A study, laid out.
+    """A study divided into cells.
 
     Attributes:
-        name: The study's.
-        scale_name: The scale's, with digits that stand for all that determines the results, so that a study of other
-            text, tasks or settings is known for another.
-        study: What is compared.
-        scale: How large everything is.
-        tasks: By name, with their examples.
-        rows: In the order of the tables.
-        cells: By name, each before those that start from it.
+        name: The study's name.
+        scale_name: The scale's name with a hash of everything that determines the results, so that studies of other
+            text, tasks or settings differ.
+        study: The study.
+        scale: The scale.
+        tasks: Tasks by name, with their examples.
+        rows: Rows in the order of the tables.
+        cells: Cells by name, each before those that start from it.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Plan:
 
 
 class Planner:
-    """Lays a study out as cells.
+    """Divides studies into cells.
 
     Args:
         root: Folder that all studies and runners share.
-        scale: How large everything is.
+        scale: The scale.
         data: Folder of the tasks' data, or `hub:NAME`.
     """
 
@@ -98,7 +98,7 @@ class Planner:
         self.converter: Conversions | None = None
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
-        """The cells of a study, which is at a scale of that name."""
+        """Plans a study at this planner's scale."""
         plan = Plan(name, scale_name, study, self.scale, self.tasks)
         budgets = self.scale.budgets.get(name, study.budgets)
         for budget in budgets:
@@ -121,7 +121,7 @@ class Planner:
         return plan
 
     def conversions(self, title: str, arm: Arm) -> list[tuple[str, Cell, list[int]]]:
-        """The conversions of an arm, each with its title and the seeds that it is fine-tuned under."""
+        """Returns the conversions of an arm, each with its title and fine-tuning seeds."""
         if self.converter is None:
             self.converter = Conversions(self.scale)
         models = []
@@ -131,7 +131,7 @@ class Planner:
         return models
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
-        """The pretraining of an arm."""
+        """Returns the pretraining cell of an arm."""
         try:
             recipe = self.scale.pretraining(arm, budget)
         except ValueError as error:
@@ -164,7 +164,7 @@ class Planner:
         return cell
 
     def finetunings(self, title: str, arm: Arm, pretraining: Cell, seeds: list[int]) -> dict[str, Cell]:
-        """The fine-tunings of an arm under some seeds, by task; MNLI first where others start from it."""
+        """Returns the fine-tuning cells of an arm under some seeds, by task; MNLI first if others start from it."""
         names = sorted(self.tasks, key=lambda name: name != MNLI) if self.scale.from_mnli else list(self.tasks)
         if self.scale.from_mnli and MNLI not in names:
             raise ValueError("from_mnli is set, and mnli is not among the tasks")
@@ -177,17 +177,17 @@ class Planner:
         return cells
 
     def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
-        """Pooling and masking, those of the pretrained model where the recipe leaves them."""
+        """Returns pooling and masking, from the pretrained model if the recipe does not set them."""
         model = pretraining.content["recipe"]["model"]
         return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
 
     def finetuning(
         self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell, seeds: list[int]
     ) -> Cell:
-        """The fine-tuning of a model on a task, under some seeds.
+        """Returns the fine-tuning cell of a model on a task under some seeds.
 
         Raises:
-            ValueError: The model cannot be fine-tuned so, which is told here and not after its pretraining.
+            ValueError: The model cannot be fine-tuned this way; raised here and not after its pretraining.
         """
         recipe = self.scale.finetuning(arm, task.asked)
         try:
@@ -212,7 +212,7 @@ class Planner:
         rates = len(recipe.learning_rates or ())
         if rates > 1:
             content["chosen_under"] = seeds[0]
-        if task.asked.files and task.task.main_metric != "accuracy":  # by which rates and epochs are chosen
+        if task.asked.files and task.task.main_metric != "accuracy":  # learning rates and epochs are chosen by it
             content["metric"] = task.task.main_metric
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
@@ -236,10 +236,10 @@ class Planner:
         )
 
     def tokenizer(self, recipe: PretrainRecipe) -> tuple[Path, PreTrainedTokenizerFast]:
-        """The tokenizer of a family, found once for all studies of the folder and kept there."""
+        """Returns the tokenizer of a family, found once for all studies of the folder and kept there."""
         family = family_named(recipe.architecture)
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
-        # One that is asked for is known by what it holds; the family's own by the text that it may be trained on.
+        # A requested tokenizer is identified by its content, the family's own by the text it may be trained on.
         what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
         key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
@@ -254,7 +254,7 @@ class Planner:
         return folder, load_tokenizer(str(folder))
 
     def text(self, data: DataRecipe) -> list[dict[str, Any]]:
-        """What the text is known by, wherever its files lie."""
+        """Returns what identifies the text, wherever its files lie."""
         key = (data.text_column, *data.sources)
         if key not in self.texts:
             self.texts[key] = identities(data.readable())
@@ -262,16 +262,16 @@ class Planner:
 
 
 def parameters_of(config: PreTrainedConfig) -> int:
-    """Parameters of a masked language model."""
+    """Counts the parameters of a masked language model."""
     with torch.device("meta"):
         return build_model("masked_lm", config).num_parameters()
 
 
 def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuses what a model that is to be pretrained will not take.
+    """Refuses fine-tuning settings that a model yet to be pretrained will not support.
 
     Raises:
-        ValueError: Naming the field: pooling, masking, packing or length.
+        ValueError: Names the field: pooling, masking, packing or length.
     """
     own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
     if isinstance(config, MaBertConfig):
@@ -284,28 +284,28 @@ def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreT
 
 
 def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
-    """Steps of an epoch; about, where batches are of so many tokens."""
+    """Returns the steps per epoch; an estimate if batches are counted in tokens."""
     if recipe.batch_tokens is not None:
         return math.ceil(task.tokens() / recipe.batch_tokens)
     return math.ceil(len(task.splits["train"]) / recipe.batch_size)
 
 
 def padded(recipe: FinetuneRecipe) -> bool:
-    """Whether batches are filled up to their longest text: those of mixed lengths, run with their padding."""
+    """Checks whether batches of mixed lengths are run with their padding."""
     return recipe.packing == "none" and recipe.batches == "random" and recipe.batch_tokens is None
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe that reads the same text whatever folder it is run from."""
+    """Makes a recipe's paths absolute, so that it can be run from any folder."""
     recipe["data"]["sources"] = [absolute(source) for source in recipe["data"]["sources"]]
     return recipe
 
 
 def at_another_precision(plan: Plan, root: Path) -> str | None:
-    """Whether another machine left a cell of a plan at the other precision, each taking the one that it is fast in.
+    """Checks whether another machine left a cell of the plan at another precision, its own fastest one.
 
     Returns:
-        The first such cell in a line, with the fields by which machines share cells; None where there is none.
+        One line about the first such cell, with the fields that make machines share cells; None if there is none.
     """
     left_open = {
         field: None
@@ -328,10 +328,10 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
 
 
 def emulated_precision(plan: Plan, root: Path) -> str | None:
-    """Whether what is left of a plan asks for bf16 on a machine that computes it in float32.
+    """Checks whether unfinished cells ask for bf16 on a machine that emulates it in float32.
 
     Returns:
-        The fields that ask for it, in a line; None where none does.
+        One line with the fields that ask for it; None if there are none.
     """
     left = [cell for cell, files in cells_of(plan, root) if not files.done(cell)]
     asked = (precision_of(cell, cell.order["recipe"]) for cell in left)
@@ -345,7 +345,7 @@ def emulated_precision(plan: Plan, root: Path) -> str | None:
 
 
 def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The field by which a study sets a cell's precision, and the section of its recipe with that."""
+    """Returns the field that sets a cell's precision, and the section of its recipe that holds it."""
     if cell.kind == "pretraining":
         return "pretrain.training.precision", recipe["training"]
     if cell.kind == "conversion":
@@ -354,6 +354,6 @@ def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
-    """The cells with their files, each before those that start from it."""
+    """Yields the cells with their files, each before those that start from it."""
     for cell in plan.cells.values():
         yield cell, CellFiles(root, cell.name)

@@ -1,4 +1,4 @@
-"""What a study shows: its cells and what is left of them, before and while it runs."""
+"""Shows a study's cells and the work left, before and during the run."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from mabert_lab.study.runner import Status
 
 
 class StudyProgress(AbstractContextManager["StudyProgress"]):
-    """Prints a line for every change of a cell; a terminal also shows how far the running cell is.
+    """Prints a line for every change of a cell; a terminal also shows the progress of the running cell.
 
     Args:
-        plan: Its cells run.
+        plan: The plan that runs.
         root: Folder of the study.
-        console: Where; default, standard error.
+        console: Output; default, standard error.
     """
 
     def __init__(self, plan: Plan, root: Path, console: Console | None = None) -> None:
@@ -41,7 +41,7 @@ class StudyProgress(AbstractContextManager["StudyProgress"]):
         self.spinner.stop()
 
     def __call__(self, states: Mapping[str, Status], running: str | None) -> None:
-        """Shows where every cell is."""
+        """Shows the state of every cell."""
         for name, status in states.items():
             if status.state != self.printed.get(name, "waiting") and status.state not in ("waiting", "elsewhere"):
                 self.printed[name] = status.state
@@ -50,18 +50,18 @@ class StudyProgress(AbstractContextManager["StudyProgress"]):
             self.spinner.update(Text(self.running(running, states)))
 
     def line(self, name: str, status: Status, states: Mapping[str, Status]) -> str:
-        """One change in words."""
+        """Describes one change."""
         took = "" if status.seconds is None else f" in {duration(status.seconds)}"
         why = f": {status.reason}" if status.reason else ""
         done = sum(each.state == "done" for each in states.values())
         return f"{done}/{len(states)} done  {status.state}{took}  {self.plan.cells[name].title} ({name}){why}"
 
     def running(self, name: str, states: Mapping[str, Status]) -> str:
-        """How far the running cell is, and the time left for all."""
+        """Describes the progress of the running cell and the time left for all."""
         parts = [self.plan.cells[name].title]
         try:
             note = read_json_if_there(CellFiles(self.root, name).progress)
-        except ValueError:  # a machine that lost power may leave anything
+        except ValueError:  # a power failure may leave a damaged file
             note = None
         if note is not None:
             left = (note["steps"] - note["step"]) / max(note["rate"], 1e-9)
@@ -76,8 +76,8 @@ class StudyProgress(AbstractContextManager["StudyProgress"]):
 
 
 def seconds_left(plan: Plan, root: Path, names: list[str]) -> float | None:
-    """Time that cells take one after the other, from what finished cells of their kind took; None before the first of
-    a kind."""
+    """Estimates the time of cells run one after the other from finished cells of their kind; None before the first of a
+    kind."""
     work: defaultdict[str, float] = defaultdict(float)
     seconds: defaultdict[str, float] = defaultdict(float)
     for cell in plan.cells.values():
@@ -119,14 +119,14 @@ def show_plan(plan: Plan, root: Path, console: Console) -> None:
 
 
 def in_words(seconds: float | None) -> str:
-    """Time left, or when that will be said."""
+    """Formats the time left, or says when it will be known."""
     if seconds is None:
         return "the time left is said here once a cell of each kind is finished"
     return f"about {duration(seconds)} left for one runner"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: `45 s`, `12 min`, `3.5 h`, `4.2 days`, `1,200 years`."""
+    """Formats seconds: `45 s`, `12 min`, `3.5 h`, `4.2 days`, `1,200 years`."""
     for size, unit, form in (
         (365.25 * 86400, "years", ",.0f"),
         (86400.0, "days", ".1f"),
@@ -139,7 +139,7 @@ def duration(seconds: float) -> str:
 
 
 def shortened(number: float) -> str:
-    """A count with the unit that suits it."""
+    """Formats a count with a suitable unit."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What a study has found so far, as one JSON file that `mabert report` reads."""
+"""Writes a study's results so far to one JSON file for `mabert report`."""
 
 import dataclasses
 import itertools
@@ -23,32 +23,32 @@ from mabert_lab.study.tasks import FROM_MNLI, MNLI
 VERSION = 1
 
 STATES = ("failed", "missing", "running", "done")
-"""Of a pretraining or conversion; an arm of several conversions has the first that one of them has."""
+"""States of a pretraining or conversion; an arm of several conversions has the first of these that any has."""
 
 OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters", "history")
 
 
 def results_file(plan: Plan, root: Path) -> Path:
-    """Where the results of a plan are written; each plan has a file of its own."""
+    """Returns the file for a plan's results; each plan has its own."""
     return root / f"{plan.name}-{plan.scale_name}.json"
 
 
 def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
-    """Writes what there is of a plan; returns the file."""
+    """Writes a plan's results so far; returns the file."""
     path = results_file(plan, root)
     write_text(path, json.dumps(gathered(plan, root, states), indent=1) + "\n")
     return path
 
 
 def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any]:
-    """The results of a plan, with what is missing and what failed.
+    """Collects the results of a plan, with what is missing and what failed.
 
     Returns:
         ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``scale``, ``environment`` of
-        what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``; each row an ``arm`` at a
-        ``budget`` with its ``pretraining``, its ``scores`` by column, metric and seed, of all seeds that are finished,
-        and the ``rates`` by column that fine-tuning chose. Where arms are conversions, `settings` has the
-        ``conversion``, ``pretraining`` tells of it, and ``scores`` are by conversion.
+        what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``. Each row is an ``arm`` at a
+        ``budget`` with its ``pretraining``, the ``scores`` of finished seeds by column, metric and seed, and the
+        ``rates`` that fine-tuning chose by column. If arms are conversions, `settings` has the ``conversion``,
+        ``pretraining`` describes it, and ``scores`` are by conversion.
     """
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
@@ -84,13 +84,13 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
 
 
 def settings_of(arm: Arm) -> dict[str, Any]:
-    """What an arm differs in."""
+    """Returns the settings in which an arm differs."""
     start = {"pretrain": arm.pretrain} if arm.convert is None else {"convert": arm.convert}
     return {**start, "finetune": arm.finetune}
 
 
 def by_arm(plan: Plan) -> list[list[Row]]:
-    """The rows of each arm at each budget: one, or one for each of its conversions."""
+    """Groups rows by arm and budget: one row, or one for each conversion."""
     together: dict[tuple[str, float], list[Row]] = {}
     for row in plan.rows:
         together.setdefault((row.arm, row.budget), []).append(row)
@@ -98,13 +98,13 @@ def by_arm(plan: Plan) -> list[list[Row]]:
 
 
 def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
-    """The machines and versions that the finished cells and seeds ran on, each once with the time its last one ended,
-    the last one last."""
+    """Returns the distinct machines and versions of finished cells and seeds, each with the time its last one ended,
+    latest last."""
     found: dict[str, dict[str, Any]] = {}
     for name in plan.cells:
         files = CellFiles(root, name)
         seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
-        # A cell that goes on with other seeds names the last machine only; so seeds name their own.
+        # A cell that was continued with other seeds names only the last machine, so seeds name their own.
         told = [result for result in seeds if "environment" in result]
         whole = files.result()
         if whole is not None and (not seeds or len(told) < len(seeds)):
@@ -118,7 +118,7 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
 
 
 def tuning(plan: Plan, name: str) -> dict[str, Any]:
-    """How the reference arm is fine-tuned on a task."""
+    """Returns how the reference arm is fine-tuned on a task."""
     task = plan.tasks[name]
     recipe = plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked)
     return {**dataclasses.asdict(recipe), "epochs": epochs_of(recipe, task.task)}
@@ -127,7 +127,7 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
 def found(
     plan: Plan, root: Path, rows: Sequence[Row], columns: list[dict[str, Any]], states: dict[str, Status]
 ) -> dict[str, Any]:
-    """One row of the results: an arm at a budget."""
+    """Returns one row of the results: an arm at a budget."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rates, failed = {}, []
     for column, row in itertools.product(columns, rows):
@@ -135,11 +135,11 @@ def found(
         files = CellFiles(root, name)
         for seed in files.seeds():
             result = files.result(seed)
-            if result is None:  # listed, and not to be seen yet on a file system of a network
+            if result is None:  # listed, but not yet visible on a network file system
                 continue
             rates[column["key"]] = result["learning_rate"]
             for metric, value in result["metrics"][column["split"]].items():
-                if value is not None:  # which the labels leave undefined
+                if value is not None:  # None if the labels leave it undefined
                     scores.setdefault(column["key"], {}).setdefault(metric, {})[str(seed)] = value
         status = states.get(name, Status())
         if status.state in ("failed", "blocked"):
@@ -166,7 +166,7 @@ def found(
 
 
 def by_conversion(scores: Mapping[str, float], seeds: Sequence[int]) -> dict[str, float]:
-    """Mean scores by conversion, of those whose fine-tunings are all finished: conversions are what varies."""
+    """Averages scores by conversion, the unit of variation, for those whose fine-tunings are all finished."""
     together: dict[int, dict[int, float]] = {}
     for seed, score in scores.items():
         conversion, own = divmod(int(seed), BLOCK)
@@ -176,8 +176,8 @@ def by_conversion(scores: Mapping[str, float], seeds: Sequence[int]) -> dict[str
 
 
 def converted(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
-    """What came of a conversion: its schedule, and how far it agrees with its teacher, beside the floor of a constant;
-    both None for the teacher itself."""
+    """Returns the outcome of a conversion: its schedule, and its agreement with the teacher beside that of a constant
+    (the floor); both None for the teacher itself."""
     result, cell = CellFiles(root, name).result(), plan.cells[name]
     known = {"cell": name, "seed": cell.content["recipe"]["seed"], "parameters": cell.parameters}
     if result is None:
@@ -194,20 +194,20 @@ def converted(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> d
 
 
 def unfinished(status: Status) -> dict[str, Any]:
-    """How the report is told of what has no result."""
+    """Returns the record of a cell without a result."""
     shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
     return {"status": shown, "reason": status.reason}
 
 
 def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
-    """What came of a pretraining."""
+    """Returns the outcome of a pretraining."""
     files, status = CellFiles(root, name), states.get(name, Status())
     result = files.result()
     known = {"cell": name, "parameters": plan.cells[name].parameters}
     if result is None:
         return {**known, **unfinished(status)}
     outcome = {key: result["outcome"][key] for key in OUTCOME}
-    # By its name in this folder: the path is that of the machine that ran the cell, and another may mount it elsewhere.
+    # Found by name in this folder, because the recorded path is that of the machine that ran the cell.
     tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"
     origin = (read_json_if_there(tokenizer) or {}).get("tokenizer")
     return {

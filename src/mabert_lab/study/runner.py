@@ -1,7 +1,7 @@
-"""Runs the cells of a plan, and loses nothing.
+"""Runs the cells of a plan without losing work.
 
-Finished cells are skipped, begun ones go on from where they were left, a failed one is recorded and the rest go on. Any
-number of runners may share a folder: a cell's lock is held by the process that runs it, so none is run twice at once.
+Finished cells are skipped and begun ones resumed; a failed cell is recorded and the rest continue. Any number of
+runners may share a folder: the process that runs a cell holds its lock, so no cell runs twice at once.
 """
 
 import time
@@ -21,20 +21,20 @@ from mabert_lab.study.work import BUSY, STOPPED, leave_no_checkpoints, record_fa
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
 WORK = "mabert_lab.study.work"
-"""What a cell's process imports."""
+"""Module that a cell's process imports."""
 
 POLL = 0.5
-"""Seconds between two looks at a running cell."""
+"""Seconds between two checks of a running cell."""
 
 
 @dataclass
 class Status:
-    """Where a cell is.
+    """The state of a cell.
 
     Attributes:
-        state: `blocked` where the cell that it starts from failed; `elsewhere` where another runner has it.
-        reason: Why it failed, here where another runner tries it again.
-        seconds: What it took, where this runner ran it.
+        state: `blocked` if the cell that it starts from failed; `elsewhere` if another runner has it.
+        reason: Why it failed, or why it failed here if another runner is retrying it.
+        seconds: Duration, if this runner ran it.
     """
 
     state: State = "waiting"
@@ -52,10 +52,10 @@ class Runner:
     Attributes:
         plan: What to run.
         root: Folder that all studies and runners share.
-        watch: Told of every change, and several times a second while a cell runs: all states, and the running cell.
-        finished: Told after every cell, one that was interrupted too.
-        states: Of the cells, by name.
-        failed_before: By name, what tells the record of a failure that was there when it began; set as it begins.
+        watch: Called with all states and the running cell on every change, and often while a cell runs.
+        finished: Called after every cell, also after an interrupted one.
+        states: States by cell name.
+        failed_before: `failure_mark` of the failures recorded before this run, by cell name; set when the run begins.
     """
 
     plan: Plan
@@ -72,14 +72,14 @@ class Runner:
             The states of all cells.
 
         Raises:
-            KeyboardInterrupt: After Ctrl-C or SIGTERM, when the running cell has saved what it can.
+            KeyboardInterrupt: After Ctrl-C or SIGTERM, once the running cell has saved what it can.
         """
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context(WORK)
         for cell, files in cells_of(self.plan, self.root):
             self.failed_before[cell.name] = files.failure_mark()
             if files.done(cell):
-                leave_no_checkpoints(files)  # a kill may have come before this
+                leave_no_checkpoints(files)  # a kill may have prevented it before
         with ended_as_interrupted():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
@@ -88,8 +88,8 @@ class Runner:
                     continue
                 try:
                     self.one(self.plan.cells[name])
-                finally:  # seeds of a cell that was interrupted may be finished
-                    with suppress(OSError):  # a disk that is full now may have room at the end
+                finally:  # an interrupted cell may have finished seeds
+                    with suppress(OSError):  # a full disk may have room later
                         self.finished()
         self.show(None)
         try:
@@ -99,7 +99,7 @@ class Runner:
         return self.states
 
     def next(self) -> str | None:
-        """The first cell that can be run; where all that are left are run elsewhere, one of those; None at the end."""
+        """Returns the first cell that can be run; else one that another runner has; None at the end."""
         self.look()
         for wanted in ("waiting", "elsewhere"):
             for name, cell in self.plan.cells.items():
@@ -109,13 +109,13 @@ class Runner:
         return None
 
     def look(self) -> None:
-        """Brings the states up to date with the folder."""
+        """Updates the states from the folder."""
         for cell, files in cells_of(self.plan, self.root):
             status = self.states.setdefault(cell.name, Status())
             failed_here = status.reason if status.state in ("failed", "elsewhere") else None
             if files.done(cell):
                 status.state, status.reason = "done", None
-            elif locked(files):  # another runner may well try again what failed here, which this one does not
+            elif locked(files):  # another runner may retry what failed here; this one does not
                 status.state, status.reason = "elsewhere", failed_here
             elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
                 start = self.plan.cells[cell.needs].title
@@ -126,11 +126,11 @@ class Runner:
                 status.state, status.reason = "waiting", None
 
     def why_failed(self, files: CellFiles) -> str | None:
-        """Why a cell failed since this runner began: what failed before is tried again."""
+        """Returns why a cell failed since this runner began; earlier failures are retried."""
         return None if files.failure_mark() == self.failed_before.get(files.name) else files.why_failed()
 
     def show(self, running: str | None) -> None:
-        """Tells the watcher; a terminal, or a file in its place, that takes nothing more ends no run."""
+        """Calls the watcher; a closed terminal or full disk does not end the run."""
         with suppress(OSError):
             self.watch(self.states, running)
 
@@ -148,7 +148,7 @@ class Runner:
             while process.is_alive():
                 process.join(POLL)
                 self.show(cell.name)
-        except BaseException:  # whatever ends this runner, its cell's process must not go on unwatched
+        except BaseException:  # the cell's process must not outlive this runner, whatever ends it
             status.state = "waiting"
             stop(process)
             raise
@@ -157,7 +157,7 @@ class Runner:
             status.seconds = time.monotonic() - began
 
     def judge(self, cell: Cell, files: CellFiles, code: int | None) -> None:
-        """What a process's end means for its cell."""
+        """Sets a cell's state from the exit code of its process."""
         status = self.states[cell.name]
         if code == BUSY:
             status.state = "elsewhere"
@@ -175,7 +175,7 @@ class Runner:
 
 
 def locked(files: CellFiles) -> bool:
-    """Whether a process runs the cell."""
+    """Checks whether a process runs the cell."""
     if not files.lock.exists():
         return False
     lock = files.claim()
@@ -188,7 +188,7 @@ def locked(files: CellFiles) -> bool:
 
 
 def stop(process: Any) -> None:
-    """Lets a cell's process save what it has and end; a second Ctrl-C ends it at once."""
+    """Lets a cell's process save and exit; a second Ctrl-C ends it at once."""
     process.terminate()
     try:
         process.join()

@@ -1,4 +1,4 @@
-"""The tasks of a study: GLUE's, and tables that stand beside them under a name that says what they are."""
+"""The tasks of a study: GLUE's, and other tables under names that say what they are."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ TITLES = {
     "rte": "RTE",
     "stsb": "STS-B",
 }
-"""GLUE's tasks and columns as they are printed."""
+"""Printed names of GLUE's tasks and columns."""
 
 ROWS = {
     "cola": (8551, 1043),
@@ -43,20 +43,20 @@ ROWS = {
     "rte": (2490, 277),
     "stsb": (5749, 1500),
 }
-"""Rows of GLUE's official splits, those for training first: others are not scored under the task's own name."""
+"""Rows of GLUE's official splits, training first; data with other counts is not scored under the task's own name."""
 
 KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
-"""Columns of the task with two validation splits."""
+"""Columns of MNLI by validation split."""
 
 OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
-"""Tasks of the columns that are not called as their task is."""
+"""Tasks of columns whose names differ from their task's."""
 
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
 
 MNLI = "mnli"
 FROM_MNLI = ("mrpc", "rte", "stsb")
-"""Small tasks of sentence pairs, which may start from a model that was fine-tuned on MNLI (Liu et al., 2019)."""
+"""Small tasks of sentence pairs that may start from a model fine-tuned on MNLI (Liu et al., 2019)."""
 
 
 @dataclass
@@ -64,9 +64,9 @@ class TableFile:
     """One split of a table.
 
     Attributes:
-        path: Relative to the folder of the tasks' data.
-        text_a: Column of the text, or of a pair's first.
-        text_b: Column of a pair's second.
+        path: Path relative to the folder of the tasks' data.
+        text_a: Column of the text, or of a pair's first text.
+        text_b: Column of a pair's second text.
         label: Column of the class.
     """
 
@@ -78,17 +78,17 @@ class TableFile:
 
 @dataclass
 class StudyTask:
-    """A task as a scale names it.
+    """A task as specified in a scale.
 
     Attributes:
-        name: GLUE's, or one's own.
-        title: Of its column; for one's own, default its name.
-        files: `train` and `validation`, for tables that are not GLUE's official files.
-        sample: What the rows are, such as `13k-row sample`; needed where there are `files`.
-        paper: The paper's column that a table of one's own may stand beside. Where that is scored by F1, the table's
-            classes are to be called as GLUE calls them, or 0 and 1: the F1 is of the second.
-        finetune: Fields of `FinetuneRecipe`, in place of the scale's.
-        rows: The first rows for training alone, where all would take too long.
+        name: GLUE's name, or the user's own.
+        title: Title of its column; default, GLUE's title or the name.
+        files: `train` and `validation` tables, if not GLUE's official files.
+        sample: Description of the rows, such as `13k-row sample`; required with `files`.
+        paper: The paper's column to compare the user's own table with. If that is scored by F1, the classes must have
+            GLUE's names, or 0 and 1: F1 is that of the second.
+        finetune: Fields of `FinetuneRecipe` that override the scale's.
+        rows: Number of training rows to use, from the first, if all would take too long.
     """
 
     name: str
@@ -123,7 +123,7 @@ class StudyTask:
 
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":
-        """From what a scale holds under the task's name."""
+        """Makes a task from a scale's entry of that name."""
         if not isinstance(content, dict | None):
             raise ValueError(f"tasks.{name} is {content!r}; it must be a mapping of fields")
         task = build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
@@ -180,10 +180,10 @@ class LoadedTask:
     """A task with its examples.
 
     Attributes:
-        asked: As the scale names it.
-        task: What it is.
-        splits: Examples by split; without test splits.
-        data: Where they are from.
+        asked: The task as specified in the scale.
+        task: The task.
+        splits: Examples by split, without test splits.
+        data: Source of the examples.
     """
 
     asked: StudyTask
@@ -193,11 +193,11 @@ class LoadedTask:
 
     @property
     def title(self) -> str:
-        """What a person calls the task."""
+        """The task's title."""
         return self.asked.title or TITLES.get(self.task.name, self.task.name)
 
     def digest(self) -> str:
-        """What the examples are known by: a hash of all texts and labels."""
+        """A hash of all texts and labels, which identifies the examples."""
         sha = hashlib.sha256()
         for name, rows in self.splits.items():
             sha.update(f"{name} {len(rows)}\n".encode())
@@ -206,21 +206,21 @@ class LoadedTask:
         return sha.hexdigest()[:16]
 
     def fields(self, *names: str) -> list[str]:
-        """Those of some columns that the examples have."""
+        """Returns those of the named columns that the examples have."""
         there = next(iter(self.splits["train"]))
         return [name for name in names if name in there]
 
     @cached_property
     def lengths(self) -> NDArray[np.float64]:
-        """About how many tokens each training example has: a token is about 4.5 characters of English."""
+        """Approximate tokens of each training example, at about 4.5 characters of English per token."""
         texts = [column(self.splits["train"], name) for name in self.fields("text_a", "text_b")]
         return np.array([sum(map(len, row)) / 4.5 + 1 + len(row) for row in zip(*texts, strict=True)])
 
     def tokens(self, padded_to: int = 1) -> int:
-        """About how many tokens the training examples have.
+        """Estimates the number of training tokens.
 
         Args:
-            padded_to: Rows of a batch that are filled up to the longest of them, in random order.
+            padded_to: Batch size if batches in random order are padded to their longest row.
         """
         if padded_to == 1:
             return round(self.lengths.sum())
@@ -229,7 +229,7 @@ class LoadedTask:
         return round(sum(batch.max() * len(batch) for batch in (tokens[at : at + padded_to] for at in starts)))
 
     def unofficial_rows(self, split: str) -> str | None:
-        """The rows of an official task that has another number of them than GLUE has; None where it has GLUE's."""
+        """Returns the number of rows if it differs from GLUE's; None if it is GLUE's."""
         official = ROWS.get(self.task.name)
         if self.asked.files or official is None:
             return None
@@ -240,8 +240,8 @@ class LoadedTask:
 
     @cached_property
     def constants(self) -> dict[str, float | None]:
-        """The best score that one class for all examples could have, by split; None for a regression."""
-        from mabert.data.metrics import compute  # with scikit-learn and SciPy
+        """Returns the best score of a constant prediction by split; None for regression."""
+        from mabert.data.metrics import compute  # loads scikit-learn and SciPy
 
         found: dict[str, float | None] = {}
         for split, rows in self.splits.items():
@@ -253,7 +253,7 @@ class LoadedTask:
         return found
 
     def columns(self, epochs: int) -> list[dict[str, Any]]:
-        """The columns of results that the task fills, as the report takes them."""
+        """Returns the task's columns in the results, for the report."""
         columns = []
         for split in self.splits:
             if split == "train":

@@ -1,7 +1,7 @@
-"""One cell in a process of its own: whatever becomes of it, the runner and the other cells go on.
+"""Runs one cell in its own process, so that its failure does not affect the runner and the other cells.
 
 The process holds the cell's lock, so that no other runs the same cell, however many runners there are and however they
-end; when the runner that began it ends, it saves what it has and stops.
+end. When its runner ends, the process saves its state and stops.
 """
 
 import contextlib
@@ -40,21 +40,21 @@ from mabert_lab.study.conversions import keep, text_of
 from mabert_lab.study.tasks import StudyTask
 
 BUSY = 75
-"""Exit code where another process runs the cell (EX_TEMPFAIL)."""
+"""Exit code if another process runs the cell (EX_TEMPFAIL)."""
 
 STOPPED = 130
-"""Exit code after a stop that was asked for."""
+"""Exit code after a requested stop."""
 
 BEAT = 1.0
-"""Seconds between two notes of how far a run is."""
+"""Seconds between two progress notes."""
 
 
 class Beat(TrainerCallback):
-    """Notes how far a run is.
+    """Writes the progress of a run.
 
     Args:
-        file: Where.
-        runs: Trainings that come one after the other.
+        file: File to write.
+        runs: Number of successive trainings.
     """
 
     def __init__(self, file: Path, runs: int = 1) -> None:
@@ -65,12 +65,12 @@ class Beat(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Starts the clock, at the step of the checkpoint."""
+        """Starts the clock at the checkpoint's step."""
         if self.began is None:
             self.began = (time.time(), state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Writes now and then."""
+        """Writes the progress if `BEAT` seconds have passed."""
         now = time.time()
         if not state.is_world_process_zero or now - self.last < BEAT or self.began is None:
             return
@@ -79,18 +79,18 @@ class Beat(TrainerCallback):
         step = self.before + state.global_step
         rate = (step - first) / max(now - since, 1e-9)
         note = {"step": step, "steps": self.runs * state.max_steps, "rate": rate, "time": now, "pid": os.getpid()}
-        with contextlib.suppress(OSError):  # a full disk is a matter for what must be written
+        with contextlib.suppress(OSError):  # a full disk is reported by what must be written
             write_text(self.file, json.dumps(note) + "\n", lasting=False)  # a step must not wait for the disk
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Counts on in the next training."""
+        """Continues the count in the next training."""
         self.before += state.global_step
 
 
 def do(files: CellFiles, seeds: Sequence[int]) -> None:
-    """Does the work of a cell, from where it was left if it has begun."""
+    """Does the work of a cell, resuming it if it has begun."""
     order, begun = read_json(files.order), files.begun
     if order["content"]["kind"] == "pretraining":
         do_pretraining(files, order, begun)
@@ -116,7 +116,7 @@ def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     known = Teacher.at(place_of(order["teacher"]))
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
-    if "text" not in planned:  # nothing is learnt
+    if "text" not in planned:  # nothing is trained
         keep(known, recipe, files.run, begun)
         return
     texts, text_column = order["texts"], order["text_column"]
@@ -125,7 +125,7 @@ def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
 
 
 def leave_no_checkpoints(files: CellFiles) -> None:
-    """Removes those of a pretraining that is finished: the model is there, and nothing is left to resume."""
+    """Removes the checkpoints of a finished pretraining, which has a model and nothing to resume."""
     for checkpoint in files.run.glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -156,19 +156,19 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
 
 
 def check_unchanged(what: str, planned: Any, found: Any) -> None:
-    """Refuses to do a cell's work with other things than those that it is named by.
+    """Refuses to run a cell on data that differs from what its name stands for.
 
     Raises:
-        ValueError: They are not what they were when the study was planned.
+        ValueError: The data changed since the study was planned.
     """
     if planned != found:
         raise ValueError(f"{what} changed since this start of the study; start it again for cells of what is there now")
 
 
 def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -> None:
-    """A cell's process: takes the lock, does the work, says why where it cannot; ends with an exit code."""
+    """Main function of a cell's process: takes the lock, does the work or records why not, and exits with a code."""
     files = CellFiles(Path(root), name)
-    os.setpgrp()  # Ctrl-C is for the runner, which passes it on as SIGTERM
+    os.setpgrp()  # Ctrl-C goes to the runner, which passes it on as SIGTERM
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, Once(signal.SIGINT))
     keep_freed_memory()
@@ -180,7 +180,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     except OSError as error:
         record_failure(files, reason_of(error))
         sys.exit(1)
-    if files.finished(seeds):  # by another since the runner looked
+    if files.finished(seeds):  # finished by another runner meanwhile
         sys.exit(0)
     stop_with(multiprocessing.parent_process())
     try:
@@ -195,7 +195,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
 
 
 def begin(files: CellFiles, order: dict[str, Any]) -> None:
-    """Writes what is to be done, and lets the log have what is printed from here on."""
+    """Writes the cell's order, and redirects all further output to its log."""
     for stale in (files.failure, files.progress):
         stale.unlink(missing_ok=True)
     write_text(files.order, json.dumps(order, indent=1) + "\n")
@@ -205,13 +205,13 @@ def begin(files: CellFiles, order: dict[str, Any]) -> None:
 
 
 class Once:
-    """Handles a signal by raising another, the first time that it comes.
+    """Handles a signal by raising another, only the first time.
 
-    Whatever ends a job may signal each of its processes, and the runner passes the signal on as well; what is saving
-    must not be interrupted again.
+    A job scheduler may signal every process, and the runner passes the signal on too; a second signal must not
+    interrupt saving.
 
     Args:
-        signal: The other.
+        signal: The signal to raise.
     """
 
     def __init__(self, signal: int) -> None:
@@ -224,7 +224,7 @@ class Once:
 
 
 def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
-    """Does the work, and records a failure; returns the exit code."""
+    """Does the work and records any failure; returns the exit code."""
     try:
         do(files, seeds)
     except KeyboardInterrupt:
@@ -237,12 +237,12 @@ def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """An error in a line."""
+    """Formats an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def record_failure(files: CellFiles, reason: str) -> None:
-    """Leaves the reason beside the cell; where the disk is full, only the log has it."""
+    """Writes the reason of a failure; if the disk is full, only the log has it."""
     try:
         write_text(files.failure, json.dumps({"reason": reason[:500], "time": time.time()}) + "\n")
     except OSError as error:
@@ -250,7 +250,7 @@ def record_failure(files: CellFiles, reason: str) -> None:
 
 
 def stop_with(parent: Any) -> None:
-    """Interrupts this process when its parent has ended."""
+    """Interrupts this process when its parent ends."""
     if parent is None:
         return
 

@@ -1,4 +1,4 @@
-"""Kinds of fine-tuning tasks, each in a file of its own: its head, its columns, its metric."""
+"""Kinds of fine-tuning tasks, one per file: head, columns and metrics."""
 
 from mabert.data.task import Task
 from mabert.train.kinds.answers import Answers
@@ -15,9 +15,9 @@ KINDS: dict[str, type[Kind]] = {
     "tokens": Tokens,
     "answers": Answers,
 }
-"""Kinds by the names that tasks have for them."""
+"""Kinds by `Task.kind`."""
 
 
 def kind_of(task: Task) -> Kind:
-    """The kind of a task, ready for it."""
+    """Returns a task's kind."""
     return KINDS[task.kind](task)

@@ -1,4 +1,4 @@
-"""A question's answer, which stands in its context."""
+"""Extractive question answering."""
 
 import logging
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class PassageExamples(Examples):
-    """Passages ready for a reader.
+    """Encoded passages with start and end positions.
 
     Args:
-        passages: Those of each question, in order.
-        contexts: One a question.
+        passages: The passages of each question, in order.
+        contexts: One context per question.
     """
 
     def __init__(self, passages: list[Passage], contexts: list[str]) -> None:
@@ -32,8 +32,8 @@ class PassageExamples(Examples):
 
 
 class Answers(Kind):
-    """Two outputs a token: as the first of the answer, and as its last. Where there is no answer, the first token of
-    the passage is both."""
+    """Two outputs per token: the start and the end of the answer. Without an answer, both are at the passage's first
+    token."""
 
     use: Use = "reader"
     a_token = True
@@ -44,7 +44,7 @@ class Answers(Kind):
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> PassageExamples:
-        """As `Kind.encoded`, but that longer contexts are read in windows."""
+        """Encodes as `Kind.encoded`, with longer contexts in windows."""
         if truncate:
             raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
         name, contexts = f"{self.task.name} {split}", column(rows, "text_b")
@@ -75,7 +75,7 @@ class Answers(Kind):
         return found
 
     def written(self, answer: str | Sequence[str]) -> str:
-        """An answer, or the first of those that are right; nothing where there is none."""
+        """Returns the answer, or the first of the right ones; empty if there is none."""
         return answer if isinstance(answer, str) else next(iter(answer), "")
 
     def only_answer(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> str | None:

@@ -1,4 +1,4 @@
-"""One class a text, or a pair of texts."""
+"""One class per text or pair of texts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from mabert.train.kinds.kind import Kind, label_fields
 
 
 class Classification(Kind):
-    """One output a class, the largest of which is the answer."""
+    """One output per class; the largest is the answer."""
 
     def config_fields(self) -> dict[str, Any]:
         return {**label_fields(self.task.label_names), "problem_type": "single_label_classification"}

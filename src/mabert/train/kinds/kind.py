@@ -1,4 +1,4 @@
-"""What one kind of fine-tuning task does otherwise than another."""
+"""Base class of the kinds of fine-tuning tasks."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def label_fields(names: Sequence[str]) -> dict[str, Any]:
-    """Fields of a configuration that name a model's outputs."""
+    """Returns the fields of a configuration that name a model's outputs."""
     return {
         "num_labels": len(names),
         "id2label": dict(enumerate(names)),
@@ -25,11 +25,11 @@ def label_fields(names: Sequence[str]) -> dict[str, Any]:
 
 
 class Kind(ABC):
-    """A kind of task, for one task of it. What stands here is that of tasks with one label a text.
+    """How one kind of task is encoded, answered and scored. The defaults suit tasks with one label per text.
 
     Attributes:
         use: Names the model's head, see `mabert.baselines.load`.
-        a_token: Whether the model has an output a token, not one a text.
+        a_token: Whether the model has outputs per token instead of per text.
 
     Args:
         task: The task.
@@ -43,11 +43,11 @@ class Kind(ABC):
 
     @abstractmethod
     def config_fields(self) -> dict[str, Any]:
-        """Fields of the model's configuration that say what its head answers."""
+        """Returns the fields of the model's configuration that describe its head."""
 
     @abstractmethod
     def answers(self, logits: np.ndarray, examples: Any) -> Any:
-        """What the model's outputs on a split say, an answer a row of it.
+        """Converts the model's outputs on a split to answers, one per row.
 
         Args:
             logits: See `mabert.train.finetune_once.logits_of`.
@@ -56,14 +56,14 @@ class Kind(ABC):
 
     @abstractmethod
     def written(self, answer: Any) -> str:
-        """An answer or label as tables of predictions have it."""
+        """Formats an answer or label for tables of predictions."""
 
     def only_answer(self, answers: Any, labels: Any) -> str | None:
-        """What all examples are answered though their labels differ, which shows that nothing was learnt; else None."""
+        """Returns the answer if it is the same for all examples although their labels differ, else None."""
         return None
 
     def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
-        """Says so where there is nothing to learn: no training text holds a word."""
+        """Warns if there is nothing to learn from because all training texts are empty."""
         train = splits["train"]
         texts = (text for name in ("text_a", "text_b") if name in train[:1] for text in column(train, name))
         if not any(text.strip() for text in texts):
@@ -72,19 +72,19 @@ class Kind(ABC):
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> Examples:
-        """The examples of a split as the model takes them, with their labels.
+        """Encodes the examples of a split with their labels.
 
         Raises:
-            ValueError: If examples are longer than `max_length` and are not to be cut; says how many.
+            ValueError: If examples are longer than `max_length` and `truncate` is off; the message counts them.
         """
         return encode_rows(rows, tokenizer, max_length, truncate, f"{self.task.name} {split}")
 
     def labels(self, rows: Rows) -> Any:
-        """The truth about a split, a label a row of it."""
+        """Returns the labels of a split, one per row."""
         return np.asarray(column(rows, "label"))
 
     def scores(self, answers: Any, labels: Any) -> Mapping[str, float | None]:
-        """The task's metrics; None where the labels leave one undefined."""
-        from mabert.data.metrics import compute  # with scikit-learn and SciPy
+        """Computes the task's metrics; one that the labels leave undefined is None."""
+        from mabert.data.metrics import compute  # loads scikit-learn and SciPy
 
         return compute(self.task, answers, labels)

@@ -1,4 +1,4 @@
-"""One number a text, or a pair of texts."""
+"""One number per text or pair of texts."""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Regression(Kind):
         return f"{answer:.4f}"
 
     def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
-        """Likewise where all scores of a split are one number."""
+        """Also warns if all scores of a split are equal."""
         super().warn_of_examples(splits)
         for split, rows in splits.items():
             scores = set(column(rows, "label")) if "label" in rows[:1] else set()

@@ -1,4 +1,4 @@
-"""Any number of labels a text, or a pair of texts."""
+"""Any number of labels per text or pair of texts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from mabert.train.kinds.kind import Kind, label_fields
 
 
 class Several(Kind):
-    """One output a label, which holds where its probability is above one half."""
+    """One output per label; a label is assigned if its probability is above one half."""
 
     def config_fields(self) -> dict[str, Any]:
         return {**label_fields(self.task.label_names), "problem_type": "multi_label_classification"}

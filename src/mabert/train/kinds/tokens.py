@@ -1,4 +1,4 @@
-"""One tag a word, by which sentences name entities."""
+"""One entity tag per word."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ Tags = list[str]
 
 
 class TaggedExamples(Examples):
-    """Sentences ready for a tagger.
+    """Encoded sentences with tags.
 
     Args:
-        items: As `Examples` has them.
-        pieces: For each word of each sentence, where its first piece stands; None where it has none.
-        cut: How many sentences were cut.
+        items: As in `Examples`.
+        pieces: Position of the first piece of each word of each sentence; None if it has none.
+        cut: Number of truncated sentences.
     """
 
     def __init__(self, items: list[dict[str, Any]], pieces: list[list[int | None]], cut: int) -> None:
@@ -32,7 +32,7 @@ class TaggedExamples(Examples):
 
 
 class Tokens(Kind):
-    """An output a tag for each token. A word's first piece answers for it, the others are not scored."""
+    """One output per tag for each token. A word's first piece stands for it; the others are not scored."""
 
     use: Use = "tagger"
     a_token = True
@@ -43,7 +43,7 @@ class Tokens(Kind):
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> TaggedExamples:
-        """As `Kind.encoded`; also refuses a training sentence of which the tokenizer leaves nothing."""
+        """Encodes as `Kind.encoded`; also refuses a training sentence of which no token is left."""
         texts = [Words(words) for words in column(rows, "tokens")]
         name = f"{self.task.name} {split}"
         items, pieces, cut = [], [], 0
