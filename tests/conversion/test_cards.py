@@ -5,7 +5,7 @@ import yaml
 
 from mabert.conversion.card import FRONT, card, licence_of
 
-REQUEST = {"teacher": "owner/teacher", "texts": ["a.txt", "b.txt"], "direction": "forward", "length": 512}
+REQUEST = {"teacher": "owner/teacher", "texts": ["/own/a.txt", "hub:b/c"], "direction": "forward", "length": 512}
 BAND = {"cosine": 0.9876, "cosine_p10": 0.9, "neighbours": 0.75}
 OUTCOME = {
     "use": "encoder",
@@ -42,7 +42,7 @@ def test_it_says_whence_how_on_what_how_near_and_by_which_licence(tmp_path, cont
     assert (f"Licence of the teacher: {licence}." if licence else unknown) in text
     assert "Of its 3 attention layers\n2 became Mamba cores (forward): the schedule is `MTM`" in text
     assert "from 10,234 tokens" in text
-    assert "`a.txt`, `b.txt`" in text
+    assert "`a.txt`, `hub:b/c`" in text
     assert "| 3-32 | 40 | 0.988 / 0.900 | 0.750 | 0.500 / 0.900 | 0.750 |" in text
     assert called in text
     assert text.count("model.") == 1

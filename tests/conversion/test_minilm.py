@@ -39,7 +39,7 @@ def test_the_student_that_comes_along_finds_what_its_teacher_finds():
     ours, theirs = (model.embed(TEXTS, progress=False) for model in (student, teacher))
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
     assert ours[0] @ ours[1] > ours[0] @ ours[2] + 0.3
-    assert (ours * theirs).sum(1).min() > 0.9
+    assert (ours * theirs).sum(1).min() > 0.95
 
 
 def test_it_is_small_and_names_its_teacher():

@@ -51,7 +51,7 @@ def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) 
 `mabert convert` {__version__} made this model from **{request["teacher"]}**. Of its {len(letters)} attention layers
 {letters.count("M")} became Mamba cores ({request["direction"]}): the schedule is `{letters}`. Everything else is the
 teacher's. The cores learnt, from {learnt:,} tokens without labels, to say what the teacher says. The text was
-{", ".join(f"`{text}`" for text in request["texts"])}.
+{", ".join(f"`{named(text)}`" for text in request["texts"])}.
 
 Licence of the teacher: {licence or "its folder does not say; find out before you pass this model on"}.
 
@@ -74,6 +74,11 @@ model = mabert.load("path/of/this/folder")
 {ASKED[outcome["use"]]}
 ```
 """
+
+
+def named(text: str) -> str:
+    """Returns a source of text as a card names it: a card is for others, who need no path of this machine."""
+    return text if text.startswith("hub:") else Path(text).name
 
 
 def longer_texts(request: dict[str, Any], outcome: dict[str, Any]) -> str:
