@@ -215,6 +215,7 @@ def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
     (tmp_path / "demo-out").symlink_to(walk[0])
     project = Path(__file__).parents[2]
     (tmp_path / "docs").symlink_to(project / "docs")
+    printed = {}
     for page in ("README.md", "docs/python.md"):
         text = (project / page).read_text(encoding="utf-8")
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -223,10 +224,12 @@ def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
         command = [sys.executable, "-c", "\n".join(blocks)]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
-        label, shape, guesses = ran.stdout.splitlines()[-3:]
-        assert set(ast.literal_eval(label)["probability"]) == {"scrambled", "real"}
-        assert ast.literal_eval(shape) == (2, 32), "two texts, by the small tour's width"
-        assert [len(masks) for masks in ast.literal_eval(guesses)] == [1], "one mask in the one text"
+        printed[page] = ran.stdout
+    label, shape, guesses = printed["README.md"].splitlines()[-3:]
+    assert set(ast.literal_eval(label)["probability"]) == {"scrambled", "real"}
+    assert ast.literal_eval(shape) == (2, 32), "two texts, by the small tour's width"
+    assert [len(masks) for masks in ast.literal_eval(guesses)] == [1], "one mask in the one text"
+    assert printed["docs/python.md"].count("[0.") == 2, "two texts, the probabilities of each"
 
 
 class Outline(HTMLParser):
