@@ -153,7 +153,7 @@ def test_any_teacher_and_options_make_an_embedder(
     assert (len(outcome["importance"]), made.layer_pattern.count("T")) == (3, 1)
     assert result["request"]["texts"] == [str(words_to_learn), str(other)]
     assert result["request"]["resolved"]["corpus"].count("+") == 1
-    assert f"`{words_to_learn}`, `{other}`" in (tmp_path / "out/README.md").read_text()
+    assert f"`{words_to_learn.name}`, `{other.name}`" in (tmp_path / "out/README.md").read_text()
     assert bits(tmp_path / "out") != bits(converted[0])
 
 
