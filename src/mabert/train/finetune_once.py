@@ -48,7 +48,8 @@ BEST = "best.safetensors"
 
 AT_ONCE = 4096
 """Maximum padded tokens per forward pass in training, unless `batch_tokens` is set or one row is longer: the default
-batch of 32 rows of 128 tokens. An encoder of 22 M parameters needs 3.7 GiB for them in rows of 512."""
+batch of 32 rows of 128 tokens. With 32 rows of 512 tokens, fine-tuning an encoder of 22 M parameters in fp32 needs
+4.4 GiB, and 12.6 at once."""
 
 INPUTS = ("input_ids", "token_type_ids")
 """Model inputs among an example's columns; the rest are labels."""
