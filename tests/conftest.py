@@ -1,9 +1,12 @@
 """What every test shares."""
 
 import signal
+import socket
+from urllib.parse import urlsplit
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from mabert.ops import depthwise_conv1d, selective_scan, softmax_attention
 
@@ -24,6 +27,21 @@ def compiled_kernels(one_thread_from_the_start):
     selective_scan(mixed, torch.ones(1, 2, 3), a, b, b).sum().backward()
     with torch.no_grad():
         softmax_attention(*(torch.ones(1, 2, 32) for _ in range(3)), 1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_hub():
+    """No test reads from the hub: where it cannot be reached, looking up its address alone can take five seconds."""
+    look_up, hub = socket.getaddrinfo, urlsplit(constants.ENDPOINT).hostname
+
+    def refused(host, *address, **options):
+        if host == hub:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *address, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", refused)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from huggingface_hub import constants
@@ -43,7 +44,17 @@ def test_nothing_is_waited_for_where_there_is_no_network(no_network, what):
     assert not constants.HF_HUB_OFFLINE, "it is asked again as soon as there is a network"
 
 
+def test_nothing_is_looked_up_for_a_folder(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("mabert.files.offline.getproxies", dict)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: asked.append(host))
+    with without_waiting(str(tmp_path)):
+        assert asked == []
+    with without_waiting("no/such"):
+        assert asked == [urlsplit(constants.ENDPOINT).hostname]
+
+
 def test_where_a_proxy_resolves_names_it_is_asked(no_network, monkeypatch):
     monkeypatch.setattr("mabert.files.offline.getproxies", lambda: {"https": "proxy:3128"})
-    with without_waiting():
+    with without_waiting("no/such"):
         assert not constants.HF_HUB_OFFLINE

@@ -129,7 +129,7 @@ class HubSource:
 
         try:
             try:
-                with without_waiting():
+                with without_waiting(self.name):
                     return load_dataset_builder(self.name, self.config, revision=self.revision)
             except RuntimeError as error:
                 if "scripts are no longer supported" not in str(error) or self.revision:

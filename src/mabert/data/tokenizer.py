@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
 
 def _from_pretrained(source: str) -> Any:
     try:
-        with nullcontext() if Path(source).is_dir() else without_waiting():
+        with without_waiting(source):
             return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # a damaged file makes the library raise anything
         message = (str(error).strip().splitlines() or [type(error).__name__])[0]

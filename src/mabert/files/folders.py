@@ -56,7 +56,7 @@ def fields_from_hub(name: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig  # imports torch, which takes seconds
 
     try:
-        with without_waiting():
+        with without_waiting(name):
             return PreTrainedConfig.get_config_dict(name)[0]
     except OSError as error:
         raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub") from error

@@ -4,17 +4,24 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 
 @contextmanager
-def without_waiting() -> Iterator[None]:
+def without_waiting(name: str) -> Iterator[None]:
     """Makes the hub's libraries use only their caches if the hub's address cannot be resolved.
 
     Otherwise they would retry each file for half a minute. Behind a proxy, which resolves the address, nothing changes.
+
+    Args:
+        name: A name on the hub, or a folder, for which nothing is looked up: a lookup that fails can take seconds.
     """
+    if Path(name).is_dir():
+        yield
+        return
     from huggingface_hub import constants  # slow to import, and only hub names need it
 
     host = urlsplit(constants.ENDPOINT).hostname
