@@ -212,7 +212,7 @@ def test_too_few_calls_are_said_with_how_many_are_needed():
     assert (least_calls(), least_calls(5)) == ((4, 4), (4, 5))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(4, 30), st.floats(0.2, 5.0), st.floats(0.0, 0.4))
 def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
     order = [FAILS, OPEN, HOLDS]
