@@ -14,38 +14,43 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 def add_convert(commands: Any) -> None:
     """Conversion."""
-    added = command(commands, "convert", run_convert, "a MaBERT from an encoder that you have, and text")
+    added = command(commands, "convert", run_convert, "convert an encoder that you have to a MaBERT")
     added.add_argument("teacher", help="model folder or hub name: BERT, DistilBERT, RoBERTa, ELECTRA, ModernBERT, ...")
-    added.add_argument("-o", "--output", required=True, help="folder for the MaBERT, ready to use")
+    added.add_argument("-o", "--output", required=True, help="folder to write the MaBERT to, ready to use")
     added.add_argument("--text", nargs="+", required=True, help="files, folders or hub data sets to learn from")
-    added.add_argument("--text-column", default="text", help="where tables have the text [%(default)s]")
+    added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
     added.add_argument(
         "--pattern",
         default="auto",
-        help="letters M and T, repeated to the teacher's depth; auto keeps what attention matters most [%(default)s]",
+        help="layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
+        "attention layers matter most and keeps those [%(default)s]",
     )
     added.add_argument(
         "--tokens",
         type=tokens,
         action=within(TO_LEARN),
         default=2_000_000,
-        help="to learn from, such as 400K or 6M [2M]",
+        help="number of tokens to learn from, such as 400K or 6M [2M]",
     )
     added.add_argument(
         "--length",
         type=int,
         action=within(LONGEST),
         default=512,
-        help="tokens of the longest text, which may be more than the teacher reads [%(default)s]",
+        help="tokens of the longest text that the MaBERT reads; may be more than the teacher's [%(default)s]",
     )
     added.add_argument(
         "--direction",
         choices=("forward", "backward", "bidirectional"),
         default="bidirectional",
-        help="of the Mamba cores [%(default)s]",
+        help="direction in which the Mamba cores read [%(default)s]",
     )
     added.add_argument(
-        "--expand", type=float, action=within(EXPANSION), default=2, help="channels of a core, in widths [%(default)s]"
+        "--expand",
+        type=float,
+        action=within(EXPANSION),
+        default=2,
+        help="channels of a Mamba core, as a multiple of the width [%(default)s]",
     )
     added.add_argument(
         "--end-to-end",
@@ -53,14 +58,14 @@ def add_convert(commands: Any) -> None:
         action=within(SHARE),
         metavar="SHARE",
         default=0.25,
-        help="of the tokens, for the whole model to learn from behind the cores [%(default)s]",
+        help="share of the tokens that trains the whole model, after the cores [%(default)s]",
     )
-    added.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="[%(default)s]")
-    added.add_argument("--seed", type=int, action=within(SEED), default=0, help="[%(default)s]")
     added.add_argument(
-        "--delta", action="store_true", help="save the cores alone, some MB; the teacher is joined to them on loading"
+        "--precision", choices=("auto", "fp32", "bf16"), default="auto", help="precision of training [%(default)s]"
     )
-    added.add_argument("--resume", action="store_true", help="go on with the conversion in the folder")
+    added.add_argument("--seed", type=int, action=within(SEED), default=0, help="seed of the run [%(default)s]")
+    added.add_argument("--delta", action="store_true", help="save the cores alone, a few MB; loading adds the teacher")
+    added.add_argument("--resume", action="store_true", help="continue the conversion in the folder")
 
 
 def tokens(text: str) -> int:

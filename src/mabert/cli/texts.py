@@ -36,9 +36,12 @@ UNTRAINED = (
 
 def add_embed(commands: Any) -> None:
     """Vectors."""
-    added = command(commands, "embed", run_embed, "a vector a text")
+    added = command(commands, "embed", run_embed, "compute a vector for each text")
     add_texts(added)
-    added.add_argument("--pooling", help="mean, cls, or a classifier's map [as the folder says, else mean]")
+    added.add_argument(
+        "--pooling",
+        help="how token vectors become one: mean, cls, or map from a classifier [as the folder says, else mean]",
+    )
     added.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,
@@ -50,38 +53,44 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     """Adds the options of every command on texts."""
     added.add_argument("model", help="model folder or hub name")
     added.add_argument(
-        "input", nargs="?", help="a text a line, or .jsonl, .csv, .tsv (unquoted), .parquet; default, stdin"
+        "input",
+        nargs="?",
+        help="file with one text per line, or .jsonl, .csv, .tsv (without quoting) or .parquet [standard input]",
     )
-    added.add_argument("-o", "--output", help="file to write, whole or not at all; default, JSONL on stdout")
-    added.add_argument("--text-column", help="where a table has the text [text]")
-    added.add_argument("--jsonl", action="store_true", help="standard input, or what is no table by its name, is JSONL")
+    added.add_argument(
+        "-o", "--output", help="file to write; it appears only when it is complete [JSONL on standard output]"
+    )
+    added.add_argument("--text-column", help="column of a table that holds the text [text]")
+    added.add_argument("--jsonl", action="store_true", help="read the input as JSONL, whatever its name")
     added.add_argument(
         "--max-length",
         type=int,
         action=within(TOKENS),
-        help="tokens of a text [all the model takes; predict: as fine-tuned]",
+        help="most tokens of a text [the model's limit; predict: the limit of fine-tuning]",
     )
     added.add_argument(
         "--truncate",
         action=argparse.BooleanOptionalAction,
-        help="cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]",
+        help="cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning]",
     )
     added.add_argument(
         "--batch-tokens",
         type=int,
         action=within(TOKENS),
         default=TOKENS_A_BATCH,
-        help="padded tokens a batch [%(default)s]",
+        help="most tokens of a batch, padding included [%(default)s]",
     )
     added.add_argument(
         "--precision",
         choices=("auto", "fp32", "bf16", "int8"),
-        help="int8: 8-bit products, faster on a CPU and a little off [the one the model was saved in; that of "
-        "fine-tuning is auto]",
+        help="int8 computes products in 8 bits: faster on a CPU, a little less accurate [the precision of the saved "
+        "weights; auto for a fine-tuned model]",
     )
     added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
     added.add_argument(
-        "--deterministic", action="store_true", help="each text by itself: the same bits whatever else is in the file"
+        "--deterministic",
+        action="store_true",
+        help="process each text alone, so that its result has the same bits whatever else is in the file",
     )
 
 
@@ -173,11 +182,17 @@ def add_predict(commands: Any) -> None:
         commands,
         "predict",
         run_predict,
-        "labels of texts, entities or answers in them, from a fine-tuned model",
+        "predict labels, entities or answers with a fine-tuned model",
     )
     add_texts(added)
-    added.add_argument("--pair-column", help="where a table has the second text of a pair")
-    added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="further columns to write, as an id")
+    added.add_argument("--pair-column", help="column of a table that holds the second text of a pair")
+    added.add_argument(
+        "--keep",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns of the input to copy to the output, such as an id",
+    )
 
 
 def run_predict(options: argparse.Namespace) -> None:
@@ -206,10 +221,10 @@ def run_predict(options: argparse.Namespace) -> None:
 
 def add_fill_mask(commands: Any) -> None:
     """Masks."""
-    added = command(commands, "fill-mask", run_fill_mask, "the likeliest tokens behind each [MASK]")
+    added = command(commands, "fill-mask", run_fill_mask, "guess the tokens at each [MASK]")
     add_texts(added)
     added.add_argument(
-        "--top", type=int, action=within(Range(1, 2**24)), default=5, help="guesses a mask [%(default)s]"
+        "--top", type=int, action=within(Range(1, 2**24)), default=5, help="guesses for each mask [%(default)s]"
     )
 
 
@@ -231,7 +246,7 @@ def run_fill_mask(options: argparse.Namespace) -> None:
 
 def add_info(commands: Any) -> None:
     """Facts."""
-    added = command(commands, "info", run_info, "layers, parameters by part and memory of a model")
+    added = command(commands, "info", run_info, "describe a model: layers, parameters by part, memory")
     added.add_argument("model", help="model folder or hub name")
 
 

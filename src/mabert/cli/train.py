@@ -25,41 +25,46 @@ TABLE_OPTIONS = {
 KINDS = ("classification", "regression", "several", "tokens", "answers")
 """Keys of `mabert.train.kinds.KINDS`, repeated here because that takes seconds to load."""
 FIELDS = {
-    "learning_rates": ("--learning-rate", "several make a grid [2e-5 at width 768, narrower: more]"),
-    "epochs": ("--epochs", "[10 for CoLA, MRPC and RTE, else 3]"),
-    "batch_size": ("--batch-size", ""),
-    "batch_tokens": ("--batch-tokens", "tokens a step at most, in place of --batch-size"),
-    "dropout": ("--dropout", ""),
-    "max_length": ("--max-length", "tokens of an example [all the model takes]"),
-    "truncate": ("--truncate", "cut longer examples"),
-    "precision": ("--precision", ""),
-    "batches": ("--batches", "of similar length, or mixed"),
-    "packing": ("--packing", "run batches without their padding, or as one row, or padded and masked"),
-    "select": ("--select", "which epoch's weights"),
-    "pooling": ("--pooling", "[the model's]"),
-    "padding_safe_masking": ("--masking", "of padding [the model's]"),
-    "from_scratch": ("--from-scratch", "random weights: the same model without pretraining"),
+    "learning_rates": (
+        "--learning-rate",
+        "peak learning rate; with several, each is tried [2e-5 at width 768, more at less]",
+    ),
+    "epochs": ("--epochs", "passes over the examples [10 for CoLA, MRPC and RTE, else 3]"),
+    "batch_size": ("--batch-size", "examples per step"),
+    "batch_tokens": ("--batch-tokens", "most tokens per step, in place of --batch-size"),
+    "dropout": ("--dropout", "dropout rate"),
+    "max_length": ("--max-length", "most tokens of an example [the model's limit]"),
+    "truncate": ("--truncate", "cut longer examples, instead of refusing them"),
+    "precision": ("--precision", "precision of training"),
+    "batches": ("--batches", "length puts examples of similar length into a batch, random mixes them"),
+    "packing": ("--packing", "unpad runs batches without their padding, pack as one row, none padded and masked"),
+    "select": ("--select", "epoch whose weights are kept"),
+    "pooling": ("--pooling", "how token vectors become one [the model's]"),
+    "padding_safe_masking": ("--masking", "masking of padding in the Mamba layers [the model's]"),
+    "from_scratch": ("--from-scratch", "start the same model from random weights"),
 }
 """Options of `FinetuneRecipe`'s fields, with their help."""
 
 
 def add_pretrain(commands: Any) -> None:
     """Pretraining."""
-    added = command(commands, "pretrain", run_pretrain, "masked language modelling from a recipe")
+    added = command(commands, "pretrain", run_pretrain, "pretrain a model by masked language modelling, from a recipe")
     added.add_argument(
-        "recipe", help="a YAML file, or demo, mini or paper; with --resume and no --budget the run's own"
+        "recipe", help="YAML file, or demo, mini or paper; with --resume alone, the run's own recipe is used"
     )
-    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the recipe's")
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the recipe's")
     added.add_argument(
-        "--model", help="mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
+        "--model", help="family: mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
     )
-    added.add_argument("--start-from", metavar="MODEL", help="go on from these weights [random ones]")
-    added.add_argument("-o", "--output", required=True, help="folder of the run")
-    added.add_argument("--budget", metavar="N%", help="share of the recipe's steps [100%%]")
+    added.add_argument(
+        "--start-from", metavar="MODEL", help="model folder whose weights to start from [random weights]"
+    )
+    added.add_argument("-o", "--output", required=True, help="folder to write")
+    added.add_argument("--budget", metavar="N%", help="share of the recipe's steps to train [100%%]")
     going_on = added.add_mutually_exclusive_group()
-    going_on.add_argument("--resume", action="store_true", help="go on with the run in the folder, as it was asked for")
+    going_on.add_argument("--resume", action="store_true", help="continue the run in the folder")
     going_on.add_argument(
-        "--resume-from", metavar="CHECKPOINT", help="the same from this one, where the newest is damaged"
+        "--resume-from", metavar="CHECKPOINT", help="continue from this checkpoint, where the newest is damaged"
     )
 
 
@@ -105,32 +110,33 @@ def run_pretrain(options: argparse.Namespace) -> None:
 
 def add_finetune(commands: Any) -> None:
     """Fine-tuning."""
-    added = command(commands, "finetune", run_finetune, "a model for a GLUE task or your own files, over several seeds")
+    added = command(commands, "finetune", run_finetune, "train a model for a GLUE task or your own labelled files")
     added.add_argument("model", help="pretrained model: folder or hub name")
-    added.add_argument("-o", "--output", required=True, help="folder of the run")
+    added.add_argument("-o", "--output", required=True, help="folder to write")
     glue = added.add_argument_group("a GLUE task")
     glue.add_argument("--task", help="cola, sst2, mrpc, qqp, mnli, qnli, rte or stsb")
-    glue.add_argument("--data", help=f"folder in the official layout [{GLUE}]")
-    table = added.add_argument_group("your own files: CSV, TSV (without quoting), JSONL, Parquet; CoNLL; SQuAD")
-    table.add_argument("--train", metavar="FILE", help="labelled rows")
-    table.add_argument("--validation", metavar="FILE", help="labelled rows [a tenth of --train]")
-    table.add_argument("--test", metavar="FILE", help="rows to predict")
-    table.add_argument("--text-column", help="[text]")
-    table.add_argument("--pair-column", help="second text of a pair")
-    table.add_argument("--label-column", help="[label]")
+    glue.add_argument("--data", help=f"folder with GLUE in its official layout [{GLUE}]")
+    table = added.add_argument_group("your own files (CSV, TSV without quoting, JSONL, Parquet, CoNLL or SQuAD)")
+    table.add_argument("--train", metavar="FILE", help="labelled rows to train on")
+    table.add_argument("--validation", metavar="FILE", help="labelled rows to score on [a tenth of --train]")
+    table.add_argument("--test", metavar="FILE", help="rows to predict labels for")
+    table.add_argument("--text-column", help="column that holds the text [text]")
+    table.add_argument("--pair-column", help="column that holds the second text of a pair")
+    table.add_argument("--label-column", help="column that holds the label [label]")
     table.add_argument(
-        "--kind", choices=KINDS, help="what an example is labelled with [as the files say; else classification]"
+        "--kind",
+        choices=KINDS,
+        help="kind of label: a class, a number (regression), several classes, a tag for each token, or an answer in "
+        "the text [recognized from the files, else classification]",
     )
     table.add_argument(
-        "--regression", action="store_const", dest="kind", const="regression", help="labels are numbers: that kind"
+        "--regression", action="store_const", dest="kind", const="regression", help="the same as --kind regression"
     )
-    how = added.add_argument_group("how")
-    how.add_argument("--seeds", type=seed_list, default=[0], help="0-4, or 0,2,7 [0]")
+    how = added.add_argument_group("training")
+    how.add_argument("--seeds", type=seed_list, default=[0], help="seeds, one run each, such as 0-4 or 0,2,7 [0]")
     for name, (option, text) in FIELDS.items():
         add_field(how, FinetuneRecipe, name, option, text)
-    how.add_argument(
-        "--resume", action="store_true", help="go on where it was stopped, keeping the seeds that are finished"
-    )
+    how.add_argument("--resume", action="store_true", help="continue the run in the folder")
 
 
 def seed_list(text: str) -> list[int]:
@@ -229,12 +235,12 @@ def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
 
 def add_extend(commands: Any) -> None:
     """Longer inputs."""
-    added = command(commands, "extend", run_extend, "a copy of a model that takes longer inputs")
+    added = command(commands, "extend", run_extend, "copy a model so that it takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
     added.add_argument(
-        "--length", type=int, action=within(TOKENS), required=True, help="tokens of the longest input from now on"
+        "--length", type=int, action=within(TOKENS), required=True, help="tokens of the longest input of the copy"
     )
-    added.add_argument("-o", "--output", required=True, help="folder for the copy")
+    added.add_argument("-o", "--output", required=True, help="folder to write the copy to")
 
 
 def run_extend(options: argparse.Namespace) -> None:

@@ -16,10 +16,12 @@ def add_demo(commands: Any) -> None:
         commands,
         "demo",
         run_demo,
-        "an encoder converted and asked, a small one pretrained: eight minutes",
+        "convert an encoder, search with it, and pretrain a small one, in eight minutes",
     )
-    added.add_argument("--text", nargs="+", metavar="FILE", help="your own text in place of installed documentation")
-    added.add_argument("-o", "--output", help="folder for the page and the models [demo-out, demo-out-2, ...]")
+    added.add_argument(
+        "--text", nargs="+", metavar="FILE", help="text files to use in place of installed documentation"
+    )
+    added.add_argument("-o", "--output", help="folder to write the page and the models to [demo-out, demo-out-2, ...]")
 
 
 def run_demo(options: argparse.Namespace) -> None:
@@ -32,13 +34,13 @@ def run_demo(options: argparse.Namespace) -> None:
 
 KINDS = {
     "ops": "the two operators",
-    "models": "MaBERT and its rivals, memory, latency and training step",
-    "parts": "where the time of one forward goes",
-    "lengths": "batches of uneven texts, unpadded and padded",
-    "throughput": "many texts by ModernBERT's protocol, each model at its best batch",
-    "similarity": "how well the vectors of models tell similar texts",
-    "retrieval": "how well they find long texts, beside BM25",
-    "report": "tables and figure of what `models` wrote, beside the paper's",
+    "models": "memory, latency and training step of MaBERT and other encoders",
+    "parts": "how the time of one forward splits",
+    "lengths": "batches of texts of uneven lengths, with and without padding",
+    "throughput": "many texts, each model at its best batch size, as the ModernBERT paper measures",
+    "similarity": "how well the vectors of models recognize similar texts",
+    "retrieval": "how well models find long texts, beside BM25",
+    "report": "tables and figures of what `models` wrote, beside the paper's numbers",
 }
 """Kinds of measurements by `mabert bench`."""
 
@@ -62,68 +64,71 @@ TAKERS = {
 
 def add_bench(commands: Any) -> None:
     """Measurements."""
-    added = command(commands, "bench", run_bench, "speed and memory beside what people know, all sides in one run")
+    added = command(
+        commands, "bench", run_bench, "measure speed, memory and quality beside other encoders, all in one run"
+    )
     added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
     added.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
-        help="report: JSON files that `models` wrote; retrieval, similarity: model folders, and FOLDER:int8 for the "
-        "latter in 8 bits",
+        help="for report: JSON files that `models` wrote; for retrieval and similarity: model folders (similarity "
+        "takes FOLDER:int8 for 8 bits)",
     )
-    added.add_argument("--data", help="similarity: GLUE's folder [the hub's]; retrieval: documents, as for pretraining")
+    added.add_argument("--data", help="for similarity: folder with GLUE [hub]; for retrieval: files of documents")
     rivals = added.add_argument_group(
-        "models; throughput takes all but recipe, measure, profile, lengths; lengths takes models, dtype, budget"
+        "options of models (throughput takes --models, --dtype, --device, --limit, --budget; lengths takes --models, "
+        "--dtype, --budget)"
     )
     rivals.add_argument(
         "--models",
         nargs="+",
         metavar="NAME",
-        help="mabert bert albert ... [all seven], or folders; bert:openvino for an engine",
+        help="families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino",
     )
-    rivals.add_argument("--recipe", metavar="NAME", help="sizes of a recipe's model, as mini [base size]")
-    rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory latency training [all]")
+    rivals.add_argument("--recipe", metavar="NAME", help="recipe that gives the sizes, such as mini [base size]")
+    rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     rivals.add_argument(
         "--profile",
         nargs="+",
         metavar="NAME",
-        help="paper: as Table A2 has it; stock: rivals as transformers runs them; best [best]",
+        help="settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]",
     )
-    fast = "[bfloat16 where there are instructions for it]"
-    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16 float32 {fast}")
+    fast = "[bfloat16 where the processor has instructions for it]"
+    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16, float32 {fast}")
     rivals.add_argument(
         "--lengths",
         nargs="+",
         type=int,
         action=within(TOKENS),
         metavar="N",
-        help="tokens [128 ... 16384, on a GPU 65536]",
+        help="tokens of a text [128 ... 16384; on a GPU to 65536]",
     )
-    rivals.add_argument("--device", choices=("cpu", "cuda"), help="[cpu]")
+    rivals.add_argument("--device", choices=("cpu", "cuda"), help="device [cpu]")
     rivals.add_argument(
         "--limit",
         type=float,
         action=within(SECONDS),
-        help="seconds of a call, beyond which a model is too slow [150, 400]",
+        help="most seconds of a call; a slower model is left out [models 150, throughput 400]",
     )
     rivals.add_argument(
         "--budget",
         type=float,
         action=within(Range(0, 10**6)),
-        help="seconds of a model's calls, three to five at least [20, 30, 40]",
+        help="seconds for a model's calls; at least three to five are made [models 20, throughput 30, lengths 40]",
     )
     rivals.add_argument(
         "--times",
         type=int,
         action=within(Range(1, 10**6)),
         metavar="N",
-        help="throughput: times as many texts as a CPU gets [1]",
+        help="for throughput: measure N times as many texts [1]",
     )
-    uneven = added.add_argument_group("lengths")
-    uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="those of your own texts as well")
-    uneven.add_argument("--tokenizer", default="minilm", help="that counts their tokens [%(default)s]")
-    added.add_argument("--quick", action="store_true", help="see that everything runs; no numbers to quote")
-    added.add_argument("-o", "--output", default="benchmarks/results", help="folder for results [%(default)s]")
+    uneven = added.add_argument_group("options of lengths")
+    uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="measure texts of your own as well")
+    uneven.add_argument("--tokenizer", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
+    added.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers mean nothing")
+    added.add_argument("-o", "--output", default="benchmarks/results", help="folder to write results to [%(default)s]")
 
 
 def run_bench(options: argparse.Namespace) -> None:

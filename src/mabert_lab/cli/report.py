@@ -9,12 +9,13 @@ from mabert.cli.command import command, say
 
 def add_report(commands: Any) -> None:
     """The report."""
-    added = command(
-        commands, "report", run_report, "studies and measurements beside the paper's tables, claim by claim"
-    )
-    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to look through")
+    added = command(commands, "report", run_report, "compare studies and measurements with the paper, claim by claim")
+    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to search for them")
     added.add_argument(
-        "-o", "--output", default="report.html", help="page; .md and a folder go beside it [%(default)s]"
+        "-o",
+        "--output",
+        default="report.html",
+        help="page to write, with a .md file and a folder beside it [%(default)s]",
     )
 
 

@@ -10,63 +10,78 @@ from mabert.cli.train import GLUE, seed_list
 from mabert.files.writing import write_text
 
 GRIDS = {
-    "pattern": "schedules of Mamba and Transformer layers",
-    "components": "padding-safe masking and mask-aware pooling, with and without",
-    "pooling": "the four poolings",
-    "budget": "models over shares of the pretraining steps",
-    "baselines": "MaBERT beside its rivals",
+    "pattern": "compare schedules of Mamba and Transformer layers",
+    "components": "compare models with and without padding-safe masking and mask-aware pooling",
+    "pooling": "compare the four poolings",
+    "budget": "compare models at shares of the pretraining steps",
+    "baselines": "compare MaBERT with other encoders",
 }
 
 
 def add_study(commands: Any) -> None:
     """Studies."""
-    text = "drift, pattern, components, pooling, budget, baselines, or a grid of your own"
+    text = "run a study: drift, pattern, components, pooling, budget, baselines, or your own grid"
     studies = commands.add_parser("study", help=text, description=text).add_subparsers(required=True, metavar="STUDY")
     add_drift(studies)
     for name, about in GRIDS.items():
         added = command(studies, name, run_grid, about)
         added.set_defaults(study=name)
         add_grid_options(added)
-    added = command(studies, "grid", run_grid, "a study from a YAML file of your own")
-    added.add_argument("study", metavar="FILE", help="fields as in recipes/studies/pattern.yaml")
+    added = command(studies, "grid", run_grid, "run a study from your own YAML file")
+    added.add_argument("study", metavar="FILE", help="YAML file with the fields of recipes/studies/pattern.yaml")
     add_grid_options(added)
 
 
 def add_drift(studies: Any) -> None:
     """The study of padding."""
-    added = command(studies, "drift", run_drift, "how far padding moves a text's vector, by masking")
+    added = command(studies, "drift", run_drift, "measure how far padding moves a text's vector under each masking")
     added.add_argument("model", help="model folder or hub name")
-    source = added.add_argument_group("texts: the CoLA dev set, or your own")
-    source.add_argument("--data", help=f"GLUE folder in the official layout [{GLUE}]")
-    source.add_argument("--texts", metavar="FILE", help="a text a line, or .jsonl, .tsv, .csv, .parquet")
-    source.add_argument("--text-column", help="where a table has the text [text]")
+    source = added.add_argument_group("texts (the CoLA dev set, or your own)")
+    source.add_argument("--data", help=f"folder with GLUE in its official layout [{GLUE}]")
     source.add_argument(
-        "--limit", type=int, action=within(COUNT), default=32, help="texts at most, spread over the file [%(default)s]"
+        "--texts", metavar="FILE", help="file with one text per line, or .jsonl, .tsv, .csv or .parquet"
     )
-    added.add_argument("-o", "--output", default="drift", help="folder for JSON, figure and table [%(default)s]")
+    source.add_argument("--text-column", help="column of a table that holds the text [text]")
+    source.add_argument(
+        "--limit", type=int, action=within(COUNT), default=32, help="most texts, spread over the file [%(default)s]"
+    )
+    added.add_argument(
+        "-o", "--output", default="drift", help="folder to write JSON, figure and table to [%(default)s]"
+    )
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
     """Adds the options of all grids."""
-    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields in place of the scale's")
+    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the scale's")
     added.add_argument(
         "--scale",
-        help="tiny, mini, small, paper, with --from convert-tiny or convert, or a YAML file [tiny or convert]",
-    )
-    added.add_argument("--text", nargs="+", metavar="SOURCE", help="to pretrain on, or to convert by [the scale's]")
-    added.add_argument(
-        "--from", dest="teacher", metavar="MODEL", help="each arm is a conversion of this encoder, not a pretraining"
+        help="size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]",
     )
     added.add_argument(
-        "--conversions", type=int, action=within(Range(1, 100)), help="of each arm, under seeds from 0 [the scale's, 5]"
+        "--text", nargs="+", metavar="SOURCE", help="text to pretrain on, or to convert by [the scale's]"
     )
-    added.add_argument("--data", default=GLUE, help="GLUE folder in the official layout [%(default)s]")
-    added.add_argument("--seeds", type=seed_list, help="of fine-tuning [the scale's, 0-4]")
-    added.add_argument("--from-mnli", action="store_true", help="MRPC, RTE and STS-B start from the MNLI model")
     added.add_argument(
-        "-o", "--output", default="studies", help="folder that all studies share; run again to go on [%(default)s]"
+        "--from",
+        dest="teacher",
+        metavar="MODEL",
+        help="make each arm by converting this encoder, instead of pretraining",
     )
-    added.add_argument("--dry-run", action="store_true", help="print the cells and what is left of them, run none")
+    added.add_argument(
+        "--conversions",
+        type=int,
+        action=within(Range(1, 100)),
+        help="conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]",
+    )
+    added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
+    added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
+    added.add_argument("--from-mnli", action="store_true", help="start MRPC, RTE and STS-B from the MNLI model")
+    added.add_argument(
+        "-o",
+        "--output",
+        default="studies",
+        help="folder to write; all studies may share it, and the same command continues [%(default)s]",
+    )
+    added.add_argument("--dry-run", action="store_true", help="show the cells and what is left of them; run nothing")
 
 
 def run_grid(options: argparse.Namespace) -> None:
