@@ -36,8 +36,8 @@ JSON = {
     "objects": ('{"a":' * 100_000, "nested more than 64 levels deep", 1),
     "as deep as Python reads": ('{"kind":\n' + "[" * 300 + "]" * 300 + "}", "nested more than 64 levels deep", 2),
     "many digits": ('{"a": 1,\n"b": ' + "1" * 5000 + "}", "a whole number has 5,000 digits, 1111111111...", 2),
-    "no number": ('{"a":\n\n NaN}', "not JSON: NaN is no number; null stands for none", 3),
-    "an infinity": ('{"a": -Infinity}', "not JSON: -Infinity is no number", 1),
+    "no number": ('{"a":\n\n NaN}', "not JSON: NaN is not a number; null stands for none", 3),
+    "an infinity": ('{"a": -Infinity}', "not JSON: -Infinity is not a number", 1),
     "cut off": ('{"a":\n1', "not JSON: Expecting ',' delimiter at column 2", 2),
     "nothing": ("", "empty (0 bytes)", None),
     "zeros": ("\0" * 100, "not JSON", 1),
@@ -106,7 +106,7 @@ def test_every_json_file_is_refused_by_name_and_line(made, tmp_path, refused, ca
         assert f"{tmp_path / 'model/config.json'}: {message}" in told
         assert at in told
     (tmp_path / "results.json").write_text(text)
-    if "is no number" not in message:  # which the results are checked for by name
+    if "is not a number" not in message:  # which the results are checked for by name
         assert message in refused("report", tmp_path / "results.json", "-o", tmp_path / "report.html")
         assert message in refused("bench", "report", tmp_path / "results.json", "-o", tmp_path)
 

@@ -168,7 +168,7 @@ def widen(weights):
         (lambda delta: (delta / FILE).write_bytes((delta / FILE).read_bytes()[:-9]), "is damaged or cut short"),
         (lambda delta: (delta / FILE).write_bytes(b"nothing of the kind"), "is damaged or cut short"),
         (lambda delta: changed(delta, weights=""), "does not say its weights: it is no delta of `mabert convert`"),
-        (lambda delta: changed(delta, said_as="[1]"), "says '\\[1\\]' of itself, which are no named values"),
+        (lambda delta: changed(delta, said_as="[1]"), "describes itself as '\\[1\\]'; it must be a mapping"),
         (lambda delta: changed(delta, said_as="{"), "delta.safetensors"),
         (lambda delta: changed(delta, teacher=["a"]), "does not say its teacher"),
         (lambda delta: changed(delta, use="poems"), "is for 'poems'; it must be one of"),

@@ -118,7 +118,7 @@ def test_settings_without_weights_and_other_settings_are_one_line(saved, tmp_pat
     opened(folder).save(str(tmp_path / "again"))
     settings = tmp_path / "again/1_MapPooling/config.json"
     settings.write_text(json.dumps({"size": 3}))
-    with pytest.raises(ValueError, match=r"config.json has size; needed are hidden_size, pooler_act"):
+    with pytest.raises(ValueError, match=r"config.json has size; it must have hidden_size, pooler_act"):
         mabert.load(tmp_path / "again").embed(TEXTS)
     opened(folder).save(str(tmp_path / "again"))
     (tmp_path / "again/1_MapPooling/model.safetensors").unlink()

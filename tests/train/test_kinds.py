@@ -234,7 +234,7 @@ def test_answers_that_no_passage_holds_whole_are_told_of(caplog):
         ("tokens", {"max_length": 4}, r"things train: \d+ of 160 texts are longer than 4 tokens"),
         ("classes", {"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
         ("classes", {"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
-        ("classes", {"seeds": ()}, r"seeds are \[\]; needed is one at least, none twice"),
+        ("classes", {"seeds": ()}, r"seeds are \[\]; give at least one, none twice"),
         ("classes", {"seeds": (0, 0)}, r"seeds are \[0, 0\]"),
         ("classes", {"epochs": 0}, "epochs is 0; it must be at least 1"),
         ("classes", {"learning_rates": []}, r"learning_rates are \[\]"),

@@ -72,7 +72,7 @@ def tokens(text: str) -> int:
     """Parses `2M`, `400K` or `2000000` as a number."""
     said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMB]?)", text.strip().upper())
     if said is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens such as 400K, 2M or 2000000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens such as 400K, 2M or 2000000")
     return round(float(said[1]) * UNITS[said[2]])
 
 

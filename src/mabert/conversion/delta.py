@@ -98,7 +98,7 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         raise ValueError(f"{file} is damaged or cut short ({error}); copy the folder again") from error
     about = parse_json(said, str(file))
     if not isinstance(about, dict):
-        raise ValueError(f"{file} says {said[:40]!r} of itself, which are no named values")
+        raise ValueError(f"{file} describes itself as {said[:40]!r}; it must be a mapping of names to values")
     if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
     if about["use"] not in STUDENTS:

@@ -248,7 +248,7 @@ def checked_pattern(asked: str, lost: list[float]) -> str:
     """
     pattern = at_depth(asked, len(lost))
     if "M" not in pattern or set(pattern) - {"M", "T"}:
-        raise ValueError(f"pattern is {asked!r}; a conversion's has Ts and at least one M")
+        raise ValueError(f"pattern is {asked!r}; it must have at least one M, and no letters but M and T")
     for line in choose.warnings_of(pattern, lost):
         logger.warning(line)
     return pattern

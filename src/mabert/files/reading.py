@@ -146,7 +146,7 @@ class _NumberError(ValueError):
 
 
 def _no_number(word: str) -> Any:
-    raise _NumberError(f"not JSON: {word} is no number; null stands for none", word)
+    raise _NumberError(f"not JSON: {word} is not a number; null stands for none", word)
 
 
 def _whole(digits: str) -> int:

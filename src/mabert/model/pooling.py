@@ -123,7 +123,7 @@ def pooler_in(folder: Path) -> Pooler | None:
         return None
     said = read_json(folder / "config.json")
     if set(said) != set(FIELDS):
-        raise ValueError(f"{folder / 'config.json'} has {', '.join(said)}; needed are {', '.join(FIELDS)}")
+        raise ValueError(f"{folder / 'config.json'} has {', '.join(said)}; it must have {', '.join(FIELDS)}")
     pooler = map_pooler(said)
     pooler.load_state_dict(load_file(folder / POOLER))
     return pooler.eval().requires_grad_(False)

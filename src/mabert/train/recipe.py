@@ -280,7 +280,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
         ValueError: Names the seeds.
     """
     if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
-        raise ValueError(f"seeds are {shown(list(seeds))}; needed is one at least, none twice, each {SEED}")
+        raise ValueError(f"seeds are {shown(list(seeds))}; give at least one, none twice, each {SEED}")
 
 
 def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def check_bench(options: argparse.Namespace) -> None:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
     for name, own in {"recipe": "small models", "texts": "two short texts"}.items():
         if options.quick and getattr(options, name):
-            raise ValueError(f"{name} is not looked at with --quick, which has {own} of its own")
+            raise ValueError(f"{name} has no effect with --quick, which has {own} of its own")
     if options.quick and options.what in TAKERS["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
     if options.what in TAKERS["data"] and not options.files:
@@ -181,7 +181,7 @@ def check_bench(options: argparse.Namespace) -> None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
     for name in ("limit", "budget", "times"):
         if options.quick and getattr(options, name) is not None:
-            raise ValueError(f"{name} is not looked at with --quick, which makes one call of each")
+            raise ValueError(f"{name} has no effect with --quick, which makes one call of each")
     if options.what in ("throughput", "lengths") and len(options.dtype or ()) > 1:
         raise ValueError(f"bench {options.what} takes one dtype at a time; {' '.join(options.dtype)} are given")
 
@@ -222,7 +222,7 @@ def report_on(files: list[str], output: Path) -> Path:
     if found.engines:
         pages["engines"] = engines_page(found.engines)
     if not pages:
-        raise ValueError(f"{', '.join(files)}: no memory and times; needed are files that `mabert bench models` wrote")
+        raise ValueError(f"{', '.join(files)}: no memory and times; give files that `mabert bench models` wrote")
     output.mkdir(parents=True, exist_ok=True)
     for name, page in pages.items():
         for figure, svg in page.figures.items():

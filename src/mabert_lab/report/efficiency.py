@@ -118,7 +118,7 @@ def read_results(content: Mapping[str, Any], file: str) -> Results:
         raise ValueError(f"{file}: a quick trial run, whose numbers say nothing; measure without --quick")
     remarks = content.get("remarks", [])
     if not (isinstance(remarks, list) and all(isinstance(remark, str) for remark in remarks)):
-        raise ValueError(f"{file}: remarks is {remarks!r}; needed is a list of sentences")
+        raise ValueError(f"{file}: remarks is {remarks!r}; it must be a list of sentences")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     source = Source(Path(file).name, date, content["environment"], tuple(remarks))

@@ -62,7 +62,7 @@ def find(paths: Iterable[Path | str]) -> Found:
                 whole[kind].append((path, result))
     if not any(whole.values()):
         raise ValueError(
-            f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; needed are JSON files that "
+            f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; give JSON files that "
             f"{', '.join(command for command, _ in KINDS.values())} wrote" + "".join(f"; {each}" for each in left_out)
         )
     studies, older = _latest(whole["study"])
@@ -78,7 +78,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
     seen = set()
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(f"{path}: no such file or folder; needed are results as JSON")
+            raise FileNotFoundError(f"{path}: no such file or folder; give results as JSON")
         if not path.is_dir():
             check_can_read_twice(path)
         for file in files_below(path, _PASSED_OVER) if path.is_dir() else [path]:
@@ -94,7 +94,7 @@ def _read(path: Path) -> tuple[str, Any]:
     try:
         content = read_json_value(path, nan=True)
     except ValueError as error:
-        raise ValueError(f"{error}; needed is a file of results") from None
+        raise ValueError(f"{error}; give a file of results") from None
     kind = str(content.get("kind", "")) if isinstance(content, dict) else ""
     if kind not in KINDS:
         return kind, content

@@ -246,7 +246,7 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     from mabert.files.reading import shown
 
     if content.get("version") != VERSION:
-        raise ValueError(f"{file}: version {content.get('version')!r} of a study; needed is {VERSION}")
+        raise ValueError(f"{file}: version {content.get('version')!r} of a study; it must be {VERSION}")
     _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
     for name in ("study", "scale"):  # they name the files of a report
         if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):

@@ -331,5 +331,5 @@ def budgets_of(given: Any, name: str) -> list[float]:
     """
     budgets = [share_of(budget, name) for budget in convert(list[Any], given, name)]
     if not budgets or len(set(budgets)) < len(budgets):
-        raise ValueError(f"{name} is {given!r}; one budget at least, and none twice, is needed")
+        raise ValueError(f"{name} is {given!r}; give at least one budget, and none twice")
     return budgets

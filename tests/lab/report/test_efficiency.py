@@ -108,7 +108,7 @@ def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
     ("changes", "needed"),
     [
         ({"environment": {}}, "lacks the date"),
-        ({"remarks": "busy"}, "remarks is 'busy'; needed is a list of sentences"),
+        ({"remarks": "busy"}, "remarks is 'busy'; it must be a list of sentences"),
         ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
         (
             {"rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},

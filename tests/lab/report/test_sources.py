@@ -93,7 +93,7 @@ def wrong(**changes):
 WRONG = [
     (
         "{",
-        "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; needed is a file of",
+        "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; give a file of",
     ),
     (b"\xff\xfe\x00", "not UTF-8: byte 0xff at offset 0"),
     ({**EFFICIENCY, "quick": True}, "a quick trial run, whose numbers say nothing; measure without --quick"),
@@ -103,7 +103,7 @@ WRONG = [
     ({"kind": "drift", "rows": []}, "lacks texts, lengths; mabert study drift writes them"),
     ({"kind": "throughput", "rows": [{"model": "bert"}]}, "lacks lengths of a row, status of a row, batch of a row"),
     ({**study([]), "rows": [3]}, "not as mabert study writes it (TypeError: "),
-    (study([], version=2), "version 2 of a study; needed is 1"),
+    (study([], version=2), "version 2 of a study; it must be 1"),
     ({"kind": "study", "version": 1}, " lacks study, title, reference, scale"),
     (study([{"arm": "a"}]), "a row lacks budget, pretraining, scores"),
     ({**study([]), "columns": [{"key": "cola"}]}, "a column lacks title, metric"),
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_refused_by_name_and_in_a_folder_left_out_and_told_of(
     damaged = put("of-a-run/damaged.json", content)
     with pytest.raises(ValueError, match=rf"damaged\.json.*{re.escape(reason)}"):
         find([damaged])
-    with pytest.raises(ValueError, match=r"nothing to report; needed are .* wrote; `of-a-run/damaged\.json`: "):
+    with pytest.raises(ValueError, match=r"nothing to report; give .* wrote; `of-a-run/damaged\.json`: "):
         find([tmp_path])
     put("study.json", study(ROWS))
     found = find([tmp_path])
@@ -149,7 +149,7 @@ def test_what_two_machines_measured_stands_apart(put, tmp_path):
 
 def test_nothing_to_report_says_what_is_needed(put, tmp_path):
     put("config.json", {})
-    with pytest.raises(ValueError, match=r"nothing to report; needed are JSON files that mabert study, mabert bench"):
+    with pytest.raises(ValueError, match=r"nothing to report; give JSON files that mabert study, mabert bench"):
         find([tmp_path])
     with pytest.raises(ValueError, match="no paths: nothing to report"):
         find([])

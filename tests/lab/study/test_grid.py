@@ -143,9 +143,9 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
     ("changes", "message"),
     [
         ({"seeds": []}, r"seeds are \[\]"),
-        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; needed is one at least, none twice"),
+        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; give at least one, none twice"),
         ({"seeds": [0, -1]}, r"seeds are \[0, -1\]; .* each at least 0 and at most 4294967295"),
-        ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; one budget at least, and none twice, is needed"),
+        ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; give at least one budget, and none twice"),
         ({"budgets": {"pattern": ["10%", 0.1]}}, "budgets.pattern is .*none twice"),
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"wnli": {}}}, "unknown GLUE task 'wnli'"),
