@@ -2,7 +2,6 @@
 
 import os
 import platform
-import signal
 import subprocess
 import sys
 
@@ -78,28 +77,3 @@ def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_pa
     pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")
     assert plain > pages / 2
     assert (kept > pages / 2) if told else (kept < pages / 20)
-
-
-ORPHAN = """
-import importlib.util, os, signal, subprocess, sys
-spec = importlib.util.spec_from_file_location("processes", sys.argv[1])  # without all of mabert
-processes = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(processes)
-child = "import os, sys, time; os.write(int(sys.argv[1]), b'here'); time.sleep(20); print('alone')"
-here, there = os.pipe()
-child = [sys.executable, "-c", child, str(there)]
-started = subprocess.Popen(child, pass_fds=[there], preexec_fn=processes.end_with_parent)
-os.read(here, 4)
-print("begun", flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process that its parent has ended")
-def test_a_process_ends_with_its_parent_however_that_ends(tmp_path):
-    (tmp_path / "program.py").write_text(ORPHAN)
-    command = [sys.executable, tmp_path / "program.py", mabert.machine.processes.__file__]
-    # The child holds this pipe as well: all is read when it has ended too.
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == "begun\n"

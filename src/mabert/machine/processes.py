@@ -16,9 +16,6 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, in `malloc.h`."""
 
-_SET_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG, in `prctl.h`."""
-
 LARGEST_KEPT = (1 << 30, 32 << 20)
 """Bytes of the largest block kept when freed; the second is for a glibc that accepts no more (before 2.36, say)."""
 
@@ -52,12 +49,6 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
-
-
-def end_with_parent() -> None:
-    """Sends this process SIGTERM when its parent ends in any way; on Linux only. For `subprocess`'s `preexec_fn`."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 @contextlib.contextmanager
