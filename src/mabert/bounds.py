@@ -79,6 +79,9 @@ TO_LEARN = Range(1000, 10**12)
 LONGEST = Range(16, 2**20)
 """Tokens of the longest text that a conversion learns from."""
 
+BATCH = Range(16, 2**24)
+"""Tokens of a step of a conversion."""
+
 EXPANSION = Range(0, 64, above=True)
 """Channels of a Mamba core relative to the model's width."""
 

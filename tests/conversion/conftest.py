@@ -5,14 +5,13 @@ import gc
 import pytest
 import torch
 
-from mabert.conversion import pieces, training
+from mabert.conversion import pieces
 from tests.conversion.helpers import convert, saved_teacher, text
 
 
 def make_small(patch=None):
-    """Batches of 160 tokens and pieces of 16 and more: a conversion of 1,000 tokens has eight steps."""
+    """Pieces of 16 tokens and more: with steps of 160 a conversion of 1,000 tokens has eight."""
     patch = patch or pytest.MonkeyPatch()
-    patch.setattr(training, "BATCH_TOKENS", 160)
     patch.setattr(pieces, "SHORTEST", 16)
 
 

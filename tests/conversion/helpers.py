@@ -93,7 +93,7 @@ def text(folder, documents=80):
     return corpus(folder / "text.txt", documents=documents)
 
 
-ASKED = {"pattern": "MTM", "tokens": 1000, "length": 30, "precision": "fp32", "progress": False}
+ASKED = {"pattern": "MTM", "tokens": 1000, "length": 30, "precision": "fp32", "batch_tokens": 160, "progress": False}
 """Of a conversion in the tests."""
 
 

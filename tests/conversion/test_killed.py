@@ -40,7 +40,10 @@ def test_it_goes_on_where_it_was(
     tmp_path, capsys, small_batches, converted, embedder, words_to_learn, number, pause, code
 ):
     words = ["convert", embedder, "-o", tmp_path / "out", "--text", words_to_learn, "--pattern", "MTM"]
-    words = [str(word) for word in (*words, "--tokens", "1000", "--length", "30", "--precision", "fp32")]
+    words = [
+        str(word)
+        for word in (*words, "--tokens", "1000", "--length", "30", "--precision", "fp32", "--batch-tokens", "160")
+    ]
     command = [sys.executable, "-c", CHILD, str(tmp_path / "here"), str(pause), *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as child:
         until = time.monotonic() + 90

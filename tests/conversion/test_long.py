@@ -24,11 +24,6 @@ LONG = "the bird sings near the river " * 10
 """More tokens than the teachers have positions for, and fewer than their students."""
 
 
-@pytest.fixture(autouse=True)
-def several_steps(monkeypatch):
-    monkeypatch.setattr(training, "BATCH_TOKENS", 160)
-
-
 @pytest.fixture(scope="session")
 def long_text(tmp_path_factory):
     """Documents of some 150 tokens."""
@@ -43,7 +38,6 @@ def long_text(tmp_path_factory):
 def longer(tmp_path_factory, embedder, long_text):
     """A conversion of the embedder that nothing stopped, and its result."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "BATCH_TOKENS", 160)
         patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         torch.set_num_threads(1)
         folder = tmp_path_factory.mktemp("longer") / "out"

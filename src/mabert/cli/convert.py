@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
+from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.cli.command import command, load_libraries, say, within
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 
@@ -61,6 +61,14 @@ def add_convert(commands: Any) -> None:
         help="share of the tokens that trains the whole model, after the cores [%(default)s]",
     )
     added.add_argument(
+        "--batch-tokens",
+        type=int,
+        action=within(BATCH),
+        default=512,
+        help="most tokens of a step; small steps learn the most from each token, large ones keep a GPU busy "
+        "[%(default)s]",
+    )
+    added.add_argument(
         "--precision", choices=("auto", "fp32", "bf16"), default="auto", help="precision of training [%(default)s]"
     )
     added.add_argument("--seed", type=int, action=within(SEED), default=0, help="seed of the run [%(default)s]")
@@ -103,6 +111,7 @@ def run_convert(options: argparse.Namespace) -> None:
             end_to_end=options.end_to_end,
             precision=options.precision,
             seed=options.seed,
+            batch_tokens=options.batch_tokens,
             delta=options.delta,
         )
     if result:

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from mabert.baselines.load import Use
-from mabert.bounds import EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
+from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.conversion import choose
 from mabert.conversion.agreement import compare, lines
 from mabert.conversion.align import Alignment
@@ -79,6 +79,7 @@ class ConversionRecipe:
         end_to_end: Share of the tokens that stage 2 learns from.
         precision: `fp32`, `bf16`, or `auto`, which is bf16 if the device is fast in it.
         seed: Seed of everything random.
+        batch_tokens: Most tokens of a step. Small steps learn the most from each token, large ones keep a GPU busy.
         delta: Whether to save only the cores; the folder then names its teacher, which is joined to them on loading.
     """
 
@@ -90,6 +91,7 @@ class ConversionRecipe:
     end_to_end: Annotated[float, SHARE] = 0.25
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     seed: Annotated[int, SEED] = 0
+    batch_tokens: Annotated[int, BATCH] = 512
     delta: bool = False
 
 
@@ -309,6 +311,7 @@ def learn(
         "collate": FlatteningCollator(masking, asked.seed),
         "precision": asked.precision,
         "seed": asked.seed,
+        "batch_tokens": asked.batch_tokens,
         "resume": resume,
     }
     first, second = divided(pieces, 1 - asked.end_to_end)

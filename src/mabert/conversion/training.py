@@ -13,9 +13,6 @@ from mabert.data.batches import TokenBudgetSampler
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.trainer import MaBertTrainer, training_arguments
 
-BATCH_TOKENS = 512
-"""Tokens per step, over all processes."""
-
 SAVE_SECONDS = 120.0
 LOG_STEPS = 25
 WEIGHTS = "model.safetensors"
@@ -67,6 +64,7 @@ def train(
     collate: Any,
     precision: str,
     seed: int,
+    batch_tokens: int,
     resume: bool,
     beta2: float = 0.98,
 ) -> dict[str, Any]:
@@ -81,6 +79,7 @@ def train(
         collate: Makes a packed row.
         precision: `fp32`, `bf16` or `auto`.
         seed: Seed of the order.
+        batch_tokens: Most tokens of a step, in all processes together; a longer text is a step of its own.
         resume: Whether to resume from the newest checkpoint, if there is one.
         beta2: Adam's second decay rate.
 
@@ -91,7 +90,7 @@ def train(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    each = max(1, BATCH_TOKENS // processes)
+    each = max(1, batch_tokens // processes)
     sampler = TokenBudgetSampler(pieces.lengths, each, seed=seed, processes=processes)
     batches = list(sampler)
     steps = len(batches) // processes

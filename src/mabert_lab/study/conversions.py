@@ -12,7 +12,6 @@ from transformers import PreTrainedConfig
 from mabert.baselines.load import class_for
 from mabert.conversion.run import ConversionRecipe, at_depth, begun, changes_of
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
-from mabert.conversion.training import BATCH_TOKENS
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
 from mabert.data.tokenizer import fingerprint
@@ -101,7 +100,7 @@ class Conversions:
             content,
             order,
             f"convert {title}",
-            steps=max(1, math.ceil(tokens / BATCH_TOKENS)),
+            steps=max(1, math.ceil(tokens / recipe.batch_tokens)),
             tokens=tokens,
             parameters=parameters_of(class_for("encoder", config), config),
         )

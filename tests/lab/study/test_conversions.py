@@ -28,7 +28,7 @@ from tests.lab.study.helpers import FINETUNE, changed, cola, planned, study
 from tests.train.helpers import corpus, of_family
 
 ARMS = {"T": {"convert": {"pattern": "T"}}, "MTM": {"convert": {"pattern": "MTM", "direction": "forward"}}}
-RECIPE = {"tokens": 1000, "length": 30, "precision": "fp32"}
+RECIPE = {"tokens": 1000, "length": 30, "precision": "fp32", "batch_tokens": 160}
 
 
 @pytest.fixture(autouse=True)
@@ -245,9 +245,8 @@ def test_an_arm_tells_of_the_conversion_that_failed(tmp_path, fields):
 
 
 def serve_small(root, name, *arguments):
-    """A cell's process with steps of few tokens that saves after each; it is killed when the checkpoint that a file
-    names is there."""
-    training.BATCH_TOKENS, pieces.SHORTEST, training.SAVE_SECONDS = 160, 16, 0.0
+    """A cell's process that saves after each step; it is killed when the checkpoint that a file names is there."""
+    pieces.SHORTEST, training.SAVE_SECONDS = 16, 0.0
     publish, last = trainer.publish, Path(root) / "last"
     wanted = last.read_text() if last.is_file() else None
 
