@@ -44,22 +44,41 @@ class MaBertEmbeddings(nn.Module):
         Raises:
             ValueError: If a token id, segment or position is outside its table.
         """
-        if inputs_embeds is None:
-            check_ids("input_ids", input_ids, "vocab_size", rows_of(self.word_embeddings, self.config.vocab_size))
-            hidden = self.word_embeddings(input_ids)
-        else:
-            hidden = inputs_embeds
+        self.check(input_ids if inputs_embeds is None else None, token_type_ids, position_ids)
+        hidden = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if token_type_ids is None:
             token_type_ids = position_ids.new_zeros(1, 1)
-        rows = rows_of(self.token_type_embeddings, self.config.type_vocab_size)
-        check_ids("token_type_ids", token_type_ids, "type_vocab_size", rows)
         hidden = hidden + self.token_type_embeddings(token_type_ids)
         if self.position_embeddings is not None:
-            rows = rows_of(self.position_embeddings, self.config.max_position_embeddings)
-            check_ids("position_ids", position_ids, "max_position_embeddings", rows)
             hidden = hidden + self.position_embeddings(position_ids)
         hidden = self.dropout(self.norm(hidden))
         return hidden if self.projection is None else self.projection(hidden)
+
+    def check(self, input_ids: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor) -> None:
+        """Refuses ids outside their embedding; on a GPU they would fail an assertion that ends the process.
+
+        Raises:
+            ValueError: Naming the offending id and the table's size.
+        """
+        tables = {
+            "input_ids": (input_ids, self.word_embeddings, "vocab_size"),
+            "token_type_ids": (token_type_ids, self.token_type_embeddings, "type_vocab_size"),
+            "position_ids": (position_ids, self.position_embeddings, "max_position_embeddings"),
+        }
+        looked_up = {
+            name: (ids, table, size_name)
+            for name, (ids, table, size_name) in tables.items()
+            if ids is not None and table is not None and ids.numel()
+        }
+        if is_tracing() or not looked_up:
+            return
+        # All in one tensor: a GPU is waited for once.
+        bounds = torch.stack([bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]).tolist()
+        for (name, (_, table, size_name)), low, high in zip(looked_up.items(), bounds[::2], bounds[1::2], strict=True):
+            size = rows_of(table, getattr(self.config, size_name))
+            if low < 0 or high >= size:
+                worst = low if low < 0 else high
+                raise ValueError(f"{name} holds {worst}; {size_name} is {size}, so ids run from 0 to {size - 1}")
 
 
 def stretch(table: Tensor, rows: int) -> Tensor:
@@ -82,20 +101,6 @@ def stretch(table: Tensor, rows: int) -> Tensor:
 def rows_of(table: nn.Module, size: int) -> int:
     """Returns the rows of an embedding, or `size` from the configuration if an adapter has replaced it."""
     return getattr(table, "num_embeddings", size)
-
-
-def check_ids(name: str, ids: Tensor | None, size_name: str, size: int) -> None:
-    """Refuses ids outside an embedding; on a GPU they would fail an assertion that ends the process.
-
-    Raises:
-        ValueError: Naming the offending id and the table's size.
-    """
-    if ids is None or is_tracing() or ids.numel() == 0:
-        return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= size:
-        worst = low if low < 0 else high
-        raise ValueError(f"{name} holds {worst}; {size_name} is {size}, so ids run from 0 to {size - 1}")
 
 
 class RotaryPositions(nn.Module):
