@@ -215,7 +215,7 @@ def run_drift(options: argparse.Namespace) -> None:
     else:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
-    result = drift(loaded.model.cpu(), [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
+    result = drift(loaded.model, [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
     result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")

@@ -66,7 +66,7 @@ def drift(
     The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all.
 
     Args:
-        model: The trained encoder.
+        model: The trained encoder; all runs are on its device.
         texts: Token ids of each text, with [CLS] and [SEP].
         pad_id: Token id of padding.
         lengths: Numbers of padding positions per text.
@@ -81,7 +81,7 @@ def drift(
     """
     if not texts:
         raise ValueError("there are no texts to pad")
-    groups = _by_length(texts)
+    groups = [group.to(model.device) for group in _by_length(texts)]
     rows = []
     builds = 1 + len(DIRECTIONS) * len(CONV_MODES)
     with progress_over("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), progress) as advance:
@@ -111,19 +111,19 @@ def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:
 
 def _builds(model: MaBertModel) -> Iterator[tuple[str, MaBertModel]]:
     """Yields the trained model, then one with random weights for each direction and convolution mode."""
-    yield "trained", _copy(model.config, model.config.ssm_direction, model.config.ssm_conv_mode, model)
+    yield "trained", _copy(model, model.config.ssm_direction, model.config.ssm_conv_mode, True)
     for direction in DIRECTIONS:
         for conv in CONV_MODES:
-            yield "random", _copy(model.config, direction, conv, None)
+            yield "random", _copy(model, direction, conv, False)
 
 
-def _copy(config: MaBertConfig, direction: str, conv: str, weights: nn.Module | None) -> MaBertModel:
-    fields = config.to_dict() | {"ssm_direction": direction, "ssm_conv_mode": conv}
+def _copy(model: MaBertModel, direction: str, conv: str, trained: bool) -> MaBertModel:
+    fields = model.config.to_dict() | {"ssm_direction": direction, "ssm_conv_mode": conv}
     torch.manual_seed(0)
     built = MaBertModel(MaBertConfig(**fields)).eval()
-    if weights is not None:
-        built.load_state_dict(weights.state_dict())
-    return built
+    if trained:
+        built.load_state_dict(model.state_dict())
+    return built.to(model.device)
 
 
 def _regimes(weights: str, config: MaBertConfig) -> Iterator[Regime]:
