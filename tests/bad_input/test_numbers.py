@@ -180,7 +180,7 @@ OPTIONS = {
         "--dropout",
         "--max-length",
     ),
-    "convert": ("--tokens", "--length", "--expand", "--end-to-end", "--seed"),
+    "convert": ("--tokens", "--length", "--expand", "--end-to-end", "--seed", "--batch-tokens"),
     "embed": ("--max-length", "--batch-tokens"),
     "fill-mask": ("--top", "--batch-tokens"),
     "extend": ("--length",),
