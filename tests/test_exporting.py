@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import softplus
 from transformers import AutoModel, BertConfig
 
 import mabert
@@ -15,12 +18,15 @@ from mabert import (
     exporting,
 )
 from mabert.cli import main
-from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
+from mabert.ops import depthwise_conv1d, explain, portable, selective_scan, use_backend
 from tests.model.helpers import MAKINGS, build, config
 from tests.train.helpers import tokenizer
 
 KINDS = {
-    "encoder": (MaBertModel, {"ssm_direction": "bidirectional", "layer_pattern": "MTM"}),
+    "encoder": (
+        MaBertModel,
+        {"ssm_direction": "bidirectional", "layer_pattern": "MTM", "max_position_embeddings": 400},
+    ),
     "fills masks": (MaBertForMaskedLM, {"ssm_conv_mode": "centered", "ssm_direction": "backward"}),
     "classifies": (MaBertForSequenceClassification, {"pooling": "map"}),
     "tags": (MaBertForTokenClassification, MAKINGS["a mixture"]),
@@ -45,7 +51,7 @@ def texts(rows, time, side):
 
 
 def check(model, run, shortest=1):
-    for rows, time in ((1, shortest), (2, 7), (3, 20)):
+    for rows, time in ((1, shortest), (2, 7), (3, 20), (2, min(400, model.config.max_position_embeddings))):
         for side in ("left", "right"):
             ids, mask = texts(rows, time, side)
             with torch.no_grad():
@@ -77,6 +83,13 @@ def test_openvino_gives_what_pytorch_gives(tmp_path):
         tmp_path / "out" / "openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     check(model, lambda inputs: list(compiled(inputs).to_tuple()), shortest=2)  # its loops go twice or more
+
+
+@given(st.floats(-80, 80, width=32))
+def test_small_step_sizes_keep_their_digits(value):
+    x = torch.tensor([value])
+    exact = softplus(x.double())
+    assert (portable._softplus(x).double() - exact).abs() <= 4e-7 * exact
 
 
 @pytest.mark.slow
