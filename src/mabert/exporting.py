@@ -229,7 +229,7 @@ class OpenVino:
 
 
 def _differences(plain: Plain, running: Any) -> Iterator[float]:
-    """Yields differences of a runtime's outputs from PyTorch's on a few batches, short and long ones, relative to the largest output."""
+    """Yields differences of a runtime's outputs from PyTorch's on short and long texts, relative to the largest."""
     for rows, time in ((1, 2), (3, 9), (4, 24), (1, 512)):
         inputs = plain.sample(rows, min(time, plain.longest or time), seed=rows)
         with torch.no_grad():

@@ -9,7 +9,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 import mabert
-from mabert import MaBertForSequenceClassification, MaBertModel
+from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.cli import main
 from mabert.model.map_pooling import MapPooling
 from tests.model.helpers import build, config
@@ -106,9 +106,17 @@ def test_the_head_stays_a_cross_encoders(saved):
     np.testing.assert_allclose(found, [each["score"] for each in wanted], rtol=1e-4, atol=1e-5)
 
 
-def test_only_a_pooling_by_map_is_listed(saved):
-    assert not (saved(pooling="cls") / "modules.json").exists()
+@pytest.mark.parametrize("kind", [MaBertModel, MaBertForMaskedLM, MaBertForSequenceClassification])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
+def test_both_give_the_same_vectors_of_any_folder(saved, kind, normalize, pooling):
+    theirs = same(saved(kind, pooling=pooling, normalize=normalize))
+    assert np.allclose(np.linalg.norm(theirs, axis=1), 1) == normalize
+
+
+def test_modules_are_listed_where_the_librarys_own_choice_would_differ(saved):
     assert not (saved(MaBertModel, name="encoder") / "modules.json").exists()
+    assert not (saved(pooling="mean", name="even") / "modules.json").exists()
     with pytest.raises(ValueError, match="the classifier pools by 'cls'; 'map' is needed"):
         MapPooling.of(MaBertForSequenceClassification(config(pooling="cls")))
 
@@ -129,7 +137,7 @@ def test_settings_without_weights_and_other_settings_are_one_line(saved, tmp_pat
 def test_embed_says_once_where_vectors_were_never_trained_for_similarity(saved, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     folder = saved()
-    for kind in (folder, saved(MaBertModel, name="encoder")):
+    for kind in (folder, saved(MaBertModel, name="encoder"), saved(name="fine-tuned", normalize=True)):
         assert main(["embed", str(kind), str(tmp_path / "texts.txt"), "-o", f"{kind}.npy"]) == 0
         told = capsys.readouterr().err
         assert told.count(f"mabert: {kind} was never trained to put similar texts near each other") == 1

@@ -13,6 +13,7 @@ LENGTH = "sentence_bert_config.json"
 """Settings with the length at which texts are cut."""
 
 SETTINGS = (LENGTH, "config_sentence_transformers.json")
+POOL = "1_Pooling"
 MAP, MAP_TYPE = "1_MapPooling", "mabert.model.map_pooling.MapPooling"
 """Folder and class of the module that pools as a classifier has learned to (`map`)."""
 
@@ -102,20 +103,33 @@ def modules_in(folder: Path) -> list[dict[str, str]]:
 def is_for_similarity(path: str | Path) -> bool:
     """Returns whether a folder's vectors were trained to be compared.
 
-    They were if it lists modules of sentence-transformers beyond those that read a classifier's vectors.
+    They were if it lists modules of sentence-transformers, and either has that library's own settings or is not a
+    model fine-tuned for something else, which lists modules so that both libraries give the same vectors.
     """
     folder = Path(path)
     if not (folder / MODULES).is_file():
         return False
-    own = any(each["type"] == MAP_TYPE for each in modules_in(folder))
-    return not own or (folder / SETTINGS[1]).is_file()
+    saved = "".join((read_json_if_there(folder / "config.json") or {}).get("architectures") or ())
+    return (folder / SETTINGS[1]).is_file() or "For" not in saved
 
 
-def write_map_modules(folder: Path, normalize: bool) -> None:
-    """Lists the modules with which sentence-transformers pools as a classifier does; keeps an existing list."""
-    if not (folder / MODULES).exists():
-        names = {"Transformer": "base.modules.transformer", "Normalize": "base.modules.normalize"}
-        types = {name: f"sentence_transformers.{module}.{name}" for name, module in names.items()}
-        chosen = [("", types["Transformer"]), (MAP, MAP_TYPE), ("2_Normalize", types["Normalize"])][: 2 + normalize]
-        modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
-        write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
+def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> None:
+    """Lists the modules with which sentence-transformers makes the vectors of `mabert.load`; keeps an existing list.
+
+    Args:
+        folder: The model's folder.
+        pooling: `mean`, `cls`, or `map`, which a classifier has learned.
+        normalize: Whether vectors are scaled to length one.
+        width: Numbers of a vector.
+    """
+    if (folder / MODULES).exists():
+        return
+    types = {name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")}
+    pools = (MAP, MAP_TYPE) if pooling == "map" else (POOL, types["Pooling"])
+    chosen = [("", types["Transformer"]), pools, ("2_Normalize", types["Normalize"])][: 2 + normalize]
+    modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
+    write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
+    if pooling != "map":
+        modes = {name: mode == pooling for name, mode in POOLINGS.items()}
+        (folder / POOL).mkdir(exist_ok=True)
+        write_text(folder / POOL / "config.json", json.dumps({"word_embedding_dimension": width, **modes}) + "\n")

@@ -1,6 +1,7 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
 import copy
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from mabert.files.sentences import write_modules
 from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
@@ -68,6 +70,18 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
         return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """Works as in transformers; where vectors are made in another way than sentence-transformers makes them of any
+        model (the mean of the tokens' vectors), it also writes the list of modules that says how."""
+        super().save_pretrained(save_directory, **kwargs)
+        pooling = self.pools_by()
+        if pooling != "mean" or self.config.normalize:
+            write_modules(Path(save_directory), pooling, self.config.normalize, self.config.hidden_size)
+
+    def pools_by(self) -> str:
+        """Returns how `mabert.load` makes a text's vector: `mean` or `cls`; a classifier of texts also by `map`."""
+        return "cls" if self.config.pooling == "cls" else "mean"
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # In custom code, transformers skips modules that have no parameters of their own. A core has none, but it

@@ -1,6 +1,5 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +16,6 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from mabert.files.sentences import write_map_modules
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
@@ -125,12 +123,9 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Works as in transformers; with `map` pooling, it also writes the list of modules that sentence-transformers
-        needs to use that pooling."""
-        super().save_pretrained(save_directory, **kwargs)
-        if self.config.pooling == "map":
-            write_map_modules(Path(save_directory), self.config.normalize)
+    def pools_by(self) -> str:
+        """Returns how `mabert.load` makes a text's vector: `mean`, `cls`, or `map` with the pooling learned here."""
+        return "map" if self.config.pooling == "map" else super().pools_by()
 
     @can_return_tuple
     def forward(
