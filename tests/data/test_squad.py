@@ -66,6 +66,9 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
         load_own({"train": file_of(tmp_path)}, kind="answers")
     with pytest.raises(ValueError, match=r"paragraphs\[0\]: 'context' is None, not text"):
         load_own({"train": file_of(tmp_path, PARIS, context=None)}, kind="answers")
+    (tmp_path / "t.conll").write_text("Anna O")
+    with pytest.raises(ValueError, match=r"t\.conll: not JSON: .*; questions and answers are read from a JSON file"):
+        load_own({"train": tmp_path / "t.conll"}, kind="answers")
     (tmp_path / "t.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"t\.json: no 'data'"):
         load_own({"train": tmp_path / "t.json"}, kind="answers")

@@ -5,6 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import train_wordpiece
+from mabert.files.places import SHIPPED
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."
 
@@ -82,6 +83,10 @@ def test_bad_files_get_one_clear_line(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message) as error:
         load_tokenizer(tmp_path if name.endswith("/") else path)
     assert "\n" not in str(error.value)
+
+
+def test_the_one_that_comes_along_goes_by_its_name():
+    assert fingerprint(load_tokenizer("minilm")) == fingerprint(load_tokenizer(SHIPPED / "minilm"))
 
 
 def test_missing_tokenizers(tmp_path):

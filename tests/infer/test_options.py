@@ -15,9 +15,9 @@ def test_help_says_what_a_long_text_does_to_the_work_and_in_what_fine_tuning_com
     with pytest.raises(SystemExit):
         parse([command, "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "file to write, whole or not at all; default, JSONL on stdout" in told
-    assert "cut longer texts; without it, the first of them ends the work [no; predict: as fine-tuned]" in told
-    assert "[the one the model was saved in; that of fine-tuning is auto]" in told
+    assert "file to write; it appears only when it is complete [JSONL on standard output]" in told
+    assert "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning]" in told
+    assert "[the precision of the saved weights; auto for a fine-tuned model]" in told
 
 
 def test_progress_does_not_stand_among_answers_in_the_same_file(monkeypatch, tmp_path):

@@ -241,6 +241,18 @@ def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, t
             torch.save(load_file(masked_lm / "model.safetensors"), broken / "pytorch_model.bin")
         with pytest.raises(FileNotFoundError, match="holds no weights"):
             embed(broken, TEXTS)
+    (broken / "model.onnx").touch()
+    with pytest.raises(FileNotFoundError, match=r"holds no weights .*; model\.onnx is an export, for a runtime"):
+        embed(broken, TEXTS)
+
+
+def test_an_adapter_and_a_nameless_configuration_are_named(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"holds an adapter \(adapter_config\.json\) and no model; join both"):
+        embed(tmp_path, TEXTS)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json has no model_type; those known are bert"):
+        embed(tmp_path, TEXTS)
 
 
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mabert.machine.processes
-from mabert.machine.processes import METHOD
+from mabert.machine.processes import METHOD, FreedMemory
 
 PROGRAM = """
 import os, sys
@@ -77,3 +79,46 @@ def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_pa
     pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")
     assert plain > pages / 2
     assert (kept > pages / 2) if told else (kept < pages / 20)
+
+
+class Shrinking(FreedMemory):
+    """A process of a given size, which shrinks by what is returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.library, self.kept, self.needed, self.times = self, 0, 0, 0
+
+    def size(self):
+        return self.needed + self.kept
+
+    def malloc_trim(self, _):
+        self.kept, self.times = 0, self.times + 1
+
+
+@given(st.lists(st.tuples(st.integers(100, 1000), st.integers(0, 50)), min_size=2, max_size=200))
+def test_a_process_stays_within_a_quarter_beyond_what_its_steps_need(steps):
+    process = Shrinking()
+    for needed, kept in steps:
+        process.needed, process.kept = needed, process.kept + kept
+        before = process.size()
+        process.after_step()
+        largest = max(needed for needed, _ in steps) + 50
+        assert process.size() <= 1.25 * largest
+        assert process.size() in (before, needed)
+    again = Shrinking()
+    again.needed = steps[0][0]
+    for _ in steps:
+        again.after_step()
+    assert again.times == 1  # to learn what a step needs
+
+
+def test_memory_is_returned_where_the_c_library_is_glibc():
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    process = FreedMemory()
+    block = bytearray(300 << 20)
+    large = process.size()
+    del block
+    process.after_step()
+    assert process.returned
+    assert 0 < process.size() < large

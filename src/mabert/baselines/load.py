@@ -59,6 +59,8 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
     if kind == MaBertConfig.model_type:
         return config_of_fields(path, fields)
     known = [family.model_type for family in FAMILIES.values()]
+    if kind is None:
+        raise ValueError(f"{Path(path) / CONFIG} has no model_type; those known are {', '.join(known)}")
     if kind not in known:
         raise ValueError(f"{path} holds a model of type {kind!r}; there are {', '.join(known)}")
     try:

@@ -95,7 +95,10 @@ def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yields each question's context, the question, and its place in the file."""
-    whole = parse_json(on_disk.read_text(path), str(path))
+    try:
+        whole = parse_json(on_disk.read_text(path), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}; questions and answers are read from a JSON file in the form of SQuAD") from error
     for text, of_text in _parts(whole, "data", str(path), ": "):
         for paragraph, of_paragraph in _parts(text, "paragraphs", of_text):
             context = _field(paragraph, "context", str, of_paragraph)

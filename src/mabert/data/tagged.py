@@ -60,6 +60,8 @@ def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:
 
 def _of_lines(path: Path, tagged: bool) -> Iterator[Sentence]:
     """Yields the sentences of a CoNLL file."""
+    if path.suffix == ".json":
+        raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
     sentence: Sentence = [], [], []
     for number, line in enumerate(on_disk.lines_of_text(path), 1):
         columns = _BETWEEN.split(line.strip(" \t\r\n"))

@@ -12,7 +12,9 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
+from mabert.files.folders import is_hub_name
 from mabert.files.offline import without_waiting
+from mabert.files.places import PACKAGES, place_of
 from mabert.files.reading import read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -24,13 +26,15 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
 
     Args:
         source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
-            `tokenizer.json`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased unless some
-            token has capital letters.
+            `tokenizer.json`, `minilm`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased
+            unless some token has capital letters.
 
     Raises:
         FileNotFoundError: there is no such file, folder or model.
         ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
     """
+    if str(source) in PACKAGES or not is_hub_name(str(source)):
+        source = place_of(source)  # one that comes along, or with a package
     path = Path(source).expanduser()
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():

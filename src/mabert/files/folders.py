@@ -8,6 +8,9 @@ from mabert.files.offline import without_waiting
 from mabert.files.reading import read_json
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+"""Configuration of PEFT."""
+
 WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-", "xlm-")
 """Prefixes of names on the hub that have no owner, such as bert-base-uncased."""
 
@@ -25,6 +28,10 @@ def config_fields(path: str | Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / CONFIG
+    if not file.is_file() and (folder / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save that"
+        )
     if not file.is_file():
         inside = model_inside(folder)
         hint = f"; did you mean {inside}?" if inside else ""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -93,18 +94,51 @@ def import_ahead(*modules: str) -> None:
     context(*modules)
 
 
+def _glibc() -> ctypes.CDLL | None:
+    """Returns glibc, or None where the C library is another one."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return library if hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version") else None
+
+
+class FreedMemory:
+    """Returns freed memory to the system once a process has outgrown what its steps need.
+
+    Where steps need blocks of ever different sizes, freed memory is kept in pieces that fit no later block, and the
+    process grows from step to step. So its size is taken after a step that began with nothing kept, and everything
+    freed is returned when the process is a quarter larger than the largest such size.
+    """
+
+    def __init__(self) -> None:
+        self.limit, self.returned, self.library = 0.0, False, _glibc()
+
+    def after_step(self) -> None:
+        """Looks at the size after a step; does nothing where the C library is not glibc."""
+        if self.library is None:
+            return
+        size = self.size()
+        if self.returned:
+            self.limit = max(self.limit, 1.25 * size)
+        self.returned = size > self.limit
+        if self.returned:
+            self.library.malloc_trim(0)
+
+    def size(self) -> int:
+        """Returns the process's pages in memory."""
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+
 def keep_freed_memory() -> None:
     """Makes glibc reuse this process's freed memory instead of returning it to the system.
 
     With glibc's own thresholds, memory that one layer freed comes back for the next page by page, each filled with
     zeros: a seventh of a training step's time in bf16. Only whole programs should call this, not a library, since the
-    process keeps its peak size. It does nothing with another C library, or if the environment sets either threshold.
+    process keeps its peak size (see `FreedMemory`). It does nothing with another C library, or if the environment sets
+    either threshold.
     """
     told = any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
     if sys.platform != "linux" or told or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    library = ctypes.CDLL(None)
-    if not (hasattr(library, "mallopt") and hasattr(library, "gnu_get_libc_version")):
+    if (library := _glibc()) is None:
         return
     # Setting only the trim threshold would map every block anew: once one is set, glibc no longer adapts the other.
     if any(library.mallopt(_MMAP_THRESHOLD, size) for size in LARGEST_KEPT):

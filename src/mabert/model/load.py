@@ -25,6 +25,8 @@ LOADING = threading.RLock()
 dtype, and whether weights are initialized and tied."""
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+EXPORTS = ("model.onnx", "openvino_model.xml")
+"""Graphs that `mabert export` writes."""
 
 
 def load_config(path: str | Path) -> MaBertConfig:
@@ -87,7 +89,10 @@ def load_model(
     except OSError as error:
         if is_delta(path) or any((Path(path) / name).exists() for name in WEIGHTS):
             raise
-        raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)})") from error
+        exported = next(
+            (f"; {name} is an export, for a runtime" for name in EXPORTS if (Path(path) / name).exists()), ""
+        )
+        raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)}){exported}") from error
     if about["mismatched_keys"]:
         name, there, wanted = sorted(about["mismatched_keys"])[0]
         raise ValueError(

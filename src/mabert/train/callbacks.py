@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl
 from transformers.trainer_callback import ExportableState
 
-from mabert.machine.processes import handling
+from mabert.machine.processes import FreedMemory, handling
 
 
 class SaveOnInterrupt(TrainerCallback):
@@ -73,6 +73,17 @@ class SaveOnInterrupt(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restarts the clock of saves."""
         self.saved, self.saved_step = time.monotonic(), state.global_step
+
+
+class SmallProcess(TrainerCallback):
+    """Keeps a training on a CPU from growing, see `FreedMemory`."""
+
+    def __init__(self) -> None:
+        self.freed = FreedMemory()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Looks at the process's size."""
+        self.freed.after_step()
 
 
 class Stopwatch(TrainerCallback, ExportableState):

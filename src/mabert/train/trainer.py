@@ -23,7 +23,7 @@ from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
 from mabert.machine.memory import naming_memory
 from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
-from mabert.train.callbacks import SaveOnInterrupt, Stopwatch
+from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch
 from mabert.train.optim import decay_parameter_names
 from mabert.train.progress import TrainingBar
 from mabert.train.recipe import Packing
@@ -80,7 +80,7 @@ class MaBertTrainer(Trainer):
     ) -> None:
         self.interrupt = SaveOnInterrupt(SAVE_SECONDS if save_seconds is None else save_seconds)
         self.stopwatch = Stopwatch()
-        super().__init__(callbacks=[self.interrupt, self.stopwatch, *callbacks], **arguments)
+        super().__init__(callbacks=[self.interrupt, self.stopwatch, SmallProcess(), *callbacks], **arguments)
         self.remove_callback(PrinterCallback)
         self.bar = None if title is None else TrainingBar(title, list(accumulate(step_tokens)))
         if self.bar is not None:

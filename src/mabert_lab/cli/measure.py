@@ -7,6 +7,7 @@ from typing import Any
 
 from mabert.bounds import SECONDS, TOKENS, Range
 from mabert.cli.command import command, load_libraries, say, within
+from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import write_text
 
 
@@ -26,6 +27,7 @@ def add_demo(commands: Any) -> None:
 
 def run_demo(options: argparse.Namespace) -> None:
     """`mabert demo`."""
+    check_installed(*EXTRAS["lab"])
     load_libraries()
     from mabert_lab.demo.tour import demo
 
@@ -135,6 +137,7 @@ def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
     output = Path(options.output)
     check_bench(options)
+    check_installed(*EXTRAS["lab"])
     if options.what == "report":
         say(f"{report_on(options.files, output)}: tables and figures")
         return

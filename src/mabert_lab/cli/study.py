@@ -7,6 +7,7 @@ from typing import Any
 from mabert.bounds import COUNT, Range
 from mabert.cli.command import command, complain, load_libraries, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
+from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import write_text
 
 GRIDS = {
@@ -86,6 +87,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
 
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
+    check_installed(*EXTRAS["lab"])
     from mabert.machine.processes import import_ahead
     from mabert_lab.study.grid import check_reach, find_scale, label_of, load_scale, load_study
 
@@ -186,6 +188,7 @@ def run_plan(plan: Any, root: Path) -> None:
 
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
+    check_installed(*EXTRAS["lab"])
     from mabert.files.folders import config_fields
     from mabert.files.places import place_of
 
