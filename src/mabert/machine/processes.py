@@ -17,6 +17,9 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, in `malloc.h`."""
 
+PAGES = Path("/proc/self/statm")
+"""Pages of this process: in all, then in memory."""
+
 LARGEST_KEPT = (1 << 30, 32 << 20)
 """Bytes of the largest block kept when freed; the second is for a glibc that accepts no more (before 2.36, say)."""
 
@@ -105,26 +108,27 @@ class FreedMemory:
 
     Where steps need blocks of ever different sizes, freed memory is kept in pieces that fit no later block, and the
     process grows from step to step. So its size is taken after a step that began with nothing kept, and everything
-    freed is returned when the process is a quarter larger than the largest such size.
+    freed is returned when the process is twice as large as the largest such size.
     """
 
     def __init__(self) -> None:
-        self.limit, self.returned, self.library = 0.0, False, _glibc()
+        self.limit, self.returned = 0.0, False
+        self.library = _glibc() if PAGES.exists() else None
 
     def after_step(self) -> None:
-        """Looks at the size after a step; does nothing where the C library is not glibc."""
+        """Looks at the size after a step; does nothing where the C library is not glibc or the size is not told."""
         if self.library is None:
             return
         size = self.size()
         if self.returned:
-            self.limit = max(self.limit, 1.25 * size)
+            self.limit = max(self.limit, 2.0 * size)
         self.returned = size > self.limit
         if self.returned:
             self.library.malloc_trim(0)
 
     def size(self) -> int:
         """Returns the process's pages in memory."""
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return int(PAGES.read_text(encoding="ascii").split()[1])
 
 
 def keep_freed_memory() -> None:
