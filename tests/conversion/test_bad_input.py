@@ -5,8 +5,11 @@ import re
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+import mabert
 from mabert.cli import main
 from tests.conversion.helpers import sentence_files, teacher
 
@@ -109,6 +112,14 @@ def with_another_pooling(folder):
 
 
 FILES = ("tokenizer.json", "config.json", "model.safetensors")
+
+
+def with_bytes(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] = (weights["embeddings.word_embeddings.weight"] * 50).to(torch.int8)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
 DAMAGE = {
     **{f"no {name}": (lambda folder, name=name: (folder / name).unlink(), "FOLDER") for name in FILES},
     **{
@@ -126,6 +137,14 @@ DAMAGE = {
     "another head": (
         with_fields("config.json", architectures=["BertForQuestionAnswering"]),
         "saved as BertForQuestionAnswering; encoders, masked language models and",
+    ),
+    "positions by distance": (
+        with_fields("config.json", position_embedding_type="relative_key"),
+        "has position_embedding_type 'relative_key'; absolute positions can be converted",
+    ),
+    "weights in bytes": (
+        with_bytes,
+        "embeddings.word_embeddings.weight is of I8; weights must be one of F64, F32, F16, BF16",
     ),
     "quantized": (with_fields("config.json", quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
     "a decoder": (as_decoder, "this bert has a setting that cannot be converted"),
@@ -166,6 +185,11 @@ def test_a_teacher_that_cannot_be_had(refused, monkeypatch, name):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     assert name.removeprefix("./") in refused(name)
+
+
+def test_without_a_text_it_says_so(embedder, tmp_path):
+    with pytest.raises(ValueError, match="texts is empty; name at least one file, folder or hub data set"):
+        mabert.convert(embedder, [], tmp_path / "out")
 
 
 def test_another_conversion_is_not_gone_on_with(refused, capsys, embedder, tmp_path, words_to_learn):

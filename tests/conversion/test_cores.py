@@ -160,6 +160,15 @@ def labelled(use):
     return made
 
 
+def test_several_labels_diverge_one_by_one():
+    wanted = torch.tensor([[2.0, -1.0, 0.5]])
+    assert divergence(wanted, wanted, several=True).item() == pytest.approx(0, abs=1e-6)
+    shifted = wanted + 1  # which no softmax sees
+    assert divergence(shifted, wanted).item() == pytest.approx(0, abs=1e-6)
+    pairs = [torch.stack((torch.zeros(3), logits[0]), -1) for logits in (shifted, wanted)]
+    assert divergence(shifted, wanted, several=True).item() == pytest.approx(3 * divergence(*pairs).item(), rel=1e-5)
+
+
 def test_divergence_is_zero_for_the_same_answers_and_squares_a_number():
     draws = torch.Generator().manual_seed(0)
     logits, others = torch.randn(2, 5, 4, generator=draws)

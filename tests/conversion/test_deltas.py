@@ -141,9 +141,15 @@ def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
         raise OSError("no connection")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    with pytest.raises(FileNotFoundError, match=r"delta, which needs its teacher: no model 'owner/gone': neither a"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"delta, which needs its teacher owner/gone under that name: no model 'owner/gone': neither a",
+    ):
         compose(changed(delta, teacher="owner/gone"))
-    with pytest.raises(FileNotFoundError, match="delta is a delta, which needs its teacher: no model folder /gone"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="delta is a delta, which needs its teacher /gone under that name: no model folder /gone",
+    ):
         compose(changed(delta, teacher="/gone"))
 
 

@@ -105,7 +105,7 @@ def test_it_reads_what_its_teacher_does_not(request, tmp_path, long_text, name, 
         assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == LENGTH
         assert all("answers" in told["student"] for told in result["outcome"]["agreement"]["bands"].values())
     if name == "embedder":
-        with pytest.raises(ValueError, match="40"):
+        with pytest.raises(ValueError, match="longer than 32 tokens"):  # as sentence-transformers has it there
             asked(mabert.load(teacher))
 
 

@@ -157,6 +157,31 @@ def test_any_teacher_and_options_make_an_embedder(
     assert bits(tmp_path / "out") != bits(converted[0])
 
 
+def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, words_to_learn):
+    teacher = saved_teacher(tmp_path / "teacher", depth=1)
+    assert convert(teacher, words_to_learn, tmp_path / "out", pattern="auto")["outcome"]["pattern"] == "M"
+
+
+def test_a_text_may_have_several_labels(tmp_path, small_batches, words_to_learn):
+    more = {"problem_type": "multi_label_classification"}
+    teacher = saved_teacher(tmp_path / "teacher", "bert", "classifier", more=more)
+    result = convert(teacher, words_to_learn, tmp_path / "out")
+    theirs, ours = (mabert.load(folder).predict(TEXTS, progress=False) for folder in (tmp_path / "out", teacher))
+    assert all("labels" in answer for answer in theirs)
+    assert 0 <= next(iter(result["outcome"]["agreement"]["bands"].values()))["student"]["answers"] <= 1
+    assert len(ours) == len(TEXTS)
+
+
+@pytest.mark.parametrize(("length", "longest"), [(20, 32), (40, 40)])
+def test_sentence_transformers_reads_as_much_as_the_student_learnt(
+    tmp_path, small_batches, embedder, words_to_learn, length, longest
+):
+    convert(embedder, words_to_learn, tmp_path / "out", length=length)
+    assert json.loads((tmp_path / "out/sentence_bert_config.json").read_text())["max_seq_length"] == longest
+    with pytest.raises(ValueError, match=f"longer than {longest} tokens"):
+        mabert.load(tmp_path / "out").embed(["a small house " * 30], progress=False)
+
+
 def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches, classifier, words_to_learn):
     result = convert(classifier, words_to_learn, tmp_path / "out")
     assert result["outcome"]["use"] == "classifier"

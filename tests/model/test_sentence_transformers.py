@@ -83,6 +83,23 @@ def test_modules_of_sentence_transformers_come_before_the_configuration(saved, t
     same(tmp_path / "again")
 
 
+@pytest.mark.parametrize("lower", [False, True])
+def test_texts_are_prepared_alike(saved, tmp_path, lower):
+    encoder = Transformer(str(saved(MaBertModel)))
+    modules = [encoder, Pooling(encoder.get_embedding_dimension(), "mean")]
+    prompts = {"prompts": {"query": "the wind sings "}, "default_prompt_name": "query"}
+    SentenceTransformer(modules=modules, device="cpu", **prompts).save(str(tmp_path / "again"))
+    settings = tmp_path / "again/sentence_bert_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_seq_length": 12, "do_lower_case": lower}))
+    theirs = opened(tmp_path / "again").encode(TEXTS)
+    model = mabert.load(tmp_path / "again")
+    np.testing.assert_allclose(model.embed(TEXTS, truncate=True, progress=False), theirs, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="longer than 12 tokens"):
+        model.embed(TEXTS, progress=False)
+    without = model.embed(TEXTS, truncate=True, pooling="mean", normalize=False, progress=False)
+    assert np.abs(without - theirs).max() > 1e-2
+
+
 def test_a_new_pooling_stands_behind_any_encoder(saved, tmp_path):
     encoder = Transformer(str(saved(MaBertModel)))
     model = SentenceTransformer(modules=[encoder, MapPooling(encoder.get_embedding_dimension())], device="cpu")

@@ -11,6 +11,7 @@ from torch import Tensor
 from mabert.baselines.load import Use
 from mabert.conversion.align import Alignment
 from mabert.conversion.pieces import Pieces
+from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import Row, attention_means, held, hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of
 from mabert.data.batches import batches_by_length
@@ -120,8 +121,8 @@ def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
 
 @torch.no_grad()
 def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
-    """Returns a head's answers: the most likely class per text, the most likely vocabulary entry per token, or a
-    regression's number per text."""
+    """Returns a head's answers: the most likely class per text, or all its labels where it may have several; the most
+    likely vocabulary entry per token; or a regression's number per text."""
     found = []
     for _, row in rows(texts, model.device, FEW):
         windows = windows_of(row, model.config.max_position_embeddings)
@@ -130,7 +131,10 @@ def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
             said = logits.argmax(2)[0, windows.index]
         else:
             logits = windows.of_texts(logits)
-            said = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)
+            if model.config.problem_type == SEVERAL:
+                said = logits > 0
+            else:
+                said = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)
         found.append(said.float().cpu().numpy())
     return np.concatenate(found)
 
@@ -158,8 +162,9 @@ def nearest(vectors: np.ndarray) -> np.ndarray:
 
 
 def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
-    """Returns the share of equal answers; for a regression, their correlation."""
-    return correlation(theirs, ours) if classes == 1 else float((theirs == ours).mean())
+    """Returns the share of equal answers, all labels of a text together; for a regression, their correlation."""
+    equal = theirs == ours
+    return correlation(theirs, ours) if classes == 1 else float(equal.reshape(len(equal), -1).all(1).mean())
 
 
 def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str, found: np.ndarray) -> np.ndarray:

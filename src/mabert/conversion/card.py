@@ -18,6 +18,8 @@ ASKED = {
 }
 """Example call in the card for each use of a model."""
 
+WITHOUT_TEACHER = " This folder holds the cores alone: whoever opens it needs the teacher too."
+
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
@@ -30,10 +32,10 @@ def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) 
         outcome: The conversion's outcome, see `mabert.conversion.run.convert`.
     """
     known = PACKAGES.get(request["teacher"])
-    licence = licence_of(teacher) or (None if known is None else known.licence)
+    licences = licences_of(teacher) or ([] if known is None or known.licence is None else [known.licence])
     front: dict[str, Any] = {"library_name": "mabert", "base_model": request["teacher"]}
-    if licence:
-        front["license"] = licence
+    if licences:
+        front["license"] = licences if len(licences) > 1 else licences[0]
     if outcome["use"] == "encoder":
         front |= {"pipeline_tag": "sentence-similarity", "tags": ["sentence-transformers", "mabert"]}
     letters = outcome["pattern"]
@@ -51,15 +53,15 @@ def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) 
 `mabert convert` {__version__} made this model from **{request["teacher"]}**. Of its {len(letters)} attention layers
 {letters.count("M")} became Mamba cores ({request["direction"]}): the schedule is `{letters}`. Everything else is the
 teacher's. The cores learnt, from {learnt:,} tokens without labels, to say what the teacher says. The text was
-{", ".join(f"`{named(text)}`" for text in request["texts"])}.
+{", ".join(f"`{named(text)}`" for text in request["texts"])}.{WITHOUT_TEACHER if request["delta"] else ""}
 
-Licence of the teacher: {licence or "its folder does not say; find out before you pass this model on"}.
+Licence of the teacher: {", ".join(licences) or "its folder does not say; find out before you pass this model on"}.
 
 ## Agreement with the teacher
 
 These texts, by their tokens, are none that it learnt from. `cosine` compares the two models' vectors of a text (mean /
 tenth percentile); `neighbour` is the share of texts whose nearest other text is the same. The floor is the teacher with
-the attention of the converted layers held at its mean.{longer_texts(request, outcome)}
+the attention of the converted layers held at its mean.{longer_texts(request, outcome)}{answers(outcome)}
 
 | tokens | texts | cosine | neighbour | floor: cosine | neighbour |
 |---|---|---|---|---|---|
@@ -74,6 +76,15 @@ model = mabert.load("path/of/this/folder")
 {ASKED[outcome["use"]]}
 ```
 """
+
+
+def answers(outcome: dict[str, Any]) -> str:
+    """Says how often a model with a head answers as its teacher does; empty for an encoder."""
+    told = {band: each["student"].get("answers") for band, each in outcome["agreement"]["bands"].items()}
+    if None in told.values():
+        return ""
+    bands = ", ".join(f"{share:.3f} of texts of {band} tokens" for band, share in told.items())
+    return f"\n\nThe same answer (of a regression, the correlation; of masks, by token): {bands}."
 
 
 def named(text: str) -> str:
@@ -97,15 +108,17 @@ def cells(told: dict[str, float]) -> str:
     return f"{told['cosine']:.3f} / {told['cosine_p10']:.3f} | {told['neighbours']:.3f}"
 
 
-def licence_of(teacher: str | Path) -> str | None:
-    """Returns the licence in a folder's model card; None if it names none."""
+def licences_of(teacher: str | Path) -> list[str]:
+    """Returns the licences in a folder's model card; empty if it names none."""
     file = Path(teacher) / CARD
     front = FRONT.match(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
     if front is None:
-        return None
+        return []
     try:
         said = parse_yaml(front[1], str(file))
     except ValueError:
-        return None
+        return []
     licence = said.get("license") if isinstance(said, dict) else None
-    return licence if isinstance(licence, str) else None
+    return (
+        [str(each) for each in licence] if isinstance(licence, list) else [licence] if isinstance(licence, str) else []
+    )

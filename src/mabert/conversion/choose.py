@@ -45,12 +45,12 @@ class Survey:
         return [self.lost([layer]) for layer in range(self.depth)]
 
     def pattern(self) -> str:
-        """Chooses a schedule that keeps the attention of a third of the layers, at least one.
+        """Chooses a schedule that keeps the attention of a third of the layers: at least one, but not the only one.
 
         It adds one layer at a time: the one that loses the most if it is missing from the layers kept so far.
         """
         kept: set[int] = set()
-        while len(kept) < max(1, round(KEPT * self.depth)):
+        while len(kept) < min(max(1, round(KEPT * self.depth)), self.depth - 1):
             rest = [layer for layer in range(self.depth) if layer not in kept]
             kept.add(min(rest, key=lambda layer: self.lost([each for each in rest if each != layer])))
         return "".join("T" if layer in kept else "M" for layer in range(self.depth))

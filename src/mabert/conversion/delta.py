@@ -117,7 +117,9 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
     try:
         teacher = load_teacher(place_of(about["teacher"]))
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path} is a delta, which needs its teacher: {error}") from error
+        raise FileNotFoundError(
+            f"{path} is a delta, which needs its teacher {about['teacher']} under that name: {error}"
+        ) from error
     known = weights_hash(check_copy(teacher, use))
     if known != about["weights"]:
         raise ValueError(

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mabert.baselines.load import Use
+from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of
 
@@ -58,12 +59,25 @@ class Distillation(nn.Module):
         else:
             # A masked language model's rows are the tokens with labels, which are in the same order for both.
             end = windows.of_texts(wanted.logits) if self.use == "classifier" else wanted.logits
-            losses.append(ANSWERS * divergence(given.logits.float(), end.float()))
+            several = teacher.config.problem_type == SEVERAL
+            losses.append(ANSWERS * divergence(given.logits.float(), end.float(), several))
         return torch.stack(losses)
 
 
-def divergence(given: Tensor, wanted: Tensor) -> Tensor:
-    """Returns the KL divergence of answers (rows, classes), mean over rows; for one class, the squared error."""
+def divergence(given: Tensor, wanted: Tensor, several: bool = False) -> Tensor:
+    """Returns the KL divergence of answers (rows, classes), mean over rows; for one class, the squared error.
+
+    Args:
+        given: Logits of the student.
+        wanted: Logits of the teacher.
+        several: Whether each class is a question of its own, as where a text has several labels.
+    """
+    if several:
+        likely = wanted.sigmoid()
+        mine, least = (
+            functional.binary_cross_entropy_with_logits(x, likely, reduction="none") for x in (given, wanted)
+        )
+        return (mine - least).sum(-1).mean()
     if wanted.shape[-1] == 1:
         return (given - wanted).square().mean()
     return functional.kl_div(given.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)

@@ -129,6 +129,8 @@ def convert(
     check_installed(*EXTRAS["train"])
     asked = build(ConversionRecipe, recipe, "")
     texts = [texts] if isinstance(texts, str | Path) else texts
+    if not texts:
+        raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     place = place_of(teacher)
     use_of(place, teacher_config(place))
     folder = RunFolder(output, FREE)
@@ -346,7 +348,8 @@ def save(known: Teacher, student: Any, folder: Path, request: dict[str, Any], ou
 
     If the student reads longer texts than its teacher, every file that holds a length gets the student's.
     """
-    longer = request["length"] if request["length"] > known.longest else None
+    length, sentences = request["length"], known.sentences
+    longer = length if length > known.longest else None
     encoding = Encoding.beside(known.place)
     advice = "the last checkpoint is whole; make room and go on by --resume"
     with filling(folder, size_of(student), advice) as staging:
@@ -358,8 +361,9 @@ def save(known: Teacher, student: Any, folder: Path, request: dict[str, Any], ou
             student.save_pretrained(staging)
         known.tokenizer.model_max_length = longer or known.tokenizer.model_max_length
         known.tokenizer.save_pretrained(staging)
-        if known.sentences is not None:
-            known.sentences.copy_to(staging, longer)
+        if sentences is not None:  # sentence-transformers cuts texts there, and the student has learnt from longer ones
+            cut_before = sentences.longest is not None and length > sentences.longest
+            sentences.copy_to(staging, length if cut_before else longer)
         if encoding is not None:
             dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
         write_text(staging / "README.md", card(known.place, request, outcome))

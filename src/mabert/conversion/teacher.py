@@ -1,5 +1,6 @@
 """Teachers: opening them, and making MaBERT copies that give the same output."""
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -38,8 +40,14 @@ HEADS: dict[str, Use] = {
 KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type", "id2label", "label2id")
 """Fields that have the same name and meaning in MaBERT and every teacher."""
 
+SEVERAL = "multi_label_classification"
+"""`problem_type` of a classifier whose texts may have several labels."""
+
 POSITIONS = "embeddings.position_embeddings.weight"
 """MaBERT's table of learned positions."""
+
+DTYPES = ("F64", "F32", "F16", "BF16")
+"""Types of a teacher's weights, by safetensors' names."""
 
 SAME = 1e-5
 """Largest difference of teacher and copy, relative to the teacher's largest output, that counts as rounding."""
@@ -64,6 +72,8 @@ def teacher_config(path: str | Path) -> PreTrainedConfig:
             f"{path} holds a model of type {kind!r}; those of types {', '.join(TEACHERS)} can be converted"
         )
     refuse_quantized(path)
+    if (positions := fields.get("position_embedding_type", "absolute")) != "absolute":
+        raise NotATeacherError(f"{path} has position_embedding_type {positions!r}; absolute positions can be converted")
     try:
         check_fields(fields)
         return AutoConfig.for_model(kind, **fields)
@@ -98,8 +108,23 @@ def load_teacher(path: str | Path) -> PreTrainedModel:
     """
     config = teacher_config(path)
     use = use_of(path, config)
+    check_dtypes(path)
     drawn = (POOLER,) if use == "encoder" else ()
     return load_model(class_for(use, config), path, config=config, dtype=torch.float32, drawn=drawn)
+
+
+def check_dtypes(path: str | Path) -> None:
+    """Refuses weights in integers or 8-bit numbers, which mean nothing without the scales that belong to them.
+
+    Raises:
+        NotATeacherError: Naming the weight.
+    """
+    for file in sorted(Path(path).glob("model*.safetensors")):
+        with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as opened:  # told on loading
+            for name in opened.keys():  # noqa: SIM118
+                dtype = opened.get_slice(name).get_dtype()
+                if dtype not in DTYPES and not name.endswith("_ids"):
+                    raise NotATeacherError(f"{file}: {name} is of {dtype}; weights must be one of {', '.join(DTYPES)}")
 
 
 def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBertConfig:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mabert.files.reading import read_json, read_json_if_there, read_json_value
 from mabert.files.writing import write_text
@@ -29,11 +30,17 @@ class SentenceFolder:
         path: The folder.
         pooling: `mean`, `cls`, or `map`, see `mabert.model.map_pooling`.
         normalize: Whether vectors are scaled to length one.
+        longest: Tokens at which texts are cut; None if the settings do not say.
+        prompt: Text in front of every text.
+        lower: Whether texts are put in lower case.
     """
 
     path: Path
     pooling: str
     normalize: bool
+    longest: int | None = None
+    prompt: str = ""
+    lower: bool = False
 
     @classmethod
     def at(cls, path: str | Path) -> "SentenceFolder | None":
@@ -47,8 +54,9 @@ class SentenceFolder:
             return None
         modules = modules_in(folder)
         kinds = {each["type"].rpartition(".")[2]: each for each in modules}
+        about = text_settings(folder)
         if set(kinds) - {"Normalize"} == {"Transformer", "MapPooling"}:
-            return cls(folder, "map", "Normalize" in kinds)
+            return cls(folder, "map", "Normalize" in kinds, **about)
         further = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
         if further or "Pooling" not in kinds:
             raise ValueError(
@@ -62,7 +70,14 @@ class SentenceFolder:
         others = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
         if len(modes) != 1 or "other" in modes or any(name not in POOLINGS for name in others):
             raise ValueError(f"{file} pools by {', '.join(others) or said.get('pooling_mode')}; mean or cls is needed")
-        return cls(folder, modes[0], "Normalize" in kinds)
+        if about["prompt"] and said.get("include_prompt") is False:
+            raise ValueError(f"{file} leaves the prompt {about['prompt']!r} out of the mean; that is not supported")
+        return cls(folder, modes[0], "Normalize" in kinds, **about)
+
+    def prepared(self, text: str) -> str:
+        """Returns a text as sentence-transformers gives it to the tokenizer."""
+        whole = f"{self.prompt}{text}"
+        return whole.lower() if self.lower else whole
 
     def copy_to(self, place: Path, longest: int | None = None) -> None:
         """Copies the folder's modules and settings into another model's folder.
@@ -82,6 +97,18 @@ class SentenceFolder:
             for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
                 (place / each["path"]).mkdir(exist_ok=True)
                 shutil.copyfile(file, place / each["path"] / file.name)
+
+
+def text_settings(folder: Path) -> dict[str, Any]:
+    """Returns what a folder's settings do to a text: fields of `SentenceFolder`."""
+    length, more = (read_json_if_there(folder / name) or {} for name in SETTINGS)
+    longest, prompts = length.get("max_seq_length"), more.get("prompts")
+    prompt = prompts.get(more.get("default_prompt_name")) if isinstance(prompts, dict) else None
+    return {
+        "longest": longest if isinstance(longest, int) and longest > 0 else None,
+        "prompt": prompt if isinstance(prompt, str) else "",
+        "lower": length.get("do_lower_case") is True,
+    }
 
 
 def modules_in(folder: Path) -> list[dict[str, str]]:

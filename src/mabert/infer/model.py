@@ -87,7 +87,8 @@ class TextModel:
                 classifier with `map` pooling has too, or the configuration's `pooling` if it is `mean` or `cls`; else
                 `mean`.
             normalize: Whether to scale each vector to length one. Default, what the folder says, else not.
-            max_length: Most tokens of a text; default, all that the model takes (see `Loaded.encode`).
+            max_length: Most tokens of a text; default, what the folder's files of sentence-transformers say, else all
+                that the model takes (see `Loaded.encode`).
             truncate: Whether to cut longer texts; otherwise they are an error.
             batch_tokens: Most tokens of a batch, padding included; changes speed, not the vectors beyond rounding.
             deterministic: Whether to run each text alone, so that its vector has the same bits whatever else is asked.
@@ -184,8 +185,10 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields windows of texts with vectors, (D,) each, in constant memory."""
+        folder = None
         if pooling is None or normalize is None:
-            made, scaled = self._own_vectors()
+            folder = self._sentences()
+            made, scaled = self._own_vectors(folder)
             pooling, normalize = pooling or made, scaled if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
@@ -193,6 +196,11 @@ class TextModel:
             loaded, pool = self._mapped()
         else:
             loaded, pool = self._encoder(), Pooler.FIXED[pooling]
+        if folder is not None:
+            if how.max_length is None and folder.longest is not None:
+                how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
+            if folder.prompt or folder.lower:
+                rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
         return answer_windows(Question("embedding", loaded, heads.vectors(loaded, pool, normalize)), rows, how)
 
     def labels(
@@ -259,12 +267,15 @@ class TextModel:
         classifier = self._read("classifier")
         return replace(classifier, model=classifier.model.base_model), classifier.model.pooler
 
-    def _own_vectors(self) -> tuple[str, bool]:
-        """Returns how the folder's vectors are made: the pooling, and whether they are scaled to length one."""
+    def _sentences(self) -> SentenceFolder | None:
+        """Returns what the folder's files of sentence-transformers say."""
         try:
-            folder = SentenceFolder.at(self.path)
+            return SentenceFolder.at(self.path)
         except ValueError as error:
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
+
+    def _own_vectors(self, folder: SentenceFolder | None) -> tuple[str, bool]:
+        """Returns how the folder's vectors are made: the pooling, and whether they are scaled to length one."""
         if folder is not None:
             return folder.pooling, folder.normalize
         if isinstance(self.config, MaBertConfig):
