@@ -48,6 +48,7 @@ def refused(capsys, tmp_path, words_to_learn):
         (["--length", "8"], "must be at least 16"),
         (["--pattern", "MMTM"], "pattern is 'MMTM', 4 layers; the teacher has 3: give as many letters"),
         (["--pattern", "MT"], "pattern is 'MT', 2 layers; the teacher has 3: give as many letters, or a pattern that"),
+        (["--pattern", "MT M"], "pattern is 'MT M'; it must be letters M and T, such as MMT or MMT*2, or auto"),
         (["--pattern", "TTT"], "pattern is 'TTT'; it must have at least one M, and no letters but M and T"),
         (["--pattern", "MXM"], "pattern is 'MXM'; it must be letters M and T"),
         (["--end-to-end", "1.5"], "must be at least 0 and at most 1"),

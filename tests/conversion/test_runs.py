@@ -157,6 +157,11 @@ def test_any_teacher_and_options_make_an_embedder(
     assert bits(tmp_path / "out") != bits(converted[0])
 
 
+@pytest.mark.parametrize(("asked", "depth"), [("MMT", 3), ("mmt", 6), ("MMT*2", 12)])
+def test_a_pattern_is_repeated_to_the_teachers_depth(asked, depth):
+    assert running.at_depth(asked, depth) == "MMT" * (depth // 3)
+
+
 def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, words_to_learn):
     teacher = saved_teacher(tmp_path / "teacher", depth=1)
     assert convert(teacher, words_to_learn, tmp_path / "out", pattern="auto")["outcome"]["pattern"] == "M"

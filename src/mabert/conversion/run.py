@@ -230,12 +230,15 @@ def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[fl
 
 
 def at_depth(asked: str, depth: int) -> str:
-    """Repeats a schedule to a teacher's depth.
+    """Repeats a schedule, in capitals or not, to a teacher's depth.
 
     Raises:
-        ValueError: If no repetition has that many layers.
+        ValueError: If it is no schedule, or no repetition has that many layers.
     """
-    letters = expand_schedule(asked)
+    try:
+        letters = expand_schedule(asked.upper())
+    except ValueError:
+        raise ValueError(f"pattern is {asked!r}; it must be letters M and T, such as MMT or MMT*2, or auto") from None
     if len(letters) > depth or depth % len(letters):
         raise ValueError(
             f"pattern is {asked!r}, {len(letters)} layers; the teacher has {depth}: give as many letters, or a pattern "
