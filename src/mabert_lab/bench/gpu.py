@@ -58,7 +58,7 @@ MORE_TEXTS = 8
 """Factor on the CPU's number of texts per batch of uneven lengths."""
 
 FIRST = ("mabert", "bert")
-"""Families whose rows come first, since a lent GPU may be gone before the last."""
+"""Families whose rows come first, since the time on a GPU may end before the last."""
 
 DTYPES = ("bfloat16", "float32")
 _COPIED_BYTES = 1 << 30
