@@ -92,6 +92,18 @@ def test_small_step_sizes_keep_their_digits(value):
     assert (portable._softplus(x).double() - exact).abs() <= 4e-7 * exact
 
 
+def test_a_graph_is_compared_at_the_longest_text_too(tmp_path):
+    lengths = []
+
+    def running(inputs):
+        lengths.append(inputs["input_ids"].shape[1])
+        return [x.numpy() for x in plain(*(torch.from_numpy(x) for x in inputs.values()))]
+
+    plain = exporting.Plain(saved(tmp_path, "encoder"), ["input_ids", "attention_mask"])
+    assert max(exporting._differences(plain, running)) < 1e-6
+    assert max(lengths) == plain.longest == 400
+
+
 @pytest.mark.slow
 def test_a_rival_is_exported_too(tmp_path):
     pytest.importorskip("onnxruntime")

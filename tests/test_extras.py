@@ -77,6 +77,15 @@ def test_a_function_names_the_extra_before_it_does_anything(monkeypatch, tmp_pat
     assert not output.exists()
 
 
+@pytest.mark.parametrize("command", ["bench ops --quick", "demo", "study drift minilm", "study pattern --dry-run"])
+def test_a_command_names_the_lab_before_what_the_lab_brings(monkeypatch, capsys, command):
+    for package in ("jinja2", "sklearn"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(command.split()) == 2
+    expected = "mabert: jinja2 is not installed; the extra lab brings it: pip install 'mabert[lab]'"
+    assert capsys.readouterr().err.splitlines()[-1] == expected
+
+
 def test_another_missing_package_is_an_error_of_its_own():
     with pytest.raises(ModuleNotFoundError, match="elsewhere"):
         lacking(ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere"))

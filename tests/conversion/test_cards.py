@@ -57,5 +57,7 @@ def test_it_says_whence_how_on_what_how_near_and_by_which_licence(tmp_path, cont
     assert "`a.txt`, `hub:b/c`" in text
     assert "| 3-32 | 40 | 0.988 / 0.900 | 0.750 | 0.500 / 0.900 | 0.750 |" in text
     assert called in text
+    assert "the cores alone" not in text
+    assert "the cores alone" in card(tmp_path, {**REQUEST, "delta": True}, OUTCOME)
     assert text.count("model.") == 1
     compile(text.partition("```python\n")[2].partition("```")[0], "example", "exec")

@@ -13,9 +13,10 @@ import torch
 from transformers import AutoModel
 
 import mabert
+from mabert import MaBertForSequenceClassification
 from mabert.cli import main
+from mabert.conversion import agreement, distil, training
 from mabert.conversion import run as running
-from mabert.conversion import training
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from mabert.infer.predict import predict
@@ -167,14 +168,24 @@ def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, wor
     assert convert(teacher, words_to_learn, tmp_path / "out", pattern="auto")["outcome"]["pattern"] == "M"
 
 
-def test_a_text_may_have_several_labels(tmp_path, small_batches, words_to_learn):
+def test_a_text_may_have_several_labels(tmp_path, monkeypatch, small_batches, words_to_learn):
+    told, divergence = [], distil.divergence
+    monkeypatch.setattr(distil, "divergence", lambda *logits: told.append(logits[2]) or divergence(*logits))
     more = {"problem_type": "multi_label_classification"}
     teacher = saved_teacher(tmp_path / "teacher", "bert", "classifier", more=more)
     result = convert(teacher, words_to_learn, tmp_path / "out")
-    theirs, ours = (mabert.load(folder).predict(TEXTS, progress=False) for folder in (tmp_path / "out", teacher))
-    assert all("labels" in answer for answer in theirs)
+    assert set(told) == {True}
+    assert all("labels" in answer for answer in mabert.load(tmp_path / "out").predict(TEXTS, progress=False))
+    model = MaBertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert agreement.answers(model, [torch.tensor([2, 5, 6, 3])]).shape == (1, 3)
     assert 0 <= next(iter(result["outcome"]["agreement"]["bands"].values()))["student"]["answers"] <= 1
-    assert len(ours) == len(TEXTS)
+
+
+def test_the_process_is_looked_at_after_each_step(tmp_path, monkeypatch, small_batches, embedder, words_to_learn):
+    looked = []
+    monkeypatch.setattr("mabert.machine.processes.FreedMemory.after_step", lambda self: looked.append(self))
+    result = convert(embedder, words_to_learn, tmp_path / "out")
+    assert len(looked) == sum(stage["steps"] for stage in result["outcome"]["stages"].values())
 
 
 @pytest.mark.parametrize(("length", "longest"), [(20, 32), (40, 40)])

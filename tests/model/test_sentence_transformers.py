@@ -1,6 +1,7 @@
 """sentence-transformers opens and keeps what a model has learned, and gives the vectors that `mabert.load` gives."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.cli import main
+from mabert.files.sentences import SentenceFolder
 from mabert.model.map_pooling import MapPooling
 from tests.model.helpers import build, config
 from tests.train.helpers import WORDS, tokenizer
@@ -98,6 +100,10 @@ def test_texts_are_prepared_alike(saved, tmp_path, lower):
         model.embed(TEXTS, progress=False)
     without = model.embed(TEXTS, truncate=True, pooling="mean", normalize=False, progress=False)
     assert np.abs(without - theirs).max() > 1e-2
+
+
+def test_a_prompt_is_put_in_lower_case_with_its_text():
+    assert SentenceFolder(Path(), "mean", False, prompt="Find ", lower=True).prepared("A Bird") == "find a bird"
 
 
 def test_a_new_pooling_stands_behind_any_encoder(saved, tmp_path):

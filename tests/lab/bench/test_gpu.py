@@ -252,3 +252,8 @@ def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, ro
     found = {"median_ms": 5 + 3 * more, "fastest_ms": 4 + 2 * more, "slowest_ms": 6 + 4 * more, "samples": 7}
     assert gpu._whole_step(step) == found
     assert log == ["sample", "run"][: 1 + bool(more)]
+
+
+def test_the_models_that_matter_most_come_first():
+    families = list(dict.fromkeys(row.fields["model"] for row in gpu.models().values()))
+    assert set(families[:2]) == {"mabert", "bert"}
