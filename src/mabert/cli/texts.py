@@ -66,7 +66,8 @@ def add_texts(added: argparse.ArgumentParser) -> None:
         "--max-length",
         type=int,
         action=within(TOKENS),
-        help="most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that of fine-tuning]",
+        help="most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that "
+        "of fine-tuning]",
     )
     added.add_argument(
         "--truncate",
