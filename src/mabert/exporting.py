@@ -1,4 +1,4 @@
-"""Exports a model to ONNX or OpenVINO, for runtimes that know neither torch nor this package."""
+"""Exports a model to ONNX, to OpenVINO or as a program of torch, for runtimes that do not know this package."""
 
 import contextlib
 import dataclasses
@@ -21,8 +21,6 @@ from mabert.files.places import place_of
 from mabert.files.sentences import SentenceFolder
 from mabert.files.writing import filling
 from mabert.ops import use_backend
-
-FORMS = ("onnx", "openvino")
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest difference of the runtime's outputs from PyTorch's, relative to the largest, at which a graph is written."""
@@ -56,7 +54,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     Args:
         model: Model folder, hub name or delta; MaBERT or another encoder of `mabert.baselines`.
         output: Folder to write.
-        to: `onnx`, or `openvino`.
+        to: One of `FORMS`: `onnx`, `openvino`, or `torch` for a program that `torch.export.load` opens.
 
     Raises:
         ValueError: If `to` is unknown, a package is missing, the model cannot be captured, the runtime's outputs differ
@@ -64,8 +62,8 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
-    check_installed("onnx", "onnxscript", "onnxruntime" if to == "onnx" else "openvino")
-    runtime: type[OnnxRuntime | OpenVino] = OnnxRuntime if to == "onnx" else OpenVino
+    runtime = FORMS[to]
+    check_installed(*runtime.PACKAGES)
     output, place = Path(output), place_of(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
@@ -75,7 +73,7 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
     plain = Plain(loaded, names)
     sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
     with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
-        runtime.write(onnx_program(plain), staging / runtime.FILE)
+        runtime.write(plain, staging / runtime.FILE)
         running = runtime(staging / runtime.FILE)
         difference = max(_differences(plain, running))
         if not difference <= LARGEST_DIFFERENCE:
@@ -107,6 +105,11 @@ class Plain(nn.Module):
         mask[2:] = mask[2:].flip(1)
         return (ids, mask, torch.zeros_like(ids))[: len(self.names)]
 
+    def axes(self) -> Any:
+        """Returns the axes of the inputs whose sizes a graph leaves open."""
+        open_axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2, max=self.longest)}
+        return (tuple(open_axes for _ in self.names),)
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Returns the model's outputs, see `outputs`."""
         given = self.model(**dict(zip(self.names, inputs, strict=True)))
@@ -120,13 +123,12 @@ def onnx_program(plain: Plain) -> Any:
     """
     from onnxscript import optimizer
 
-    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2, max=plain.longest)}
     with torch.no_grad(), use_backend("portable"), _quiet():
         program = torch.onnx.export(
             plain,
             plain.sample(),
             dynamo=True,
-            dynamic_shapes=(tuple(axes for _ in plain.names),),
+            dynamic_shapes=plain.axes(),
             input_names=plain.names,
             output_names=plain.outputs,
             verbose=False,
@@ -177,6 +179,7 @@ class OnnxRuntime:
     """ONNX Runtime on a CPU."""
 
     FILE = "model.onnx"
+    PACKAGES = ("onnx", "onnxscript", "onnxruntime")
     DTYPES = (torch.float32,)
 
     def __init__(self, file: Path, dtype: torch.dtype = torch.float32) -> None:
@@ -189,9 +192,9 @@ class OnnxRuntime:
         self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
     @staticmethod
-    def write(program: Any, file: Path) -> None:
+    def write(plain: Plain, file: Path) -> None:
         """Writes the graph, with the weights in a separate file if they do not fit into one."""
-        program.save(file)
+        onnx_program(plain).save(file)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Returns the outputs in order."""
@@ -202,6 +205,7 @@ class OpenVino:
     """OpenVINO on a CPU."""
 
     FILE = "openvino_model.xml"
+    PACKAGES = ("onnx", "onnxscript", "openvino")
     DTYPES = (torch.float32, torch.bfloat16)
 
     def __init__(self, file: Path, dtype: torch.dtype = torch.float32) -> None:
@@ -213,12 +217,12 @@ class OpenVino:
         self._compiled = openvino.compile_model(file, "CPU", how)
 
     @staticmethod
-    def write(program: Any, file: Path) -> None:
+    def write(plain: Plain, file: Path) -> None:
         """Writes the graph and its weights beside it."""
         import openvino
 
         onnx = file.with_suffix(".onnx")
-        program.save(onnx)
+        onnx_program(plain).save(onnx)
         openvino.save_model(openvino.convert_model(onnx), file, compress_to_fp16=False)
         for written in (onnx, onnx.with_name(f"{onnx.name}.data")):
             written.unlink(missing_ok=True)
@@ -226,6 +230,37 @@ class OpenVino:
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Returns the outputs in order."""
         return list(self._compiled(inputs).to_tuple())
+
+
+class TorchProgram:
+    """A program of `torch.export` in torch's own operations; torch alone opens it."""
+
+    FILE = "model.pt2"
+    PACKAGES: tuple[str, ...] = ()
+
+    def __init__(self, file: Path) -> None:
+        self.title = f"torch {torch.__version__.partition('+')[0]}"
+        self._module = torch.export.load(file).module()
+
+    @staticmethod
+    def write(plain: Plain, file: Path) -> None:
+        """Writes the program with its weights."""
+        with torch.no_grad(), use_backend("portable"), _quiet():
+            program = torch.export.export(plain, plain.sample(), dynamic_shapes=plain.axes())
+        torch.export.save(program, file)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Returns the outputs in order."""
+        with torch.no_grad():
+            return [output.numpy() for output in self._module(*map(torch.from_numpy, inputs.values()))]
+
+
+FORMS: dict[str, type[OnnxRuntime | OpenVino | TorchProgram]] = {
+    "onnx": OnnxRuntime,
+    "openvino": OpenVino,
+    "torch": TorchProgram,
+}
+"""What writes and runs each format."""
 
 
 def _differences(plain: Plain, running: Any) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""`mabert export`: exports a model for runtimes without torch and this package."""
+"""`mabert export`: exports a model for runtimes without this package."""
 
 import argparse
 from pathlib import Path
@@ -9,10 +9,12 @@ from mabert.cli.command import command, load_libraries, say
 
 def add_export(commands: Any) -> None:
     """Export."""
-    added = command(commands, "export", run_export, "write a model as ONNX or for OpenVINO, in float32")
+    added = command(
+        commands, "export", run_export, "write a model as ONNX, for OpenVINO or as a program of torch, in float32"
+    )
     added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
     added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
-    added.add_argument("--to", choices=("onnx", "openvino"), default="onnx", help="format [%(default)s]")
+    added.add_argument("--to", choices=("onnx", "openvino", "torch"), default="onnx", help="format [%(default)s]")
 
 
 def run_export(options: argparse.Namespace) -> None:

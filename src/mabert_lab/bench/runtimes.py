@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.exporting import OnnxRuntime, OpenVino, Plain, onnx_program
+from mabert.exporting import OnnxRuntime, OpenVino, Plain
 
 CALIBRATING = 8
 """Number of batches that calibrate the range of activations."""
@@ -84,7 +84,7 @@ def running(
     plain = Plain(model.float(), ["input_ids", "attention_mask"])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / runtime.FILE
-        runtime.write(onnx_program(plain), file)
+        runtime.write(plain, file)
         after(plain, file)
         opened = runtime(file, dtype)
 
