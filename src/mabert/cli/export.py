@@ -10,7 +10,7 @@ from mabert.cli.command import command, load_libraries, say
 def add_export(commands: Any) -> None:
     """Export."""
     added = command(
-        commands, "export", run_export, "write a model as ONNX, for OpenVINO or as a program of torch, in float32"
+        commands, "export", run_export, "write a model in float32 as ONNX, for OpenVINO, or for torch alone"
     )
     added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
     added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
