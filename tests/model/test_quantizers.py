@@ -1,13 +1,15 @@
-"""What quantizers leave out, and LoRA over what they quantize; each where it is installed."""
+"""What quantizers leave out, what they save, and LoRA over what they quantize; each where it is installed."""
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
+import mabert
 from mabert import MaBertForSequenceClassification
 from mabert.model.encoder import HEADS, NARROW, sparing
 from tests.model.helpers import build, config
+from tests.train.helpers import tokenizer
 
 IDS, MASK = torch.arange(1, 13).view(2, 6), torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
 
@@ -22,9 +24,9 @@ def quanto():
     return QuantoConfig(weights="int8")
 
 
-def torchao():
+def torchao(kind="Int8WeightOnlyConfig"):
     quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
-    return TorchAoConfig(quantization.Int8WeightOnlyConfig())
+    return TorchAoConfig(getattr(quantization, kind)())
 
 
 QUANTIZERS = {
@@ -33,6 +35,19 @@ QUANTIZERS = {
     "quanto": quanto,
     "torchao": torchao,
 }
+SAVED = {
+    **{name: QUANTIZERS[name] for name in ("8 bits", "4 bits", "torchao")},
+    "torchao, activations": lambda: torchao("Int8DynamicActivationInt8WeightConfig"),
+}
+
+
+def quantized(folder, name, **fields):
+    """A model that one of these quantizes while it is loaded."""
+    asked = {**QUANTIZERS, **SAVED}[name]()
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    whole = build(MaBertForSequenceClassification, config(**sizes, **fields), dtype=torch.float32)
+    whole.save_pretrained(folder)
+    return MaBertForSequenceClassification.from_pretrained(folder, quantization_config=asked, device_map="cpu")
 
 
 def test_modules_are_left_out_unless_the_configuration_names_some():
@@ -46,11 +61,7 @@ def test_modules_are_left_out_unless_the_configuration_names_some():
 @pytest.mark.filterwarnings("ignore")  # those of the quantizers
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_lora_learns_over_quantized_weights(tmp_path, name):
-    asked = QUANTIZERS[name]()
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
-    whole = build(MaBertForSequenceClassification, config(**sizes), dtype=torch.float32)
-    whole.save_pretrained(tmp_path)
-    model = MaBertForSequenceClassification.from_pretrained(tmp_path, quantization_config=asked, device_map="cpu")
+    model = quantized(tmp_path, name)
     for module, part in model.named_modules():
         if isinstance(part, torch.nn.Linear):
             left_out = module.startswith(HEADS) or (name != "torchao" and module.endswith(NARROW))
@@ -60,3 +71,20 @@ def test_lora_learns_over_quantized_weights(tmp_path, name):
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     assert learning
     assert all(weight.grad.isfinite().all() for weight in learning)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the quantizers
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_folder_says_what_its_model_says(tmp_path, name):
+    words = tokenizer()
+    model = quantized(tmp_path / "whole", name, vocab_size=len(words), num_labels=1).eval()
+    model.save_pretrained(tmp_path / "saved")
+    words.save_pretrained(tmp_path / "saved")
+    texts = ["the bird sings", "wind"]
+    with torch.no_grad():
+        expected = [float(model(**words(text, return_tensors="pt")).logits) for text in texts]
+    ours = mabert.load(tmp_path / "saved")
+    found = [ours.predict([text], progress=False)[0]["score"] for text in texts]  # 8 bits: not the same in a batch
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert abs(found[0] - found[1]) > 1e-2

@@ -36,7 +36,7 @@ HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
 NARROW = ("x_proj", "dt_proj")
 """Modules that bitsandbytes and quanto leave unquantized too: the scan carries on errors of the step sizes, B and C
 that they make, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
-(docs/ecosystem.md)."""
+(docs/clients.md)."""
 
 
 def sparing(asked: Any) -> Any:
