@@ -151,13 +151,11 @@ class Planner:
         content["model"] = without(config.to_dict(), UNLEARNT)
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
         about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
-        lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
         cell = Cell(
             {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
             {"recipe": placed(as_mapping(recipe))},
             f"pretrain {title}",
             steps=recipe.training.steps,
-            tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
             parameters=parameters_of(config),
         )
         self.models[cell.name] = config, tokenizer
@@ -217,7 +215,7 @@ class Planner:
         keeps = self.scale.from_mnli and task.task.name == MNLI
         if keeps:
             content["keeps"] = True
-        runs = len(seeds) + (rates if rates > 1 else 0)
+        rows, runs = len(task.splits["train"]), len(seeds) + (rates if rates > 1 else 0)
         return Cell(
             content,
             {
@@ -230,8 +228,7 @@ class Planner:
             f"{task.title}, {title}",
             needs=start.name,
             seeds=tuple(seeds),
-            steps=runs * epochs * steps_of(recipe, task),
-            tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
+            steps=None if recipe.batch_tokens else runs * epochs * math.ceil(rows / recipe.batch_size),
             parameters=start.parameters,
         )
 
@@ -281,18 +278,6 @@ def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreT
         raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
     check_packing(recipe.packing, config, pools=True)
     longest_input(config, tokenizer, recipe.max_length)
-
-
-def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
-    """Returns the steps per epoch; an estimate if batches are counted in tokens."""
-    if recipe.batch_tokens is not None:
-        return math.ceil(task.tokens() / recipe.batch_tokens)
-    return math.ceil(len(task.splits["train"]) / recipe.batch_size)
-
-
-def padded(recipe: FinetuneRecipe) -> bool:
-    """Checks whether batches of mixed lengths are run with their padding."""
-    return recipe.packing == "none" and recipe.batches == "random" and recipe.batch_tokens is None
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:
