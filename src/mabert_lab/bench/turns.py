@@ -260,12 +260,8 @@ class Bench:
             if cell.measure == "training" and side != ANCHOR and ANCHOR in taken:
                 beside = spread_of(taken[ANCHOR])
                 self.rows[side] = replace(self.rows[side], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
-        self.after(group)
         for side in group:
             self.workers[side].release()
-
-    def after(self, group: Sequence[str]) -> None:
-        """Hook for further measurements before models are dropped; does nothing."""
 
     def _still(self, sides: Sequence[str], step: Callable[[str], object]) -> list[str]:
         """Runs a step for each side; returns the sides that did not fail."""

@@ -223,12 +223,6 @@ class Answers:
         """Divides the texts into batches of `batch`; returns the setting."""
         return self.task.cut(batch)
 
-    def profile(self) -> dict[str, list[float]]:
-        """Profiles a forward pass: the milliseconds of each call of each part."""
-        from mabert_lab.bench.parts import profiled
-
-        return profiled(self.task.run)
-
     def bound(self, allowed: int) -> None:
         """Limits the process to `allowed` more bytes than it has."""
         limit_memory(allowed)

@@ -75,7 +75,6 @@ def test_a_worker_measures_and_says_why_it_cannot(worker):
     assert 0 < worker.ask("call").whole < 60
     held = worker.ask("memory")
     assert held["peak"] > held["weights"] > 0
-    assert set(worker.ask("profile"))
     process = worker._process
     os.kill(process.pid, signal.SIGSTOP)  # or it may answer before it is asked whether it has
     with pytest.raises(CellError, match="too slow: one call took more than 0 s") as slow:
