@@ -140,20 +140,19 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns."""
+    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns; a missing number shows
+    its reason."""
     rows = result["rows"]
     for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
         chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
         measure, profile, dtype = kind
         unit, number = ("MiB", "peak_mib") if measure == "memory" else ("ms", "median_ms")
         title = f"{measure}, {unit}: profile {profile}, {dtype}"
-        console.print(grid(title, chosen, "length", lambda row, number=number: f"{row[number]:,.0f}"))
-
-
-def grid(title: str, rows: Sequence[dict[str, Any]], across: str, shown: Any) -> Any:
-    """Makes a table with models as rows and the values of one field as columns; a missing number shows its reason."""
-    heads = list(dict.fromkeys(row[across] for row in rows))
-    cells = {(row["model"], row[across]): shown(row) if row["status"] == "measured" else row["status"] for row in rows}
-    names = dict.fromkeys(row["model"] for row in rows)
-    lines = [(title_of(name), *(cells.get((name, head), "-") for head in heads)) for name in names]
-    return table(title, ["model"], [f"{head:,}" if isinstance(head, int) else head for head in heads], lines)
+        lengths = dict.fromkeys(row["length"] for row in chosen)
+        cells = {
+            (row["model"], row["length"]): f"{row[number]:,.0f}" if row["status"] == "measured" else row["status"]
+            for row in chosen
+        }
+        names = dict.fromkeys(row["model"] for row in chosen)
+        lines = [(title_of(name), *(cells.get((name, length), "-") for length in lengths)) for name in names]
+        console.print(table(title, ["model"], [f"{length:,}" for length in lengths], lines))

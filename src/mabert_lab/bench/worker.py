@@ -219,10 +219,6 @@ class Answers:
         """Runs the model once."""
         return self.task.sample()
 
-    def cut(self, batch: int) -> str:
-        """Divides the texts into batches of `batch`; returns the setting."""
-        return self.task.cut(batch)
-
     def bound(self, allowed: int) -> None:
         """Limits the process to `allowed` more bytes than it has."""
         limit_memory(allowed)

@@ -1,7 +1,6 @@
 """`mabert demo` and `mabert bench`: results on this machine."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ KINDS = {
     "models": "memory, latency and training step of MaBERT and other encoders",
     "parts": "how the time of one forward splits",
     "lengths": "batches of texts of uneven lengths, with and without padding",
-    "throughput": "many texts, each model at its best batch size, as the ModernBERT paper measures",
     "similarity": "how well the vectors of models recognize similar texts",
     "retrieval": "how well models find long texts, beside BM25",
     "report": "tables and figures of what `models` wrote, beside the paper's numbers",
@@ -49,16 +47,15 @@ KINDS = {
 TAKERS = {
     "files": ("report", "similarity", "retrieval"),
     "data": ("similarity", "retrieval"),
-    "models": ("models", "throughput", "lengths"),
+    "models": ("models", "lengths"),
     "recipe": ("models",),
     "measure": ("models",),
     "profile": ("models",),
-    "dtype": ("models", "throughput", "lengths"),
+    "dtype": ("models", "lengths"),
     "lengths": ("models",),
-    "device": ("models", "throughput"),
-    "limit": ("models", "throughput"),
-    "budget": ("models", "throughput", "lengths"),
-    "times": ("throughput",),
+    "device": ("models",),
+    "limit": ("models",),
+    "budget": ("models", "lengths"),
     "texts": ("lengths",),
 }
 """Kinds of measurements that use each option."""
@@ -78,10 +75,7 @@ def add_bench(commands: Any) -> None:
         "takes FOLDER:int8 for 8 bits)",
     )
     added.add_argument("--data", help="for similarity: folder with GLUE [hub]; for retrieval: files of documents")
-    rivals = added.add_argument_group(
-        "options of models (throughput takes --models, --dtype, --device, --limit, --budget; lengths takes --models, "
-        "--dtype, --budget)"
-    )
+    rivals = added.add_argument_group("options of models (lengths takes --models, --dtype, --budget)")
     rivals.add_argument(
         "--models",
         nargs="+",
@@ -111,20 +105,13 @@ def add_bench(commands: Any) -> None:
         "--limit",
         type=float,
         action=within(SECONDS),
-        help="most seconds of a call; a slower model is left out [models 150, throughput 400]",
+        help="most seconds of a call; a slower model is left out [150]",
     )
     rivals.add_argument(
         "--budget",
         type=float,
         action=within(Range(0, 10**6)),
-        help="seconds for a model's calls; at least three to five are made [models 20, throughput 30, lengths 40]",
-    )
-    rivals.add_argument(
-        "--times",
-        type=int,
-        action=within(Range(1, 10**6)),
-        metavar="N",
-        help="for throughput: measure N times as many texts [1]",
+        help="seconds for a model's calls; at least three to five are made [models 20, lengths 40]",
     )
     uneven = added.add_argument_group("options of lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="measure texts of your own as well")
@@ -142,7 +129,7 @@ def run_bench(options: argparse.Namespace) -> None:
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
-    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity, throughput
+    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity
 
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
@@ -157,9 +144,6 @@ def run_bench(options: argparse.Namespace) -> None:
         lengths.run(options.quick, output, own, dtype, rivals, budget)
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
-    elif options.what == "throughput":
-        plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
-        throughput.run(plan.models, dtype, options.quick, output, plan.device, options.times or 1, how)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](options.quick, output)
 
@@ -182,11 +166,11 @@ def check_bench(options: argparse.Namespace) -> None:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
-    for name in ("limit", "budget", "times"):
+    for name in ("limit", "budget"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} has no effect with --quick, which makes one call of each")
-    if options.what in ("throughput", "lengths") and len(options.dtype or ()) > 1:
-        raise ValueError(f"bench {options.what} takes one dtype at a time; {' '.join(options.dtype)} are given")
+    if options.what == "lengths" and len(options.dtype or ()) > 1:
+        raise ValueError(f"bench lengths takes one dtype at a time; {' '.join(options.dtype)} are given")
 
 
 def plan_of(options: argparse.Namespace) -> Any:
@@ -194,6 +178,7 @@ def plan_of(options: argparse.Namespace) -> Any:
     from mabert_lab.bench.models import GPU_LENGTHS, LENGTHS, Plan
     from mabert_lab.bench.turns import Protocol
 
+    given = {"limit": options.limit, "budget": options.budget}
     asked = {
         "models": options.models,
         "measures": options.measure,
@@ -201,14 +186,9 @@ def plan_of(options: argparse.Namespace) -> Any:
         "dtypes": options.dtype,
         "recipe": options.recipe,
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
-        "protocol": Protocol(**protocol_of(options)),
+        "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
     }
     return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
-
-
-def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of `Protocol` set by the options."""
-    return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
 
 
 def report_on(files: list[str], output: Path) -> Path:
