@@ -71,7 +71,7 @@ def test_a_sample_never_stands_under_the_official_name(odd):
 def test_what_no_text_is_needed_for_stands_below_the_scores():
     rows = [row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)]
     content = study(rows) | {"columns": [column("cola", constant=0.0), column("rte", constant=0.5)]}
-    shown = score_table(read_study(content, "pattern.json"))
+    shown = score_table(read_study(content))
     assert cells(shown, "the best single class for all") == ["0.000", "0.500", "0.250"]
 
 

@@ -91,7 +91,7 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert {status.state for status in states.values()} == {"done"}
     assert all(status.seconds > 0 for status in states.values())
     result = json.loads(results_file(plan, folder / "root").read_text())
-    read = read_study(result, "test-small.json")
+    read = read_study(result)
     arm = read.arm("cls", 1.0)
     assert list(arm.scores) == ["cola"], "by its own metric, Matthews' correlation"
     assert list(arm.further) == [("cola", "accuracy")]
