@@ -17,7 +17,7 @@ from rich.console import Console
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert_lab.bench.engines import contender, title_of
-from mabert_lab.bench.profiles import DTYPES, Cell, model_of
+from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
@@ -26,9 +26,6 @@ LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 GPU_LENGTHS = (*LENGTHS, 65536)
 MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "stock", "best")
-
-OF_RECIPE = "efficiency at a recipe's sizes"
-"""Kind of results at other sizes than base."""
 
 OF_ENGINES = "engines"
 """Kind of results with contenders other than families run by torch."""
@@ -47,11 +44,9 @@ class Plan:
         device: ``cpu`` or ``cuda``.
         protocol: How calls are timed.
         small: Whether models are small, to test that everything runs.
-        recipe: Recipe (name or file) whose model sizes are used; empty for base size.
 
     Raises:
-        FileNotFoundError: There is no such recipe.
-        ValueError: A requested name is unknown, or the recipe is invalid.
+        ValueError: A requested name is unknown.
     """
 
     models: Sequence[str] = tuple(FAMILIES)
@@ -62,13 +57,10 @@ class Plan:
     device: str = "cpu"
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
-    recipe: str = ""
 
     @property
     def kind(self) -> str:
         """The kind of its results."""
-        if self.recipe:
-            return OF_RECIPE
         return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
 
     def __post_init__(self) -> None:
@@ -85,8 +77,6 @@ class Plan:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device is 'cuda', and torch sees no GPU")
-        if self.recipe:
-            model_of(self.recipe)
         if not self.dtypes:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
@@ -94,8 +84,7 @@ class Plan:
         """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for length in sorted(self.lengths):
-                cell = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
-                yield replace(cell, recipe=self.recipe)
+                yield Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
 
     def quick(self) -> "Plan":
         """Returns the same plan with small models, the two shortest lengths and one call each."""
@@ -111,20 +100,19 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
         output: Folder for the dated JSON file; None writes nothing.
 
     Returns:
-        ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results at a recipe's
-        sizes, or with engines, presets or folders, have another ``kind`` than those compared with the paper's tables.
+        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
+        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results with engines,
+        presets or folders have another ``kind`` than those compared with the paper's tables.
     """
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}) as workers:
         result: dict[str, Any] = {
             "kind": plan.kind,
-            "recipe": plan.recipe,
             "environment": measured_on(),
             "quick": quick,
             "protocol": asdict(plan.protocol),
             "variables": next(iter(workers.values())).ask("variables"),
-            "parameters": {name: worker.ask("parameters", plan.recipe) for name, worker in workers.items()},
+            "parameters": {name: worker.ask("parameters") for name, worker in workers.items()},
             "rows": [],
         }
         bench = Bench(plan.protocol, workers)

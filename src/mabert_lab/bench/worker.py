@@ -17,7 +17,7 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.processes import LARGEST_KEPT, context
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
-from mabert_lab.bench.profiles import Cell, sizes_of
+from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
 
 GLIBC = (2, 36)
@@ -237,14 +237,13 @@ class Answers:
         """Returns this process's values of the variables in `ALLOCATION`."""
         return {name: os.environ.get(name) for name in ALLOCATION}
 
-    def parameters(self, recipe: str = "") -> int:
-        """Counts the parameters of the published model, or one of a recipe's sizes, as a classifier of two labels."""
+    def parameters(self) -> int:
+        """Counts the parameters of the model as a classifier of two labels."""
         from mabert.baselines.load import build
 
         family, _, own = contender(self.name)
-        config = own or (family.config_of(sizes_of(recipe, family)) if recipe else family.base_config())
         with torch.device("meta"):
-            return build("classifier", config).num_parameters()
+            return build("classifier", own or family.base_config()).num_parameters()
 
     def release(self) -> None:
         """Drops the model."""

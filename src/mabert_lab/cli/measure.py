@@ -48,7 +48,6 @@ TAKERS = {
     "files": ("report", "similarity", "retrieval"),
     "data": ("similarity", "retrieval"),
     "models": ("models", "lengths"),
-    "recipe": ("models",),
     "measure": ("models",),
     "profile": ("models",),
     "dtype": ("models", "lengths"),
@@ -82,7 +81,6 @@ def add_bench(commands: Any) -> None:
         metavar="NAME",
         help="families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino",
     )
-    rivals.add_argument("--recipe", metavar="NAME", help="recipe that gives the sizes, such as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     rivals.add_argument(
         "--profile",
@@ -157,9 +155,8 @@ def check_bench(options: argparse.Namespace) -> None:
     for name, kinds in TAKERS.items():
         if getattr(options, name) not in (None, []) and options.what not in kinds:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
-    for name, own in {"recipe": "small models", "texts": "two short texts"}.items():
-        if options.quick and getattr(options, name):
-            raise ValueError(f"{name} has no effect with --quick, which has {own} of its own")
+    if options.quick and options.texts:
+        raise ValueError("texts has no effect with --quick, which has two short texts of its own")
     if options.quick and options.what in TAKERS["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
     if options.what in TAKERS["data"] and not options.files:
@@ -184,7 +181,6 @@ def plan_of(options: argparse.Namespace) -> Any:
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
-        "recipe": options.recipe,
         "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
         "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
     }

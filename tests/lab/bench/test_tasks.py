@@ -233,12 +233,8 @@ def test_a_tanh_gelu_is_one_kernel_and_the_same_function():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_models_of_a_recipes_sizes_run_at_any_length(name):
-    family, small = FAMILIES[name], replace(cell(length=600, dtype="float32"), small=False, recipe="mini")
-    config = profiles.configured(family, small)
-    assert (config.hidden_size, config.intermediate_size % 288) == (192, 192 if name != "modernbert" else 0)
-    assert config.vocab_size == family.base_config().vocab_size
-    make(name, small).run()
+def test_models_run_at_any_length(name):
+    make(name, cell(length=600, dtype="float32")).run()
 
 
 @pytest.mark.parametrize(("layout", "sizes"), [("alone", [1] * 5), ("together", [5])])
