@@ -311,7 +311,6 @@ def test_version(capsys):
     [
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
         (["bench", "lengths", "--lengths", "3"], "lengths is for `bench models`, not for `bench lengths`"),
-        (["bench", "lengths", "--device", "cuda"], "device is for `bench models`, not for `bench lengths`"),
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
         (["bench", "lengths", "--quick", "--texts", "a=b"], "texts has no effect with --quick"),

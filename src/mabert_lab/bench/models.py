@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
@@ -23,7 +22,6 @@ from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-GPU_LENGTHS = (*LENGTHS, 65536)
 MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "stock", "best")
 
@@ -41,7 +39,6 @@ class Plan:
         profiles: Names in `PROFILES`.
         dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
         lengths: Tokens.
-        device: ``cpu`` or ``cuda``.
         protocol: How calls are timed.
         small: Whether models are small, to test that everything runs.
 
@@ -54,7 +51,6 @@ class Plan:
     profiles: Sequence[str] = ("best",)
     dtypes: Sequence[str] = ()
     lengths: Sequence[int] = LENGTHS
-    device: str = "cpu"
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
 
@@ -66,25 +62,22 @@ class Plan:
     def __post_init__(self) -> None:
         for name in self.models:
             contender(name)
-        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES), "device": ("cpu", "cuda")}
+        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES)}
         for what, allowed in known.items():
-            given = getattr(self, what)
-            for name in (given,) if isinstance(given, str) else given:
+            for name in getattr(self, what):
                 if name not in allowed:
                     raise ValueError(f"{what} is {name!r}; there are {', '.join(allowed)}")
         for length in self.lengths:
             if length < 1:
                 raise ValueError(f"a length is {length}; it must be at least 1")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is 'cuda', and torch sees no GPU")
         if not self.dtypes:
-            object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
+            object.__setattr__(self, "dtypes", (fast_dtype("cpu"),))
 
     def cells(self) -> Iterator[Cell]:
         """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for length in sorted(self.lengths):
-                yield Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+                yield Cell(measure, profile, dtype, length, small=self.small)  # type: ignore[arg-type]
 
     def quick(self) -> "Plan":
         """Returns the same plan with small models, the two shortest lengths and one call each."""

@@ -206,13 +206,10 @@ class Bench:
     def groups(self, cell: Cell) -> list[list[str]]:
         """Returns the groups of sides that are in memory together.
 
-        On a CPU all sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of
-        freed activations, each rival forms a pair with MaBERT, whose samples come from all pairs. On a GPU, which is
-        steady and whose memory models would share, each side runs alone.
+        All sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of freed
+        activations, each rival forms a pair with MaBERT, whose samples come from all pairs.
         """
         sides = list(self.workers)
-        if cell.device == "cuda":
-            return [[side] for side in sides]
         if cell.measure != "training" or cell.small:
             return [sides]
         rivals = [side for side in sides if side != ANCHOR] or [ANCHOR]
@@ -249,9 +246,8 @@ class Bench:
     def _times(self, group: Sequence[str], cell: Cell) -> None:
         # A side that was given up at this length in another group stays given up.
         ready = self._still([side for side in group if self.rows[side].status == "measured"], self.prepare)
-        if cell.device == "cpu":  # all to the same: the memory left once each holds its weights
-            allowed = free_memory()
-            ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
+        allowed = free_memory()  # all to the same: the memory left once each holds its weights
+        ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
         ready = self._still(ready, self.warm)
         taken = take_turns({side: partial(self.sample, side) for side in ready}, self.protocol, self._failed)
         for side, samples in taken.items():
@@ -291,4 +287,4 @@ class Bench:
 
 
 def _kind(side: str, row: Row) -> tuple[str, ...]:
-    return (side, row.measure, row.profile, row.dtype, row.device)
+    return (side, row.measure, row.profile, row.dtype)

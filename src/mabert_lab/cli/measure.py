@@ -52,7 +52,6 @@ TAKERS = {
     "profile": ("models",),
     "dtype": ("models", "lengths"),
     "lengths": ("models",),
-    "device": ("models",),
     "limit": ("models",),
     "budget": ("models", "lengths"),
     "texts": ("lengths",),
@@ -96,9 +95,8 @@ def add_bench(commands: Any) -> None:
         type=int,
         action=within(TOKENS),
         metavar="N",
-        help="tokens of a text [128 ... 16384; on a GPU to 65536]",
+        help="tokens of a text [128 ... 16384]",
     )
-    rivals.add_argument("--device", choices=("cpu", "cuda"), help="device [cpu]")
     rivals.add_argument(
         "--limit",
         type=float,
@@ -172,7 +170,7 @@ def check_bench(options: argparse.Namespace) -> None:
 
 def plan_of(options: argparse.Namespace) -> Any:
     """Returns the plan of `bench models`."""
-    from mabert_lab.bench.models import GPU_LENGTHS, LENGTHS, Plan
+    from mabert_lab.bench.models import Plan
     from mabert_lab.bench.turns import Protocol
 
     given = {"limit": options.limit, "budget": options.budget}
@@ -181,10 +179,10 @@ def plan_of(options: argparse.Namespace) -> Any:
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
-        "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
+        "lengths": options.lengths,
         "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
     }
-    return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
+    return Plan(**{name: value for name, value in asked.items() if value is not None})
 
 
 def report_on(files: list[str], output: Path) -> Path:

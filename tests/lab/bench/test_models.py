@@ -21,7 +21,6 @@ PROFILES = ("paper", "stock", "best")
         ({"profiles": ["fast"]}, "profiles is 'fast'; there are paper, stock, best"),
         ({"dtypes": ["float16"]}, "dtypes is 'float16'"),
         ({"lengths": [0]}, "a length is 0; it must be at least 1"),
-        ({"device": "tpu"}, "device is 'tpu'; there are cpu, cuda"),
     ],
 )
 def test_a_plan_that_cannot_be_run_is_refused(fields, message):

@@ -161,7 +161,6 @@ def test_in_training_each_rival_takes_turns_with_mabert(measure):
         (replace(TRAINING, measure="latency"), ("a", "b", "mabert"), ["a", "b", "mabert"] * 2),
         (TRAINING, ("a", "b"), ["a", "a", "b", "b"]),
         (TRAINING, ("mabert",), ["mabert"] * 2),
-        (replace(TRAINING, device="cuda"), ("a", "mabert"), ["a", "a", "mabert", "mabert"]),
     ):
         _, rows, log = measure(protocol, cell, **dict.fromkeys(models, ()))
         assert log == expected
