@@ -75,7 +75,6 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
-    added.add_argument("--from-mnli", action="store_true", help="start MRPC, RTE and STS-B from the MNLI model")
     added.add_argument(
         "-o",
         "--output",
@@ -110,8 +109,6 @@ def run_grid(options: argparse.Namespace) -> None:
         fields.append(f"convert.seeds={list(range(options.conversions))}")
     if options.seeds:
         fields.append(f"seeds={options.seeds}")
-    if options.from_mnli:
-        fields.append("from_mnli=true")
     root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)

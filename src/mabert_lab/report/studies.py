@@ -16,8 +16,6 @@ _SIZES = {
     "steps": ("{:,.0f}", 1, " steps"),
     "tokens": ("{:,.1f}", 1e-6, " M tokens"),
 }
-STARTED = "\N{DAGGER}"
-"""Marks a task that started from the model fine-tuned on another."""
 
 QUESTIONS = {
     "tab:pattern_glue": "pattern",
@@ -43,7 +41,6 @@ class Column:
         validation: Number of rows it is scored on.
         epochs: Passes over the training rows.
         constant: Best score of a constant answer.
-        start: The task whose fine-tuned model it started from; None for the pretrained model.
         source: Origin of the data.
     """
 
@@ -56,7 +53,6 @@ class Column:
     validation: int | None = None
     epochs: int | None = None
     constant: float | None = None
-    start: str | None = None
     source: str = ""
 
     @property
@@ -66,8 +62,8 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name with its metric, and a mark if it did not start from the pretrained model."""
-        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
+        """The name with its metric."""
+        return f"{self.name} ({METRICS.get(self.metric, self.metric)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +102,8 @@ class Study:
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
-        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of
-            them may be missing.
+        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be
+            missing.
         columns: Its tasks.
         arms: Its models, by budget.
         finished: Time at which its last cell finished; empty before the first one.

@@ -135,7 +135,6 @@ class Scale:
         seeds: Seeds of fine-tuning.
         budgets: Budgets by study that override its own, for scales at which a tenth of the steps teaches nothing.
         tokenizers: Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
-        from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
         convert: Settings of conversions, if arms are conversions; recipe, pretrain and budgets then have no effect.
     """
 
@@ -146,7 +145,6 @@ class Scale:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
     budgets: dict[str, Any] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
-    from_mnli: bool = False
     convert: ConvertSettings | None = None
 
     def __post_init__(self) -> None:

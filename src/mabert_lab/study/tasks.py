@@ -53,10 +53,6 @@ OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
 
-MNLI = "mnli"
-FROM_MNLI = ("mrpc", "rte", "stsb")
-"""Small tasks of sentence pairs that may start from a model fine-tuned on MNLI (Liu et al., 2019)."""
-
 
 @dataclass
 class TableFile:

@@ -87,11 +87,10 @@ def leave_no_checkpoints(files: CellFiles) -> None:
 def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a fine-tuning's cell under some seeds."""
     recipe = build(FinetuneRecipe, order["recipe"], "")
-    start, place = order["start"]
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     finetune(
-        CellFiles(files.root, start).run / place,
+        CellFiles(files.root, order["start"]).run,
         loaded.task,
         loaded.splits,
         files.run,
@@ -100,7 +99,7 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
         source={"data": order["data"]},
         resume=begun,
         trusted=True,
-        keep_models=order["keeps"],
+        keep_models=False,
     )
 
 

@@ -21,7 +21,6 @@ SETTINGS = {
     },
     "finetuning": {"learning_rates": [2e-4], "select": "last"},
     "seeds": [0, 1, 2, 3, 4],
-    "from_mnli": False,
 }
 COLUMNS = {
     "cola": ("CoLA", "matthews_correlation", "cola", None),

@@ -155,11 +155,10 @@ def test_what_was_run_and_chosen_is_said(odd):
 
     assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
     grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}
-    chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}, "from_mnli": True}))
+    chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}}))
     assert (
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
-    assert "small tasks start from the model tuned on MNLI" in chosen
 
 
 @pytest.mark.slow
@@ -197,7 +196,7 @@ def by_conversion():
         row("M", {}, budget=1.0, pretraining={**made({"status": "missing"}), "status": "missing"}),
     ]
     conversion = {"teacher": "an-encoder", "texts": ["a.txt"], "seeds": [0, 1], "recipe": {"tokens": 1000}}
-    settings = {"conversion": conversion, "finetuning": {}, "seeds": [0, 1, 2], "from_mnli": False}
+    settings = {"conversion": conversion, "finetuning": {}, "seeds": [0, 1, 2]}
     return read(rows, "convert-pattern", ("cola",), reference="MMT", settings=settings, note="Another question.")
 
 

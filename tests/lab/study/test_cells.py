@@ -8,7 +8,7 @@ import pytest
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import cells_of
-from tests.lab.study.helpers import changed, inference, planned, scale, world
+from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
 
 ARMS = {"map": {"finetune": {"pooling": "map"}}, "cls": {"finetune": {"pooling": "cls"}}}
@@ -119,26 +119,6 @@ def test_another_vocabulary_at_the_same_place_is_another_cell(tmp_path):
     ids[one], ids[other] = ids[other], ids[one]
     file.write_text(json.dumps(vocabulary))
     assert not set(planned(tmp_path, tmp_path / "root", fields=fields).cells) & set(first.cells)
-
-
-def test_small_tasks_may_start_from_mnli(tmp_path):
-    fields = world(tmp_path)
-    inference(tmp_path / "glue")
-    tasks = {"rte": None, "cola": None, "mnli": None}
-    plain = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks)
-    marked = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True)
-    (row,) = marked.rows
-    rte, mnli = marked.cells[row.finetunings["rte"]], row.finetunings["mnli"]
-    assert (rte.needs, rte.order["start"]) == (mnli, [mnli, "seed-0"])
-    assert marked.cells[mnli].order["keeps"]
-    assert marked.cells[row.finetunings["cola"]].needs == row.pretraining
-    order = list(marked.cells)
-    assert order.index(mnli) < order.index(rte.name)
-    before = plain.rows[0].finetunings
-    assert before["cola"] == row.finetunings["cola"]
-    assert before["rte"] != rte.name
-    with pytest.raises(ValueError, match="from_mnli is set, and mnli is not among the tasks"):
-        planned(tmp_path, tmp_path / "root", fields=fields, from_mnli=True)
 
 
 def of_bert(fields):

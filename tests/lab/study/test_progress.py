@@ -68,8 +68,6 @@ def test_a_dry_run_on_the_command_line_lists_the_cells_and_begins_nothing(tmp_pa
     monkeypatch.setattr(plans, "fast_dtype", lambda: "float32")
     assert cli.main([*arguments, "pretrain.training.precision=bf16"]) == 0
     assert "mabert: pretrain.training.precision: bf16, for which this machine has no" in capsys.readouterr().err
-    assert cli.main([*arguments, "--from-mnli"]) == 2
-    assert "from_mnli is set, and mnli is not among the tasks" in capsys.readouterr().err
 
 
 def test_a_dry_run_says_which_cells_are_done(tmp_path, capsys):

@@ -28,7 +28,7 @@ from mabert_lab.study.plan import FORMAT
 from mabert_lab.study.results import gathered, pretrained, results_file, write_results
 from mabert_lab.study.runner import Runner, locked
 from mabert_lab.study.work import BUSY, STOPPED, serve
-from tests.lab.study.helpers import FINETUNE, inference, planned, world, written
+from tests.lab.study.helpers import FINETUNE, planned, world, written
 
 LOSS = 4.6039
 """Held-out loss of the pretraining."""
@@ -640,22 +640,6 @@ def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 0, out
     assert "2 of 2 cells" in out
-
-
-def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_path):
-    fields = world(tmp_path)
-    inference(tmp_path / "glue")
-    tasks = {"rte": None, "mnli": None}
-    plan = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True, seeds=[0])
-    states = run(plan, tmp_path / "root")
-    assert {status.state for status in states.values()} == {"done"}, states
-    result = json.loads(results_file(plan, tmp_path / "root").read_text())
-    assert result["settings"]["from_mnli"]
-    starts = {column["key"]: column["start"] for column in result["columns"]}
-    assert starts == {"rte": "mnli", "mnli_m": None, "mnli_mm": None}
-    assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
-    start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
-    assert start.endswith("seed-0")
 
 
 def test_epochs_and_recipes_reach_the_run(unbroken):
