@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_chart, pretraining_chart
+from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
 from mabert_lab.report.document import FLAG, MISSING
 from mabert_lab.report.evidence import verdicts
 from mabert_lab.report.judge import UNMEASURED
@@ -147,6 +147,14 @@ def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
     assert cells(shown, "MTTMTTMTTMTT")[1] == "**0.913 ± 0.008**", "the paper sets another in bold"
     assert shown.attrs["notes"] == [f"{FLAG}{paper.TABLES['pattern'].flag}."]
     assert cells(papers_table(paper.TABLES["latency"]), "MaBERT")[-1] == "**34.703**"
+
+
+@pytest.mark.parametrize(("label", "beside"), [("tab:pattern_glue", [True, True, False]), ("tab:none", [False] * 3)])
+def test_an_arm_that_the_paper_does_not_have_stands_alone(label, beside):
+    rows = [row(name, {"cola": [0.1, 0.2]}, key) for name, key in (("a", MMT), ("b", MMT), ("c", "MXM"))]
+    own = read(rows, label=label, reference="a")
+    assert cells(score_table(own), "c")
+    assert list(arm_averages(own)["paper"].notna()) == beside
 
 
 def test_what_was_run_and_chosen_is_said(odd):

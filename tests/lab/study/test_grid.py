@@ -206,32 +206,6 @@ def test_a_study_that_cannot_be_is_refused(fields, message):
         study(arms, **{"reference": "a", **fields})
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            "label: tab:pattern",
-            "label is 'tab:pattern'; those that rows can stand beside are fig:glue_budget_avg, tab:ablation",
-        ),
-        (
-            "label: tab:pooling_pred_100pct\narms: {a: {paper: mean}}",
-            "arms.a.paper is 'mean'; the rows of tab:pooling_pred_100pct are attn, cls, map, masked_mean",
-        ),
-        (
-            "label: tab:pooling_pred_100pct\narms: {a: {paper: map}, b: {paper: map}}",
-            "the arms a and b all stand beside the paper's map; one may",
-        ),
-        ("arms: {a: {paper: map}}", "arms.a.paper is 'map'; without a label of the paper's table"),
-    ],
-)
-def test_a_table_or_row_that_the_paper_has_not_is_refused(tmp_path, fields, message):
-    file = tmp_path / "own.yaml"
-    arms = "" if "arms:" in fields else "\narms: {a: {}}"
-    file.write_text(f"title: Own\nreference: a\n{fields}{arms}\n")
-    with pytest.raises(ValueError, match=message):
-        load_study(file)
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path, name):
     (tmp_path / "copy.yaml").write_text(find(name, "studies", STUDIES).read_text())
