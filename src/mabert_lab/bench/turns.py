@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from mabert.machine.rounds import Spread, timed
+from mabert.machine.rounds import Spread
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
@@ -92,22 +92,6 @@ def take_turns(
         except CellError as error:
             failed(side, error, samples.pop(side))
     return samples
-
-
-def times(calls: Mapping[Any, Callable[[], object]], protocol: Protocol) -> dict[Any, Spread]:
-    """Times calls of this process in turns, after one uncounted call each; an error ends all."""
-
-    def sampled(call: Callable[[], object]) -> Sample:
-        seconds = timed(call)
-        return Sample(seconds, seconds)
-
-    def failed(_: str, error: CellError, __: list[Sample]) -> None:
-        raise error
-
-    for call in calls.values():
-        call()
-    samples = take_turns({side: partial(sampled, call) for side, call in calls.items()}, protocol, failed)
-    return {side: spread_of(taken) for side, taken in samples.items()}
 
 
 def spread_of(samples: Sequence[Sample]) -> Spread:
