@@ -15,7 +15,7 @@ from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
 from mabert.data.encode import Encoding
 from mabert.data.table import table_task
-from mabert.data.train_tokenizer import train_tokenizer
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.info import info
 from mabert.train import pretrain as pretraining
 from mabert.train.finetune import finetune
@@ -37,7 +37,7 @@ def plan(folder, name, **training):
 
 
 def words_of(name):
-    return train_tokenizer(FAMILIES[name].tokenizer, [" ".join(WORDS) + "."] * 5, 400)
+    return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
 
 
 @pytest.fixture(scope="module", params=NAMES)
