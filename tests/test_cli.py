@@ -310,21 +310,15 @@ def test_version(capsys):
     ("arguments", "message"),
     [
         (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
-        (["bench", "throughput", "--lengths", "3"], "lengths is for `bench models`, not for `bench throughput`"),
-        (["bench", "lengths", "--device", "cuda"], "device is for `bench models`, not for `bench lengths`"),
+        (["bench", "lengths", "--lengths", "3"], "lengths is for `bench models`, not for `bench lengths`"),
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
-        (["bench", "throughput", "--times", "0"], "times is 0; it must be at least 1"),
-        (["bench", "models", "--times", "2"], "times is for `bench throughput`, not for `bench models`"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
-        (["bench", "models", "--quick", "--recipe", "mini"], "recipe has no effect with --quick"),
         (["bench", "lengths", "--quick", "--texts", "a=b"], "texts has no effect with --quick"),
-        (["bench", "parts", "--recipe", "mini"], "recipe is for `bench models`, not for `bench parts`"),
-        (["bench", "models", "--recipe", "nano"], "no recipe 'nano'"),
+        (["bench", "parts", "--profile", "best"], "profile is for `bench models`, not for `bench parts`"),
         (["bench", "models", "--quick", "--limit", "5"], "limit has no effect with --quick"),
         (["bench", "models", "--limit", "inf"], "--limit is inf; it must be above 0 and at most 1000000"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
         (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
-        (["bench", "throughput", "--dtype", "float32", "bfloat16"], "takes one dtype at a time"),
         (["bench", "lengths", "--dtype", "float32", "bfloat16"], "bench lengths takes one dtype at a time"),
         (["bench", "lengths", "--dtype", "float16"], "dtype is 'float16'; there are float32, bfloat16"),
         (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
@@ -374,9 +368,8 @@ def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypat
     asked = []
     monkeypatch.setattr(models, "run", lambda plan, quick, output: asked.append((plan, quick, output)))
     options = ["--models", "bert", "--measure", "latency", "--lengths", "128", "--budget", "8", "--limit", "90"]
-    options += ["--recipe", "mini"]
     assert run(capsys, "bench", "models", *options, "-o", tmp_path)[0] == 0
     ((plan, quick, output),) = asked
-    assert (plan.models, plan.measures, plan.lengths, plan.recipe) == (["bert"], ["latency"], [128], "mini")
+    assert (plan.models, plan.measures, plan.lengths) == (["bert"], ["latency"], [128])
     assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
     assert (quick, output) == (False, tmp_path)

@@ -185,7 +185,6 @@ OPTIONS = {
     "fill-mask": ("--top", "--batch-tokens"),
     "extend": ("--length",),
     "bench models": ("--limit", "--budget", "--lengths"),
-    "bench throughput": ("--times",),
     "study drift": ("--limit",),
     "study pattern": ("--seeds", "--conversions"),
 }

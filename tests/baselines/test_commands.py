@@ -9,16 +9,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+import mabert
 from mabert.baselines.extend import extend
 from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
 from mabert.data.encode import Encoding
 from mabert.data.table import table_task
-from mabert.data.train_tokenizer import train_tokenizer
-from mabert.infer.embed import embed
-from mabert.infer.fill import fill_mask
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.info import info
-from mabert.infer.predict import predict
 from mabert.train import pretrain as pretraining
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_scored_positions, mean_over_scored
@@ -39,7 +37,7 @@ def plan(folder, name, **training):
 
 
 def words_of(name):
-    return train_tokenizer(FAMILIES[name].tokenizer, [" ".join(WORDS) + "."] * 5, 400)
+    return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -65,17 +63,17 @@ def test_finetuning_and_predicting(pretrained, tmp_path):
         learning_rates=[2e-2], epochs=2, batch_size=16, dropout=0.0, precision="fp32", truncate=True
     )
     finetune(folder, table_task("birds", ("no", "yes")), splits(), tmp_path / "run", recipe, progress=False)
-    answers = predict(tmp_path / "run/seed-0", TEXTS, progress=False)
+    answers = mabert.load(tmp_path / "run/seed-0").predict(TEXTS, progress=False)
     assert [set(answer["probability"]) for answer in answers] == [{"no", "yes"}] * 3
-    again = predict(tmp_path / "run/seed-0", TEXTS[::-1], batch_tokens=1, progress=False)[::-1]
+    again = mabert.load(tmp_path / "run/seed-0").predict(TEXTS[::-1], batch_tokens=1, progress=False)[::-1]
     for one, other in zip(answers, again, strict=True):
         assert one["probability"]["yes"] == pytest.approx(other["probability"]["yes"], abs=1e-5)
 
 
 def test_vectors_do_not_depend_on_the_batch(pretrained):
     _, folder, _ = pretrained
-    together = embed(folder, TEXTS, progress=False)
-    alone = embed(folder, TEXTS, deterministic=True, progress=False)
+    together = mabert.load(folder).embed(TEXTS, progress=False)
+    alone = mabert.load(folder).embed(TEXTS, deterministic=True, progress=False)
     assert together.shape == (3, 16)
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
 
@@ -83,7 +81,7 @@ def test_vectors_do_not_depend_on_the_batch(pretrained):
 def test_masks_are_filled(pretrained):
     name, folder, _ = pretrained
     mask = words_of(name).mask_token
-    guesses = fill_mask(folder, [f"the {mask} sings"], top=3, progress=False)
+    guesses = mabert.load(folder).fill_mask([f"the {mask} sings"], top=3, progress=False)
     assert len(guesses[0][0]) == 3
 
 
@@ -101,11 +99,11 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
     name, folder, _ = pretrained
     extend(folder, 300, tmp_path / "longer")
     text = " ".join(WORDS)
-    vectors = embed(tmp_path / "longer", [text], progress=False)
+    vectors = mabert.load(tmp_path / "longer").embed([text], progress=False)
     assert np.isfinite(vectors).all()
     if FAMILIES[name].longest(small(name).config) is not None:
         with pytest.raises(ValueError, match="longer than 24 tokens"):
-            embed(folder, [text], progress=False)
+            mabert.load(folder).embed([text], progress=False)
     with pytest.raises(ValueError, match="already holds files"):
         extend(folder, 300, tmp_path / "longer")
 
@@ -198,7 +196,7 @@ def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
     with pytest.raises(ValueError, match="pooling is 'map'; that is MaBERT's"):
         finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)
     with pytest.raises(ValueError, match="pooling 'map' is MaBERT's"):
-        embed(tmp_path / "model", TEXTS, pooling="map")
+        mabert.load(tmp_path / "model").embed(TEXTS, pooling="map")
 
 
 def test_bigbird_answers_the_same_whatever_stands_beside_a_text(tmp_path):
@@ -209,9 +207,9 @@ def test_bigbird_answers_the_same_whatever_stands_beside_a_text(tmp_path):
     build("masked_lm", config).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     texts = ["the bird", "the bird sings under the green road " * 2, "a small old house"]
-    together = embed(tmp_path, texts, progress=False)
+    together = mabert.load(tmp_path).embed(texts, progress=False)
     for text, vector in zip(texts, together, strict=True):
-        np.testing.assert_array_equal(embed(tmp_path, [text], progress=False)[0], vector)
+        np.testing.assert_array_equal(mabert.load(tmp_path).embed([text], progress=False)[0], vector)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from mabert.conversion import agreement, distil, training
 from mabert.conversion import run as running
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
-from mabert.infer.predict import predict
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
 from tests.train.helpers import corpus
 
@@ -203,7 +202,7 @@ def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches,
     assert result["outcome"]["use"] == "classifier"
     assert 0 <= next(iter(result["outcome"]["agreement"]["bands"].values()))["student"]["answers"] <= 1
     assert (tmp_path / "out/encoding.json").read_text() == (classifier / "encoding.json").read_text()
-    answers = predict(tmp_path / "out", TEXTS)
+    answers = mabert.load(tmp_path / "out").predict(TEXTS)
     assert all(set(answer["probability"]) == {"bad", "fine", "good"} for answer in answers)
     (tmp_path / "rows.csv").write_text("text\n" + "\n".join(TEXTS) + "\n")
     capsys.readouterr()

@@ -12,14 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
-from mabert.data.train_tokenizer import RECIPES, train_tokenizer, train_wordpiece
+from mabert.data.train_tokenizer import train_wordpiece
 
 NOUNS = ["river", "castle", "engine", "window", "teacher", "garden", "village", "doctor", "captain", "mountain"]
 VERBS = ["carried", "followed", "painted", "opened", "repaired", "visited", "measured", "remembered", "crossed"]
 ADJECTIVES = ["quiet", "ancient", "narrow", "bright", "heavy", "forgotten", "careful", "northern", "broken", "golden"]
 VOCABULARY = 700
-"""Tokens of each family's `trained` tokenizer."""
+"""Tokens of each kind's `trained` tokenizer."""
+
+SPECIAL = {"unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
 
 PACKERS = {"": bytes, ".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
 """Compression by suffix."""
@@ -87,18 +91,53 @@ def texts(documents) -> list[str]:
     return [*documents, *[extra] * 3, words(3000)]
 
 
+def of_bytes(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A BPE over bytes, as RoBERTa has."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = list(SPECIAL.values())
+    made.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, special_tokens=special)
+    )
+    return in_template(made)
+
+
+def of_pieces(texts: list[str]) -> PreTrainedTokenizerFast:
+    """Unigram pieces, as XLM-R has."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    made.decoder, special = decoders.Metaspace(), list(SPECIAL.values())
+    made.train_from_iterator(
+        texts, trainers.UnigramTrainer(vocab_size=VOCABULARY, unk_token="<unk>", special_tokens=special)
+    )
+    return in_template(made)
+
+
+def in_template(made: Tokenizer) -> PreTrainedTokenizerFast:
+    ends = [(token, made.token_to_id(token)) for token in ("<s>", "</s>")]
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
+    )
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=names, **SPECIAL)
+
+
+KINDS = {"wordpiece": lambda texts: train_wordpiece(texts, VOCABULARY), "bytes": of_bytes, "pieces": of_pieces}
+
+
 @pytest.fixture(scope="session")
 def trained(texts):
     made = {}
 
-    def of(family: str):
-        if family not in made:
-            made[family] = train_tokenizer(family, texts, VOCABULARY)
-        return made[family]
+    def of(kind: str):
+        if kind not in made:
+            made[kind] = KINDS[kind](texts)
+        return made[kind]
 
     return of
 
 
-@pytest.fixture(params=list(RECIPES))
-def family(request) -> str:
+@pytest.fixture(params=list(KINDS))
+def kind(request) -> str:
     return request.param

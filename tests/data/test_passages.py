@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mabert.data.encode import encode_texts
 from mabert.data.passages import LONGEST_ANSWER, best_answer, passages_of, windows
-from mabert.data.train_tokenizer import RECIPES
+from tests.data.conftest import KINDS
 
 CONTEXT = "the quiet river carried the captain beyond the northern village. the doctor visited the castle."
 
@@ -29,9 +29,9 @@ def test_windows_cover_all_and_share_what_they_should(count, room, overlap):
 
 @settings(deadline=None, max_examples=20)
 @given(question=st.sampled_from(["who", "where is the doctor"]), words=st.integers(0, 15), length=st.integers(28, 60))
-@pytest.mark.parametrize("family", RECIPES)
-def test_passages_are_the_question_and_parts_of_the_context(trained, family, question, words, length):
-    tokenizer, context = trained(family), " ".join(CONTEXT.split()[:words])
+@pytest.mark.parametrize("kind", KINDS)
+def test_passages_are_the_question_and_parts_of_the_context(trained, kind, question, words, length):
+    tokenizer, context = trained(kind), " ".join(CONTEXT.split()[:words])
     (whole,) = encode_texts(tokenizer, [question], [context], max_length=None)
     passages = passages_of(tokenizer, [question], [context], max_length=length)
     if len(whole["input_ids"]) <= length:
@@ -52,12 +52,12 @@ def test_passages_are_the_question_and_parts_of_the_context(trained, family, que
 
 @settings(deadline=None, max_examples=40)
 @given(first=st.integers(0, 14), count=st.integers(1, 3), length=st.integers(16, 40))
-@pytest.mark.parametrize("family", RECIPES)
-def test_an_answer_is_found_again_where_it_was_put(trained, family, first, count, length):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_found_again_where_it_was_put(trained, kind, first, count, length):
     words = CONTEXT.split()
     begin = len(" ".join([*words[:first], ""]))
     text = " ".join(words[first : first + count])
-    passages = passages_of(trained(family), ["who"], [CONTEXT], max_length=length)
+    passages = passages_of(trained(kind), ["who"], [CONTEXT], max_length=length)
     places = [passage.place_of(begin, begin + len(text)) for passage in passages]
     logits = [np.zeros((len(passage.item["input_ids"]), 2)) for passage in passages]
     for place, scores in zip(places, logits, strict=True):

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AlbertTokenizer, BigBirdTokenizer
 
-from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids
+from mabert.data.tokenizer import SPECIAL_TOKENS, checked, fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.files.places import SHIPPED
 
@@ -97,3 +98,16 @@ def test_missing_tokenizers(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such tokenizer, here or on the hub") as error:
         load_tokenizer(tmp_path / "nothing" / "here")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [AlbertTokenizer, BigBirdTokenizer])
+def test_what_transformers_leaves_out_of_albert_and_bigbird_is_there(kind, tmp_path):
+    special = ["<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*((token, 0.0) for token in special), ("\N{LOWER ONE EIGHTH BLOCK}river", -1.0)]
+    kind(vocab=pieces).save_pretrained(tmp_path)
+    for tokenizer in (checked(kind(vocab=pieces), "made"), load_tokenizer(tmp_path)):
+        assert type(tokenizer) is kind
+        assert tokenizer("river", "river")["token_type_ids"] == [0, 0, 0, 1, 1]
+        spaced, broken = (tokenizer(f"river{between}river")["input_ids"] for between in (" ", "\n"))
+        assert broken == spaced
+        assert tokenizer.unk_token_id not in broken

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.encode import encodings
-from mabert.data.train_tokenizer import RECIPES
 from mabert.data.words import Words, first_pieces, words_of
+from tests.data.conftest import KINDS
 
 VOCABULARY = ["the", "river", "café", "12", "tor-que", ",", ".", "northern", "naïve", "\u200b", "a"]
 WORDS = st.lists(st.sampled_from(VOCABULARY), max_size=12)
@@ -26,9 +26,9 @@ def test_words_stand_where_they_say(words):
 
 @settings(deadline=None, max_examples=30)
 @given(words=WORDS)
-@pytest.mark.parametrize("family", RECIPES)
-def test_a_words_first_piece_begins_it(trained, family, words):
-    text, tokenizer = Words(words), trained(family)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_words_first_piece_begins_it(trained, kind, words):
+    text, tokenizer = Words(words), trained(kind)
     encoding = encoding_of(tokenizer, text)
     pieces = first_pieces(text, encoding, text.spans)
     found = [place for place in pieces if place is not None]
@@ -51,9 +51,9 @@ def test_words_that_are_cut_off_have_no_piece(tokenizer, words, length):
     assert pieces == [place if place is not None and place < length - 1 else None for place in whole]
 
 
-def test_words_of_a_text_are_the_tokenizers(trained, family):
+def test_words_of_a_text_are_the_tokenizers(trained, kind):
     text = "The  quiet river, the café."
-    encoding = encoding_of(trained(family), text)
+    encoding = encoding_of(trained(kind), text)
     words = [text[begin:end] for begin, end in words_of(text, encoding)]
     assert "".join(words) == text.replace(" ", "")
     assert {"quiet", "the"} <= set(words)

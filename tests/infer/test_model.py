@@ -11,10 +11,7 @@ import mabert
 from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
 from mabert.infer import model as models
 from mabert.infer.answers import BatchTooLargeError
-from mabert.infer.embed import embed
-from mabert.infer.fill import fill_mask
 from mabert.infer.load import device_named, load_for_use
-from mabert.infer.predict import predict
 from mabert.machine import precision as precisions
 from mabert.model.blocks import MambaBlock
 from mabert.model.prepack import PackedLinear, can_prepack
@@ -39,18 +36,20 @@ def reads(monkeypatch):
     return uses
 
 
-def test_weights_are_read_once_and_answers_are_those_of_the_functions(masked_lm, classifier, reads):
+def test_weights_are_read_once_and_answers_are_those_of_a_model_opened_anew(masked_lm, classifier, reads):
     model = mabert.load(masked_lm)
     assert reads == []
     for _ in range(2):
-        np.testing.assert_array_equal(model.embed(TEXTS), embed(masked_lm, TEXTS))
-        assert model.fill_mask(MASKED, top=2) == fill_mask(masked_lm, MASKED, top=2)
-    assert reads == ["masked_lm"] * 5, "one for the model, four for the functions"
+        np.testing.assert_array_equal(model.embed(TEXTS), mabert.load(masked_lm).embed(TEXTS))
+        assert model.fill_mask(MASKED, top=2) == mabert.load(masked_lm).fill_mask(MASKED, top=2)
+    assert reads == ["masked_lm"] * 5, "one for the model, one for each opened anew"
     reads.clear()
     model = mabert.load(classifier)
     for pooling in ("mean", "map"):
-        np.testing.assert_array_equal(model.embed(TEXTS, pooling=pooling), embed(classifier, TEXTS, pooling=pooling))
-    assert model.predict(TEXTS) == predict(classifier, TEXTS)
+        np.testing.assert_array_equal(
+            model.embed(TEXTS, pooling=pooling), mabert.load(classifier).embed(TEXTS, pooling=pooling)
+        )
+    assert model.predict(TEXTS) == mabert.load(classifier).predict(TEXTS)
     assert reads == ["classifier"] * 4
 
 
@@ -62,9 +61,9 @@ def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
         whole.base_model.load_state_dict(encoder.state_dict())
         whole.save_pretrained(folder)
         words.save_pretrained(folder)
-        np.testing.assert_array_equal(embed(folder, TEXTS), embed(masked_lm, TEXTS))
+        np.testing.assert_array_equal(mabert.load(folder).embed(TEXTS), mabert.load(masked_lm).embed(TEXTS))
         with pytest.raises(ValueError, match=rf"was saved as {kind.__name__}; for MaBertForMaskedLM it lacks"):
-            fill_mask(folder, MASKED)
+            mabert.load(folder).fill_mask(MASKED)
 
 
 @pytest.mark.skipif(not can_prepack(torch.device("cpu"), torch.float32), reason="oneDNN's layouts are for x86")
@@ -100,15 +99,15 @@ def test_a_head_for_choices_is_not_taken_for_one_of_texts(words, tmp_path):
     saved(MaBertForMultipleChoice, tmp_path, words, num_labels=1, pooling="mean")
     message = r"was saved as MaBertForMultipleChoice, which has another head than MaBertForSequenceClassification"
     with pytest.raises(ValueError, match=message):
-        predict(tmp_path, TEXTS)
+        mabert.load(tmp_path).predict(TEXTS)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": None}))
-    assert len(predict(tmp_path, TEXTS)) == 5, "nobody says what it was saved as"
+    assert len(mabert.load(tmp_path).predict(TEXTS)) == 5, "nobody says what it was saved as"
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_vectors_in_bf16_are_near_those_in_fp32_and_padding_changes_them_by_no_more_than_rounding(masked_lm, pooling):
-    exact = embed(masked_lm, TEXTS, pooling=pooling, precision="fp32")
+    exact = mabert.load(masked_lm, precision="fp32").embed(TEXTS, pooling=pooling)
     model = mabert.load(masked_lm, precision="bf16")
     together = model.embed(TEXTS, pooling=pooling)
     assert together.dtype == np.float32
@@ -146,8 +145,8 @@ def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, 
 
 def test_labels_and_guesses_in_bf16_are_near_those_in_fp32(masked_lm, classifier):
     def scores(precision):
-        labels = [answer["probability"] for answer in predict(classifier, TEXTS, precision=precision)]
-        filled = fill_mask(masked_lm, MASKED, top=1000, precision=precision)
+        labels = [answer["probability"] for answer in mabert.load(classifier, precision=precision).predict(TEXTS)]
+        filled = mabert.load(masked_lm, precision=precision).fill_mask(MASKED, top=1000)
         masks = [{guess["token"]: guess["probability"] for guess in mask} for masks in filled for mask in masks]
         return [{name: np.log(chance) for name, chance in chances.items()} for chances in [*labels, *masks]]
 
@@ -190,7 +189,7 @@ def test_out_of_memory_names_the_batch_and_other_errors_stay_as_they_are(masked_
 
     monkeypatch.setattr(MambaBlock, "forward", fails)
     with pytest.raises(RuntimeError if "another" in message else BatchTooLargeError, match=message) as raised:
-        embed(masked_lm, texts)
+        mabert.load(masked_lm).embed(texts)
     assert error in (raised.value, raised.value.__cause__)
 
 
@@ -203,9 +202,9 @@ def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path,
         lambda self, hidden, *rest, **more: sizes.append(hidden.shape[1]) or forward(self, hidden, *rest, **more),
     )
     tokens = sorted((len(words(text)["input_ids"]) for text in TEXTS), reverse=True)
-    together = embed(folder, TEXTS)
+    together = mabert.load(folder).embed(TEXTS)
     assert sizes == [sum(tokens)]
     sizes.clear()
-    predict(folder, TEXTS)
+    mabert.load(folder).predict(TEXTS)
     assert sizes == tokens
-    np.testing.assert_allclose(together, embed(folder, TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(together, mabert.load(folder).embed(TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)

@@ -7,9 +7,9 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+import mabert
 from mabert.data.own import load_own
 from mabert.data.table import Columns
-from mabert.infer.predict import predict
 from mabert.infer.texts import read_rows, read_texts
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe
@@ -54,40 +54,40 @@ def test_scores_of_pairs(pretrained, tables, tmp_path):
     model, said = tuned(pretrained, tables, tmp_path, Columns("one", "two", "score"))
     first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
     assert len(set(said)) == 12
-    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] == said
-    turned = [f"{row['score']:.4f}" for row in predict(model, second, first)]
+    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] == said
+    turned = [f"{row['score']:.4f}" for row in mabert.load(model).predict(second, first)]
     assert sum(a != b for a, b in zip(turned, said, strict=True)) == 12
     with pytest.raises(ValueError, match="12 first texts and 11 second ones"):
-        predict(model, first, second[1:])
+        mabert.load(model).predict(first, second[1:])
 
 
 def test_classes_of_single_texts(pretrained, tables, tmp_path):
     model, said = tuned(pretrained, tables, tmp_path, Columns("one", None, "class"))
     texts = read_texts(tables / "validation.csv", "one")
-    assert [row["label"] for row in predict(model, texts)] == said
+    assert [row["label"] for row in mabert.load(model).predict(texts)] == said
 
 
 def test_texts_are_cut_as_in_fine_tuning_unless_something_else_is_asked_for(pretrained, tables, tmp_path):
     columns = Columns("one", "two", "score")
     model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
     first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
-    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] == said
+    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] == said
     with pytest.raises(ValueError, match=r"texts are longer than 9 tokens"):
-        predict(model, first, second, truncate=False)
-    longer = predict(model, first, second, max_length=12)
-    assert longer == predict(model, first, second, max_length=12, truncate=True)
+        mabert.load(model).predict(first, second, truncate=False)
+    longer = mabert.load(model).predict(first, second, max_length=12)
+    assert longer == mabert.load(model).predict(first, second, max_length=12, truncate=True)
     assert [f"{row['score']:.4f}" for row in longer] != said
     (model / "encoding.json").unlink()
-    assert [f"{row['score']:.4f}" for row in predict(model, first, second)] != said
+    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] != said
 
 
 def test_pairs_for_single_texts_and_the_other_way_round_are_refused(pretrained, tables, tmp_path):
     pairs, _ = tuned(pretrained, tables, tmp_path / "pairs", Columns("one", "two", "score"))
     single, _ = tuned(pretrained, tables, tmp_path / "single", Columns("one", None, "class"))
     with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on pairs of texts, and the second ones are missing"):
-        predict(pairs, ["the bird"])
+        mabert.load(pairs).predict(["the bird"])
     with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on single texts, and pairs are given"):
-        predict(single, ["the bird"], ["a river"])
+        mabert.load(single).predict(["the bird"], ["a river"])
     (single / "encoding.json").write_text('{"max_length": "9", "truncate": false, "pairs": false}')
     with pytest.raises(ValueError, match=r"encoding\.json: holds .*, where max_length, truncate, pairs are needed"):
-        predict(single, ["the bird"])
+        mabert.load(single).predict(["the bird"])

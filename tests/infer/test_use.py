@@ -12,15 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.baselines.load import with_new_head
 from mabert.data.batches import batches_by_length
 from mabert.infer import windows as windowing
-from mabert.infer.embed import embed
-from mabert.infer.fill import fill_mask
 from mabert.infer.info import info
 from mabert.infer.load import load_for_use
-from mabert.infer.predict import predict
 from mabert.model.blocks import MambaBlock
 from mabert.model.heads import PredictionTransform
 from mabert.model.load import load_config, load_model
@@ -45,9 +43,9 @@ def test_the_texts_that_were_cut_are_told_once_at_the_end(words, tmp_path, monke
     monkeypatch.setattr(windowing, "TEXTS", 2)
     caplog.set_level(logging.INFO)
     model = saved(MaBertModel, tmp_path, words)
-    embed(model, TEXTS)
+    mabert.load(model).embed(TEXTS)
     assert not caplog.records
-    embed(model, TEXTS, max_length=10, truncate=True)
+    mabert.load(model).embed(TEXTS, max_length=10, truncate=True)
     assert [record.message for record in caplog.records] == ["texts that were cut: 1 of 5"]
 
 
@@ -58,10 +56,11 @@ def test_answers_do_not_depend_on_the_size_of_batches_whatever_the_model_does_wi
 ):
     kinds = {"num_labels": 2, "pooling": pooling, "padding_safe_masking": masking, "ssm_conv_mode": "centered"}
     model = saved(MaBertForSequenceClassification, tmp_path, words, **kinds)
-    for alone, together in zip(predict(model, TEXTS, batch_tokens=1), predict(model, TEXTS), strict=True):
+    classifier, encoder = mabert.load(model), mabert.load(model)
+    for alone, together in zip(classifier.predict(TEXTS, batch_tokens=1), classifier.predict(TEXTS), strict=True):
         assert alone["label"] == together["label"]
         assert alone["probability"] == pytest.approx(together["probability"], rel=1e-5)
-    np.testing.assert_allclose(embed(model, TEXTS, batch_tokens=1), embed(model, TEXTS), rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(encoder.embed(TEXTS, batch_tokens=1), encoder.embed(TEXTS), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -76,13 +75,13 @@ def test_no_padding_is_computed_and_deterministic_answers_have_the_same_bits_in_
 
     monkeypatch.setattr(MambaBlock, "forward", watched)
     tokens = sorted((len(words(text)["input_ids"]) for text in TEXTS), reverse=True)
-    for answers, model in ((embed, masked_lm), (predict, classifier)):
+    for answers in (mabert.load(masked_lm).embed, mabert.load(classifier).predict):
         seen.clear()
-        together = answers(model, TEXTS, deterministic=deterministic)
+        together = answers(TEXTS, deterministic=deterministic)
         assert seen == ([(1, count) for count in tokens] if deterministic else [(1, sum(tokens))])
-        backwards = answers(model, TEXTS[::-1], deterministic=deterministic)[::-1]
+        backwards = answers(TEXTS[::-1], deterministic=deterministic)[::-1]
         assert not deterministic or np.array_equal(together, backwards)
-        assert not deterministic or np.array_equal(answers(model, TEXTS[:1]), together[:1])
+        assert not deterministic or np.array_equal(answers(TEXTS[:1]), together[:1])
 
 
 def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
@@ -90,8 +89,8 @@ def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
     ids = words(TEXTS[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = model(ids).last_hidden_state.mean(1)[0].numpy()
-    np.testing.assert_allclose(embed(masked_lm, TEXTS[:1])[0], truth, rtol=1e-5, atol=1e-6)
-    unit = embed(masked_lm, TEXTS[:1], normalize=True)[0]
+    np.testing.assert_allclose(mabert.load(masked_lm).embed(TEXTS[:1])[0], truth, rtol=1e-5, atol=1e-6)
+    unit = mabert.load(masked_lm).embed(TEXTS[:1], normalize=True)[0]
     np.testing.assert_allclose(unit, truth / np.linalg.norm(truth), rtol=1e-5, atol=1e-6)
 
 
@@ -100,10 +99,10 @@ def test_map_pooling_is_the_classifiers_own_or_refused(classifier, words, tmp_pa
     ids = words(TEXTS[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = model.pooler(model.mabert(ids).last_hidden_state, torch.ones_like(ids) > 0)[0].numpy()
-    np.testing.assert_allclose(embed(classifier, TEXTS, pooling="map")[0], truth, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mabert.load(classifier).embed(TEXTS, pooling="map")[0], truth, rtol=1e-5, atol=1e-6)
     averaging = saved(MaBertForSequenceClassification, tmp_path, words, pooling="mean")
     with pytest.raises(ValueError, match="pools by 'mean'; pooling 'map' needs a classifier that was trained with it"):
-        embed(averaging, TEXTS, pooling="map")
+        mabert.load(averaging).embed(TEXTS, pooling="map")
 
 
 NAMES = {0: "a", 1: "b", 2: "c"}
@@ -134,7 +133,7 @@ def test_labels_have_probabilities_and_numbers_have_none(words, tmp_path, fields
     if kind is not None:
         chances = kind(logits[: fields["num_labels"]]).tolist()
         answer = {**answer, "probability": pytest.approx(dict(zip("abc", chances, strict=False)))}
-    assert predict(folder, TEXTS[:2]) == [answer] * 2
+    assert mabert.load(folder).predict(TEXTS[:2]) == [answer] * 2
 
 
 def test_guesses_are_the_models_and_only_masks_are_decoded(masked_lm, words, monkeypatch):
@@ -143,7 +142,7 @@ def test_guesses_are_the_models_and_only_masks_are_decoded(masked_lm, words, mon
     monkeypatch.setattr(
         PredictionTransform, "forward", lambda self, hidden: decoded.append(len(hidden)) or forward(self, hidden)
     )
-    answers = fill_mask(masked_lm, texts, top=1000)
+    answers = mabert.load(masked_lm).fill_mask(texts, top=1000)
     assert decoded == [4]
     monkeypatch.undo()
     model = load_model(MaBertForMaskedLM, masked_lm)
@@ -164,22 +163,22 @@ def test_guesses_are_the_models_and_only_masks_are_decoded(masked_lm, words, mon
 def test_a_mask_that_cutting_would_lose_is_an_error(masked_lm, before, left):
     text = " ".join(["bird"] * before + ["[MASK]", "[MASK]"])
     with pytest.raises(ValueError, match=rf"text 2 has 2 \[MASK\], of which cutting it to 24 tokens leaves {left};"):
-        fill_mask(masked_lm, ["a [MASK]", text], truncate=True)
+        mabert.load(masked_lm).fill_mask(["a [MASK]", text], truncate=True)
     kept = " ".join(["[MASK]", "[MASK]"] + ["bird"] * before)
-    assert [len(masks) for masks in fill_mask(masked_lm, ["a [MASK]", kept], truncate=True)] == [1, 2]
+    assert [len(masks) for masks in mabert.load(masked_lm).fill_mask(["a [MASK]", kept], truncate=True)] == [1, 2]
 
 
 def test_long_texts_are_counted_or_cut(masked_lm):
     long = " ".join(["bird"] * 40)
     message = r"1 of 2 texts are longer than 24 tokens \(the first is text 2, the longest text 2 with 42\)"
     with pytest.raises(ValueError, match=message):
-        embed(masked_lm, ["bird", long])
+        mabert.load(masked_lm).embed(["bird", long])
     with pytest.raises(ValueError, match="max_length is 25, the model has positions for 24 tokens"):
-        embed(masked_lm, ["bird"], max_length=25)
-    cut = embed(masked_lm, [long], truncate=True)
-    np.testing.assert_allclose(cut, embed(masked_lm, [" ".join(["bird"] * 22)]), rtol=1e-5)
-    shorter = embed(masked_lm, [long], truncate=True, max_length=7)
-    np.testing.assert_allclose(shorter, embed(masked_lm, [" ".join(["bird"] * 5)]), rtol=1e-5)
+        mabert.load(masked_lm).embed(["bird"], max_length=25)
+    cut = mabert.load(masked_lm).embed([long], truncate=True)
+    np.testing.assert_allclose(cut, mabert.load(masked_lm).embed([" ".join(["bird"] * 22)]), rtol=1e-5)
+    shorter = mabert.load(masked_lm).embed([long], truncate=True, max_length=7)
+    np.testing.assert_allclose(shorter, mabert.load(masked_lm).embed([" ".join(["bird"] * 5)]), rtol=1e-5)
 
 
 def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_cuts(words, tmp_path):
@@ -211,19 +210,19 @@ def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, m
 
 def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
     with pytest.raises(ValueError, match=r"was saved as MaBertForMaskedLM; for MaBertForSeq.* it lacks"):
-        predict(masked_lm, TEXTS)
+        mabert.load(masked_lm).predict(TEXTS)
     with pytest.raises(ValueError, match="for MaBertForMaskedLM it lacks"):
-        fill_mask(classifier, ["a [MASK]"])
+        mabert.load(classifier).fill_mask(["a [MASK]"])
     with pytest.raises(ValueError, match=r"text 2 has no \[MASK\] to fill: 'a river'"):
-        fill_mask(masked_lm, ["a [MASK]", "a river"])
+        mabert.load(masked_lm).fill_mask(["a [MASK]", "a river"])
     with pytest.raises(ValueError, match="top is 0; it must be at least 1"):
-        fill_mask(masked_lm, ["a [MASK]"], top=0)
+        mabert.load(masked_lm).fill_mask(["a [MASK]"], top=0)
     with pytest.raises(ValueError, match="one string, 'the bird sings'; a list of texts is needed"):
-        embed(masked_lm, "the bird sings")
+        mabert.load(masked_lm).embed("the bird sings")
     with pytest.raises(ValueError, match=r"pooling is 'max'; it must be one of \['mean', 'cls', 'map'\]"):
-        embed(masked_lm, TEXTS, pooling="max")
+        mabert.load(masked_lm).embed(TEXTS, pooling="max")
     with pytest.raises(ValueError, match="batch_tokens is 0; it must be at least 1"):
-        embed(masked_lm, TEXTS, batch_tokens=0)
+        mabert.load(masked_lm).embed(TEXTS, batch_tokens=0)
     with pytest.raises(FileNotFoundError, match="no model folder"):
         load_config(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="holds no model"):
@@ -240,19 +239,19 @@ def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, t
         if pickled:
             torch.save(load_file(masked_lm / "model.safetensors"), broken / "pytorch_model.bin")
         with pytest.raises(FileNotFoundError, match="holds no weights"):
-            embed(broken, TEXTS)
+            mabert.load(broken).embed(TEXTS)
     (broken / "model.onnx").touch()
     with pytest.raises(FileNotFoundError, match=r"holds no weights .*; model\.onnx is an export, for a runtime"):
-        embed(broken, TEXTS)
+        mabert.load(broken).embed(TEXTS)
 
 
 def test_an_adapter_and_a_nameless_configuration_are_named(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match=r"holds an adapter \(adapter_config\.json\) and no model; join both"):
-        embed(tmp_path, TEXTS)
+        mabert.load(tmp_path).embed(TEXTS)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"config\.json has no model_type; those known are bert"):
-        embed(tmp_path, TEXTS)
+        mabert.load(tmp_path).embed(TEXTS)
 
 
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):
@@ -270,7 +269,7 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(masked_lm, word
     model.save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=rf"has {len(words)} entries, the model's vocabulary {len(words) - 3}"):
-        embed(tmp_path, TEXTS)
+        mabert.load(tmp_path).embed(TEXTS)
 
 
 def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypatch):
@@ -278,17 +277,18 @@ def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypa
     monkeypatch.setattr(MambaBlock, "forward", None)
     column = pd.Series([*TEXTS, None, "wind"], dtype=object)
     with pytest.raises(ValueError, match=r"^the input: text 6 is None, not text$"):
-        embed(masked_lm, column)
+        mabert.load(masked_lm).embed(column)
     with pytest.raises(ValueError, match=r"^the input: text 2 is nan, not text$"):
-        fill_mask(masked_lm, ["a [MASK]", float("nan")])
+        mabert.load(masked_lm).fill_mask(["a [MASK]", float("nan")])
     with pytest.raises(ValueError, match=r"^the input: the second text of pair 6 is None, not text$"):
-        predict(classifier, ["a"] * 7, column)
+        mabert.load(classifier).predict(["a"] * 7, column)
 
 
 def test_texts_may_come_as_a_column_a_tuple_or_an_iterator(masked_lm, classifier):
-    vectors, labels = embed(masked_lm, TEXTS), predict(classifier, TEXTS, TEXTS[::-1], truncate=True)
-    assert (vectors.shape, vectors.dtype, embed(masked_lm, []).shape) == ((5, 8), np.float32, (0, 8))
+    vectors = mabert.load(masked_lm).embed(TEXTS)
+    labels = mabert.load(classifier).predict(TEXTS, TEXTS[::-1], truncate=True)
+    assert (vectors.shape, vectors.dtype, mabert.load(masked_lm).embed([]).shape) == ((5, 8), np.float32, (0, 8))
     column = pd.Series(TEXTS, index=range(7, 12))
     for texts in (column, tuple(TEXTS), iter(TEXTS)):
-        np.testing.assert_array_equal(embed(masked_lm, texts), vectors)
-    assert predict(classifier, column, tuple(TEXTS[::-1]), truncate=True) == labels
+        np.testing.assert_array_equal(mabert.load(masked_lm).embed(texts), vectors)
+    assert mabert.load(classifier).predict(column, tuple(TEXTS[::-1]), truncate=True) == labels

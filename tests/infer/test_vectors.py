@@ -8,7 +8,6 @@ import pytest
 import mabert
 from mabert import MaBertModel
 from mabert.cli import main
-from mabert.infer.embed import embed
 from tests.conversion.helpers import saved_teacher, sentence_files
 from tests.infer.conftest import saved
 
@@ -53,9 +52,9 @@ def test_what_is_asked_for_comes_first_then_what_the_folder_says_then_means_as_t
     folder = makes(*said)
     pooling, normalize = said[0] or "mean", said[1]
     for asked in ({}, {"pooling": "mean"}, {"normalize": True}, {"normalize": False}):
-        given = embed(folder, TEXTS, progress=False, **asked)
+        given = mabert.load(folder).embed(TEXTS, progress=False, **asked)
         whole = {"pooling": pooling, "normalize": normalize, **asked}
-        np.testing.assert_array_equal(given, embed(folder, TEXTS, progress=False, **whole))
+        np.testing.assert_array_equal(given, mabert.load(folder).embed(TEXTS, progress=False, **whole))
         assert (np.abs(norms(given) - 1).max() < 1e-5) == whole["normalize"]
 
 
@@ -63,12 +62,12 @@ def test_a_pooling_that_there_is_not_is_refused_until_another_way_is_asked_for(t
     folder = saved_teacher(tmp_path / "model")
     sentence_files(folder, "max")
     with pytest.raises(ValueError, match=r"mean or cls is needed; for vectors of another kind, say both pooling and"):
-        embed(folder, TEXTS, progress=False)
-    assert embed(folder, TEXTS, pooling="mean", normalize=False, progress=False).shape == (3, 16)
+        mabert.load(folder).embed(TEXTS, progress=False)
+    assert mabert.load(folder).embed(TEXTS, pooling="mean", normalize=False, progress=False).shape == (3, 16)
     # Newer folders name their pooling.
     (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode": "cls"}))
-    wanted = embed(folder, TEXTS, pooling="cls", normalize=True, progress=False)
-    np.testing.assert_array_equal(embed(folder, TEXTS, progress=False), wanted)
+    wanted = mabert.load(folder).embed(TEXTS, pooling="cls", normalize=True, progress=False)
+    np.testing.assert_array_equal(mabert.load(folder).embed(TEXTS, progress=False), wanted)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,9 @@ def test_the_command_goes_by_the_folder_too(tmp_path, options, scaled):
     vectors = np.load(place)
     assert (np.abs(norms(vectors) - 1).max() < 1e-5) == scaled
     np.testing.assert_allclose(
-        vectors, embed(folder, TEXTS, pooling="mean" if "mean" in options else None, normalize=scaled), rtol=1e-6
+        vectors,
+        mabert.load(folder).embed(TEXTS, pooling="mean" if "mean" in options else None, normalize=scaled),
+        rtol=1e-6,
     )
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.machine import rounds
-from mabert.machine.rounds import Spread, in_turns, interleave
+from mabert.machine.rounds import Spread, interleave
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9)
 
@@ -24,12 +24,9 @@ class Clock:
 
 def test_sides_take_turns_after_a_call_that_does_not_count(monkeypatch):
     clock = Clock(monkeypatch, ours=1.0, theirs=2.0)
-    samples = in_turns(clock.sides, least=3, most=3, budget=0.0)
+    spreads = interleave(clock.sides, least=3, most=3, budget=0.0)
     assert clock.calls == ["ours", "theirs"] * 4
-    assert samples == {"ours": [1.0] * 3, "theirs": [2.0] * 3}
-    cold = Clock(monkeypatch, ours=1.0)
-    in_turns(cold.sides, least=1, most=1, budget=0.0, warm=False)
-    assert cold.calls == ["ours"]
+    assert spreads == {"ours": Spread(1e3, 1e3, 1e3, 3), "theirs": Spread(2e3, 2e3, 2e3, 3)}
 
 
 def test_the_budget_decides_between_the_least_and_the_most_rounds(monkeypatch):

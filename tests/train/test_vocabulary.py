@@ -43,17 +43,26 @@ def test_a_familys_own_is_that_of_its_published_model(name, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_without_the_hub_one_of_its_kind_is_trained_once(name, without_hub, tmp_path, monkeypatch, caplog):
+def test_without_the_hub_a_wordpiece_is_trained_once(name, without_hub, tmp_path, monkeypatch, caplog):
     text = [str(corpus(tmp_path / "text.txt"))]
     found, origin = find_tokenizer(FAMILIES[name], None, text, tmp_path / "cache")
     assert without_hub == [FAMILIES[name].hub]
-    assert origin.startswith("trained on data.sources: ")
-    assert f"{len(found):,}" in origin
-    assert "training one of its kind" in caplog.text
-    monkeypatch.setattr(vocabulary, "train_tokenizer", None)
+    assert origin == f"trained on data.sources: WordPiece of {len(found):,}"
+    assert ("token_type_ids" in found("a", "b")) == (name not in ("longformer", "deberta", "modernbert"))
+    assert "training a WordPiece" in caplog.text
+    monkeypatch.setattr(vocabulary, "train_wordpiece", None)
     again, same = find_tokenizer(FAMILIES[name], None, text, tmp_path / "cache", before=origin)
     assert (fingerprint(again), same) == (fingerprint(found), origin)
     assert len(without_hub) == 1, "a resumed run does not ask the hub for what it did not have"
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_it_has_the_published_size(name, tmp_path, monkeypatch):
+    sizes = {"albert": 30_000, "longformer": 50_265, "bigbird": 50_358, "deberta": 128_100, "modernbert": 50_368}
+    train, asked = vocabulary.train_wordpiece, []
+    monkeypatch.setattr(vocabulary, "train_wordpiece", lambda texts, *how: asked.append(how[0]) or train(texts, *how))
+    trained_tokenizer(FAMILIES[name], [str(corpus(tmp_path / "text.txt"))], tmp_path / "cache")
+    assert asked == [sizes.get(name, 30_522)]
 
 
 def test_a_run_that_had_it_from_the_hub_does_not_go_on_with_another(without_hub, tmp_path):
@@ -74,7 +83,7 @@ def test_every_source_gives_its_share(tmp_path):
 def test_other_text_gives_another(tmp_path):
     def trained(seed):
         text = corpus(tmp_path / "text.txt", seed=seed)
-        return trained_tokenizer("wordpiece", [text], tmp_path / "cache", characters=500)
+        return trained_tokenizer(FAMILIES["bert"], [text], tmp_path / "cache", characters=500)
 
     assert fingerprint(trained(1)) != fingerprint(trained(2))
     assert len(list((tmp_path / "cache").glob("tokenizer-wordpiece-*"))) == 2

@@ -12,7 +12,6 @@ class Albert(Family):
     """BERT with weights shared by all layers and a narrow token embedding."""
 
     name, title, model_type, hub = "albert", "ALBERT", "albert", "albert/albert-base-v2"
-    tokenizer = "albert"
     head = "predictions"
     base: ClassVar = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 

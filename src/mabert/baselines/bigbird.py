@@ -14,7 +14,6 @@ class BigBird(Family):
     """Window, random and global blocks of 64 tokens; full attention for inputs too short for them."""
 
     name, title, model_type, hub = "bigbird", "BigBird", "big_bird", "google/bigbird-roberta-base"
-    tokenizer = "bigbird"
     keeps_state = True
     unreached = ("pooler.",)
 

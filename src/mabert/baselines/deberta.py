@@ -12,7 +12,6 @@ class Deberta(Family):
     """Disentangled attention to content and relative position; 256 distance buckets instead of a position table."""
 
     name, title, model_type, hub = "deberta", "DeBERTa", "deberta-v2", "microsoft/deberta-v3-base"
-    tokenizer = "deberta"
     # Without compilation, scores, biases and gathers take a dozen passes over time x time matrices.
     compiles: ClassVar = dict.fromkeys(("bfloat16", "float32"), range(1024, sys.maxsize))
     compiles_at_best: ClassVar = compiles

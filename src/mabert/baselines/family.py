@@ -85,7 +85,6 @@ class Family:
         model_type: Name in transformers.
         hub: The published model of base size; its tokenizer is the family's.
         base: Configuration fields of the published model that differ from the defaults.
-        tokenizer: Name of its recipe in `mabert.data.train_tokenizer`.
         head: First module of the masked-language-model head.
         unreached: Substrings of the names of weights that masked language modelling does not train.
         fast_attention: The fastest exact `attn_implementation` if transformers supports SDPA for the family.
@@ -100,7 +99,6 @@ class Family:
     model_type: ClassVar[str]
     hub: ClassVar[str]
     base: ClassVar[Mapping[str, Any]] = {}
-    tokenizer: ClassVar[str] = "wordpiece"
     head: ClassVar[str] = "cls"
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = attention.NAME

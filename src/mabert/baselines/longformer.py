@@ -19,7 +19,6 @@ class Longformer(Family):
     window."""
 
     name, title, model_type, hub = "longformer", "Longformer", "longformer", "allenai/longformer-base-4096"
-    tokenizer = "longformer"
     head = "lm_head"
     keeps_state = True
     unreached = ("_global.",)

@@ -15,7 +15,6 @@ class ModernBert(Family):
     """Rotary positions, GeGLU, pre-norm; two of three layers attend within 128 tokens."""
 
     name, title, model_type, hub = "modernbert", "ModernBERT", "modernbert", "answerdotai/ModernBERT-base"
-    tokenizer = "modernbert"
     head = "head"
     compiles: ClassVar = {"bfloat16": range(1, 1024)}
     compiles_at_best: ClassVar = {"bfloat16": range(1, 256)}  # else the uncompiled kernel gains more

@@ -2,8 +2,11 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+Side = TypeVar("Side", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -36,39 +39,26 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def interleave(
-    sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
-) -> dict[str, Spread]:
-    """Times the sides in turns; arguments as for `in_turns`.
-
-    Returns:
-        One spread per side.
-    """
-    samples = in_turns(sides, least=least, most=most, budget=budget, warm=warm)
-    return {side: Spread.of(seconds) for side, seconds in samples.items()}
-
-
-def in_turns(
-    sides: Mapping[str, Callable[[], object]], *, least: int, most: int, budget: float, warm: bool = True
-) -> dict[str, list[float]]:
-    """Times the sides in turns.
+    sides: Mapping[Side, Callable[[], object]], *, least: int, most: int, budget: float
+) -> dict[Side, Spread]:
+    """Times the sides in turns, after one call of each that is not counted.
 
     Args:
         sides: The functions to time, by name.
         least: Minimum number of rounds, whatever they cost.
         most: Maximum number of rounds.
         budget: Seconds after which no round past ``least`` starts.
-        warm: Whether each side first makes one call that is not counted.
 
     Returns:
-        For each side the seconds of every round, in order.
+        One spread per side.
     """
-    for function in sides.values() if warm else ():
+    for function in sides.values():
         function()
-    samples: dict[str, list[float]] = {side: [] for side in sides}
+    samples: dict[Side, list[float]] = {side: [] for side in sides}
     started = time.perf_counter()
     for done in range(most):
         if done >= least and time.perf_counter() - started > budget:
             break
         for side, function in sides.items():
             samples[side].append(timed(function))
-    return samples
+    return {side: Spread.of(seconds) for side, seconds in samples.items()}

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
-from mabert.data.train_tokenizer import RECIPES, train_tokenizer
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.files.writing import locked, whole_folder
 
 logger = logging.getLogger(__name__)
@@ -22,14 +22,14 @@ TRAINED = "trained"
 CHARACTERS = 64 << 20
 """Characters of text that a tokenizer is trained on."""
 
-FORMAT = 2
+FORMAT = 3
 """Raise this whenever the same sources would give another tokenizer."""
 
 
 def find_tokenizer(
     family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None
 ) -> tuple[PreTrainedTokenizerFast, str]:
-    """Returns the requested tokenizer, else the family's own from the hub, else one trained in the same way.
+    """Returns the requested tokenizer, else the family's own from the hub, else a trained WordPiece.
 
     Args:
         family: The model's family.
@@ -53,40 +53,41 @@ def find_tokenizer(
         except FileNotFoundError as error:
             if before is not None:
                 raise
-            logger.warning("%s; training one of its kind on the run's text", error)
-    tokenizer = trained_tokenizer(family.tokenizer, sources, cache)
-    algorithm = RECIPES[family.tokenizer].algorithm
-    return tokenizer, f"{TRAINED} on data.sources: {algorithm} of {len(tokenizer):,}, as {family.hub}"
+            logger.warning("%s; training a WordPiece on the run's text", error)
+    tokenizer = trained_tokenizer(family, sources, cache)
+    return tokenizer, f"{TRAINED} on data.sources: WordPiece of {len(tokenizer):,}"
 
 
 def trained_tokenizer(
-    family: str, sources: Sources, folder: str | Path, *, characters: int = CHARACTERS
+    family: Family, sources: Sources, folder: str | Path, *, characters: int = CHARACTERS
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer as a family's own was trained, or opens one trained on the same text before.
+    """Trains a WordPiece of a published model's size, or opens one trained on the same text before.
 
     Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
 
     Args:
-        family: See `train_tokenizer`.
+        family: The model's family; its published model sets the size, and whether there are two segments.
         sources: See `mabert.data.corpus`; each contributes the same share of the text.
         folder: Where tokenizers are kept.
         characters: Characters to read.
     """
-    parsed = parse_sources(sources)
+    parsed, published = parse_sources(sources), family.base_config()
+    segments = (getattr(published, "type_vocab_size", None) or 0) > 1
     known_by = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
-        "family": family,
+        "size": published.vocab_size,
+        "segments": segments,
         "characters": characters,
         "sources": [source.identity() for source in parsed],
     }
     key = hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()[:16]
-    place = Path(folder).expanduser() / f"tokenizer-{family}-{key}"
+    place = Path(folder).expanduser() / f"tokenizer-wordpiece-{key}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place.with_name(f".{place.name}.lock")):
         if not place.exists():
             logger.info("training the tokenizer %s", place)
-            tokenizer = train_tokenizer(family, beginnings(parsed, characters))
+            tokenizer = train_wordpiece(beginnings(parsed, characters), published.vocab_size, segments)
             with whole_folder(place) as writing:
                 tokenizer.save_pretrained(writing)
     return load_tokenizer(place)

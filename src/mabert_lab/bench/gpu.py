@@ -29,16 +29,17 @@ import mabert
 import mabert_lab
 from mabert.baselines.registry import FAMILIES
 from mabert.files.reading import read_json
+from mabert.machine.memory import is_out_of_memory
 from mabert.machine.rounds import Spread, timed
 from mabert.ops import depthwise_conv1d, selective_scan
 from mabert_lab.bench import lengths
-from mabert_lab.bench.models import GPU_LENGTHS
+from mabert_lab.bench.models import LENGTHS
 from mabert_lab.bench.operators import CHANNELS, STATE, TASKS, conv_inputs, refuse_unless_correct, scan_inputs, task_of
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.results import measured_on, write
 from mabert_lab.bench.tasks import Forward, TrainingStep, make, synchronise
 from mabert_lab.bench.turns import ANCHOR, Row
-from mabert_lab.bench.worker import Answers, gpu_is_lost, in_a_line, status_of
+from mabert_lab.bench.worker import Answers, in_a_line, status_of
 
 LIMIT = 480.0
 """Seconds after which no new row is begun, so that a step ends within ten minutes."""
@@ -53,6 +54,7 @@ DEVICE = "cuda"
 SHAPES = ((32, 512), (8, 4096), (1, 4096), (1, 65536))
 """Batch sizes and sequence lengths at which operators are measured."""
 
+GPU_LENGTHS = (*LENGTHS, 65536)
 PAPER_LENGTHS, TRAINED_LENGTHS = (128, 512, 1024, 2048, 4096), (512, 4096, 16384)
 MORE_TEXTS = 8
 """Factor on the CPU's number of texts per batch of uneven lengths."""
@@ -269,6 +271,21 @@ def run(step: str, output: Path, limit: float = LIMIT) -> tuple[int, int]:
         torch.cuda.empty_cache()
     broken = [name for name, row in done.items() if row["status"] == "failed" and ANCHOR in name.lower()]
     return len(broken), len(rows) - len(done)
+
+
+def gpu_is_lost(error: Exception) -> bool:
+    """Checks whether an error left the GPU unusable for this process, as an illegal memory access does: it is a driver
+    error, from torch or Triton, or the GPU now fails at everything."""
+    words = ("CUDA error", "Triton Error [CUDA]")
+    if any(word in str(error) for word in words) and not is_out_of_memory(error):
+        return True
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as answer:
+        return not is_out_of_memory(answer)
+    return False
 
 
 def begun(step: str, output: Path) -> dict[str, Any]:

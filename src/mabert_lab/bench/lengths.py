@@ -5,10 +5,6 @@ or taken from the user's own texts. Models have random weights of base size, pre
 texts in random order; padding tokens are not counted. The control is MaBERT on as many tokens in rows of equal length.
 Rivals, in any engine, also run one text at a time, which avoids padding; so does MaBERT, as with `--deterministic`,
 which gives the same bits in any batch.
-
-On a shared machine, two runs of equal cost differ by more than 5 %. So MaBERT unpadded and on even rows are also
-profiled several times, keeping the minimum time of every operation call. This shows how much of the difference is real
-work, and in which part. The time between these calls, including Python and the profiler itself, is one part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +18,12 @@ from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
-from mabert.machine.rounds import Spread, timed
+from mabert.machine.rounds import Spread
 from mabert_lab.bench.engines import OUTSIDE, contender, split, title_of
-from mabert_lab.bench.parts import PRODUCTS, REST
 from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
-from mabert_lab.bench.tasks import Sample, even
-from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row, take_turns
+from mabert_lab.bench.tasks import even
+from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
 
 NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
@@ -56,12 +51,6 @@ OURS = {
     "alone": Side("MaBERT singly", "mabert", "alone"),
     "masked": Side("MaBERT masked", "mabert", "masked"),
 }
-
-CONTROLLED = ("unpadded", "even")
-"""Sides whose parts are compared."""
-
-SHORT = {PRODUCTS: "products", "convolution": "conv", "activation": "gelu", REST: "rest"}
-"""Short names of parts, for a terminal of 80 columns."""
 
 
 def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
@@ -99,33 +88,6 @@ def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
     return [picked[place] for place in order.tolist()]
 
 
-class Uneven(Bench):
-    """A bench that profiles the controlled sides after all are timed.
-
-    Attributes:
-        runs: For each controlled side, the results of `mabert_lab.bench.parts.profiled` by round.
-    """
-
-    runs: dict[str, list[dict[str, list[float]]]]
-
-    def after(self, group: Sequence[str]) -> None:
-        """Profiles forwards of the controlled sides in turns."""
-        self.runs = {side: [] for side in CONTROLLED if self.rows[side].status == "measured"}
-
-        def profile(side: str) -> Sample:
-            limit = 2 * self.protocol.limit
-            seconds = timed(lambda: self.runs[side].append(self.workers[side].ask("profile", limit=limit)))
-            return Sample(seconds, seconds)
-
-        def failed(side: str, *_: object) -> None:
-            del self.runs[side]
-
-        # The timing budget was shared by all sides; here these two share it.
-        budget = self.protocol.budget * len(self.workers) / len(CONTROLLED)
-        calls = {side: partial(profile, side) for side in self.runs}
-        take_turns(calls, replace(self.protocol, budget=budget), failed)
-
-
 def run(
     quick: bool = False,
     output: Path | None = None,
@@ -142,13 +104,11 @@ def run(
         own: Lengths of the user's texts in tokens, by name, in addition to the drawn ones.
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
-        budget: Seconds per batch, half for timing the whole and half for profiling parts. The sides share it equally;
-            each gets at least three calls.
+        budget: Seconds per batch, which the sides share equally; each gets at least three calls.
 
     Returns:
         ``environment``, ``variables`` of the models' processes, ``dtype``, ``lengths`` of the texts, ``rows``, see
-        `row_of`, ``speed`` (by distribution, the unpadded run's speed over each other side's, from medians),
-        ``rounds``, see `within_rounds`, ``parts``, see `least_parts`, and ``profiled``, the number of profiled rounds.
+        `row_of`, and ``speed`` (by distribution, the unpadded run's speed over each other side's, from medians).
 
     Raises:
         ValueError: For an unknown dtype, model or engine.
@@ -161,7 +121,7 @@ def run(
     if quick:
         batches = {"two texts": [9, 30]}
     sides = sides_of(rivals)
-    protocol = QUICK if quick else replace(PROTOCOL, budget=budget / 2 / len(sides))
+    protocol = QUICK if quick else replace(PROTOCOL, budget=budget / len(sides))
     with workers_of({name: side.contender for name, side in sides.items()}) as workers:
         result: dict[str, Any] = {
             "environment": measured_on(),
@@ -169,21 +129,18 @@ def run(
             "quick": quick,
             "dtype": dtype,
             "lengths": batches,
-            **{what: {} for what in ("speed", "rounds", "parts", "profiled")},
+            "speed": {},
             "rows": [],
         }
         layouts = {name: side.layout for name, side in sides.items()}
 
         def job(name: str, lengths: Sequence[int]) -> None:
-            bench = Uneven(protocol, workers)  # a new one, because the next texts may be shorter
+            bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), small=quick, texts=tuple(lengths))
             measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
             rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
             result["rows"] += rows
             result["speed"][name] = speeds(rows)
-            seconds = {side: [sample.whole for sample in taken] for side, taken in bench.samples.items() if taken}
-            result["rounds"][name] = within_rounds(seconds, lengths)
-            result["parts"][name], result["profiled"][name] = least_parts(bench.runs)
 
         jobs = {name: partial(job, name, lengths) for name, lengths in batches.items()}
         return record(result, jobs, show, output, "lengths")
@@ -222,55 +179,8 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {} if ours is None else {side: ours / theirs for side, theirs in found.items()}
 
 
-def within_rounds(seconds: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> dict[str, list[float]]:
-    """Returns quartiles of the unpadded run's tokens per second over each other side's at about the same time.
-
-    Other load on the machine affects two successive calls more equally than the medians of all. For a side with another
-    number of calls, the call at the same relative position is taken, since calls are spread evenly.
-    """
-    quartiles = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    speed = {side: [tokens_of(side, lengths) / each for each in taken] for side, taken in seconds.items()}
-    ours = speed.pop("unpadded", [])
-    found = {}
-    for side, theirs in speed.items() if ours else ():
-        beside = [theirs[int((place + 0.5) * len(theirs) / len(ours))] for place in range(len(ours))]
-        ratios = torch.tensor(ours, dtype=torch.float64) / torch.tensor(beside, dtype=torch.float64)
-        found[side] = torch.quantile(ratios, quartiles).tolist()
-    return found
-
-
-def least_parts(runs: Mapping[str, Sequence[Mapping[str, Sequence[float]]]]) -> tuple[dict[str, dict[str, float]], int]:
-    """Sums the profiled time of each part, taking the minimum of each call over all rounds.
-
-    Args:
-        runs: By side, one dict per round: the milliseconds of each call of each part.
-
-    Returns:
-        Each side's milliseconds by part, and the number of rounds used, which every side has.
-    """
-    rounds = min(map(len, runs.values()), default=0)
-    least = {
-        side: {part: sum(map(min, zip(*(run[part] for run in every[:rounds]), strict=True))) for part in every[0]}
-        for side, every in runs.items()
-    }
-    return least, rounds
-
-
-def differences(parts: Mapping[str, Mapping[str, float]], lengths: Sequence[int]) -> dict[str, float]:
-    """Returns the extra cost of each part in the unpadded run over even rows, as a share of the even rows' total.
-
-    Both are per token, since the even rows have slightly more or fewer tokens.
-    """
-    unpadded, even_rows = (
-        {part: milliseconds / tokens_of(side, lengths) for part, milliseconds in parts[side].items()}
-        for side in CONTROLLED
-    )
-    whole = sum(even_rows.values())
-    return {part: (unpadded[part] - even_rows[part]) / whole for part in even_rows}
-
-
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table of the sides by batch, and one of the unpadded run's extra cost over even rows."""
+    """Prints a table of the sides by batch."""
     title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
@@ -279,20 +189,6 @@ def show(console: Console, result: dict[str, Any]) -> None:
     ]
     numbers = ("tokens", "ms", "range", "tokens/s", "gain")
     console.print(table(title, ("lengths", "side"), numbers, lines, caption))
-    shares = {
-        name: differences(parts, result["lengths"][name])
-        for name, parts in result["parts"].items()
-        if set(parts) == set(CONTROLLED)
-    }
-    lines = []
-    for name, share in shares.items():
-        # The products are the same work per token on both sides.
-        added = sum(value for part, value in share.items() if part != PRODUCTS)
-        lines.append((name, *(f"{100 * value:+.1f}" for value in (*share.values(), added))))
-    title = "least time of each operation: unpadded beside even rows"
-    caption = "percent of the even rows' time by the token; added: all but the products, which are as many"
-    heads = [SHORT.get(part, part) for part in next(iter(shares.values()), ())]
-    console.print(table(title, ("lengths",), (*heads, "added"), lines, caption))
 
 
 def _numbers(row: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:

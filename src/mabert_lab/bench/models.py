@@ -11,24 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert_lab.bench.engines import contender, title_of
-from mabert_lab.bench.profiles import DTYPES, Cell, model_of
+from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-GPU_LENGTHS = (*LENGTHS, 65536)
 MEASURES = ("memory", "latency", "training")
 PROFILES = ("paper", "stock", "best")
-
-OF_RECIPE = "efficiency at a recipe's sizes"
-"""Kind of results at other sizes than base."""
 
 OF_ENGINES = "engines"
 """Kind of results with contenders other than families run by torch."""
@@ -44,14 +39,11 @@ class Plan:
         profiles: Names in `PROFILES`.
         dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
         lengths: Tokens.
-        device: ``cpu`` or ``cuda``.
         protocol: How calls are timed.
         small: Whether models are small, to test that everything runs.
-        recipe: Recipe (name or file) whose model sizes are used; empty for base size.
 
     Raises:
-        FileNotFoundError: There is no such recipe.
-        ValueError: A requested name is unknown, or the recipe is invalid.
+        ValueError: A requested name is unknown.
     """
 
     models: Sequence[str] = tuple(FAMILIES)
@@ -59,43 +51,33 @@ class Plan:
     profiles: Sequence[str] = ("best",)
     dtypes: Sequence[str] = ()
     lengths: Sequence[int] = LENGTHS
-    device: str = "cpu"
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
-    recipe: str = ""
 
     @property
     def kind(self) -> str:
         """The kind of its results."""
-        if self.recipe:
-            return OF_RECIPE
         return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
 
     def __post_init__(self) -> None:
         for name in self.models:
             contender(name)
-        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES), "device": ("cpu", "cuda")}
+        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES)}
         for what, allowed in known.items():
-            given = getattr(self, what)
-            for name in (given,) if isinstance(given, str) else given:
+            for name in getattr(self, what):
                 if name not in allowed:
                     raise ValueError(f"{what} is {name!r}; there are {', '.join(allowed)}")
         for length in self.lengths:
             if length < 1:
                 raise ValueError(f"a length is {length}; it must be at least 1")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is 'cuda', and torch sees no GPU")
-        if self.recipe:
-            model_of(self.recipe)
         if not self.dtypes:
-            object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
+            object.__setattr__(self, "dtypes", (fast_dtype("cpu"),))
 
     def cells(self) -> Iterator[Cell]:
         """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for length in sorted(self.lengths):
-                cell = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
-                yield replace(cell, recipe=self.recipe)
+                yield Cell(measure, profile, dtype, length, small=self.small)  # type: ignore[arg-type]
 
     def quick(self) -> "Plan":
         """Returns the same plan with small models, the two shortest lengths and one call each."""
@@ -111,20 +93,19 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
         output: Folder for the dated JSON file; None writes nothing.
 
     Returns:
-        ``kind``, ``recipe``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results at a recipe's
-        sizes, or with engines, presets or folders, have another ``kind`` than those compared with the paper's tables.
+        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
+        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results with engines,
+        presets or folders have another ``kind`` than those compared with the paper's tables.
     """
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}) as workers:
         result: dict[str, Any] = {
             "kind": plan.kind,
-            "recipe": plan.recipe,
             "environment": measured_on(),
             "quick": quick,
             "protocol": asdict(plan.protocol),
             "variables": next(iter(workers.values())).ask("variables"),
-            "parameters": {name: worker.ask("parameters", plan.recipe) for name, worker in workers.items()},
+            "parameters": {name: worker.ask("parameters") for name, worker in workers.items()},
             "rows": [],
         }
         bench = Bench(plan.protocol, workers)
@@ -140,20 +121,19 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns."""
+    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns; a missing number shows
+    its reason."""
     rows = result["rows"]
     for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
         chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
         measure, profile, dtype = kind
         unit, number = ("MiB", "peak_mib") if measure == "memory" else ("ms", "median_ms")
         title = f"{measure}, {unit}: profile {profile}, {dtype}"
-        console.print(grid(title, chosen, "length", lambda row, number=number: f"{row[number]:,.0f}"))
-
-
-def grid(title: str, rows: Sequence[dict[str, Any]], across: str, shown: Any) -> Any:
-    """Makes a table with models as rows and the values of one field as columns; a missing number shows its reason."""
-    heads = list(dict.fromkeys(row[across] for row in rows))
-    cells = {(row["model"], row[across]): shown(row) if row["status"] == "measured" else row["status"] for row in rows}
-    names = dict.fromkeys(row["model"] for row in rows)
-    lines = [(title_of(name), *(cells.get((name, head), "-") for head in heads)) for name in names]
-    return table(title, ["model"], [f"{head:,}" if isinstance(head, int) else head for head in heads], lines)
+        lengths = dict.fromkeys(row["length"] for row in chosen)
+        cells = {
+            (row["model"], row["length"]): f"{row[number]:,.0f}" if row["status"] == "measured" else row["status"]
+            for row in chosen
+        }
+        names = dict.fromkeys(row["model"] for row in chosen)
+        lines = [(title_of(name), *(cells.get((name, length), "-") for length in lengths)) for name in names]
+        console.print(table(title, ["model"], [f"{length:,}" for length in lengths], lines))

@@ -18,18 +18,17 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
-from mabert.machine.rounds import Spread
+from mabert.machine.rounds import Spread, interleave
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
 from mabert_lab.bench import native
 from mabert_lab.bench.results import measured_on, record, table
-from mabert_lab.bench.turns import Protocol, times
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
 TASKS = ("forward", "forward+backward")
-PROTOCOL = Protocol(least=3, most=25, budget=5.0)
-QUICK = Protocol(least=1, most=5, budget=1.0)
+LEAST, MOST, BUDGET = 3, 25, 5.0
+"""Rounds of the calls that take turns, at least and at most, and seconds for each call."""
 
 Call = Callable[..., Tensor]
 
@@ -63,7 +62,8 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
         sides = _sides(operator, dtype, slow_rivals)
         cell = f"{operator}, {_name(dtype)}, {length}"
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
-        found = times(_calls(sides, inputs), QUICK if quick else PROTOCOL)
+        calls = _calls(sides, inputs)
+        found = interleave(calls, least=1 if quick else LEAST, most=MOST, budget=0.0 if quick else BUDGET * len(calls))
         result["rows"] += [_row(operator, side, dtype, length, task, spread) for (side, task), spread in found.items()]
         ours = {task: found["mabert", task].median_ms for task in TASKS}
         result["backward"][cell] = ours["forward+backward"] / ours["forward"] - 1

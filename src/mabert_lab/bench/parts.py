@@ -16,13 +16,13 @@ from typing import Any
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 
+from mabert.machine.rounds import interleave
 from mabert.model import MaBertConfig
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.limits import copy_rate, matrix_rate
 from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.tasks import Forward
-from mabert_lab.bench.turns import Protocol, times
 
 LENGTHS = (512, 4096)
 PRODUCTS = "matrix products"
@@ -84,7 +84,7 @@ def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False)
     forward = Forward(contender("mabert"), Cell("latency", "best", dtype, length, small=small))
     runs: list[dict[str, list[float]]] = []
     calls = {"whole": forward.run, "profiled": lambda: runs.append(profiled(forward.run))}
-    whole = times(calls, Protocol(least=rounds, most=rounds))["whole"].median_ms
+    whole = interleave(calls, least=rounds, most=rounds, budget=0.0)["whole"].median_ms
     return {"whole": whole} | {part: statistics.median(sum(run[part]) for run in runs[1:]) for part in runs[0]}
 
 

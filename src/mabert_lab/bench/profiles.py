@@ -1,6 +1,6 @@
 """Cells (what is measured of a model) and profiles (how the model is set up).
 
-Models have the sizes of the published base models, or of a recipe's model, and random weights. Three profiles:
+Models have the sizes of the published base models and random weights. Three profiles:
 
 - ``paper``: as in Table A2: SDPA without its flash kernels, logits at every position, dropout 0.1 (Table A1), nothing
   packed or compiled. A CPU has no memory-efficient kernel, so SDPA keeps a float32 matrix of scores there. Judged by
@@ -63,7 +63,6 @@ class Cell:
         device: ``cpu`` or ``cuda``.
         small: Whether the model has `SMALL` sizes instead of base size.
         texts: Tokens of each of several texts; empty for one text of `length`.
-        recipe: Recipe whose model sizes are used; empty for base size.
         layout: How several texts are run, see `mabert_lab.bench.tasks.LAYOUTS`.
     """
 
@@ -74,7 +73,6 @@ class Cell:
     device: str = "cpu"
     small: bool = False
     texts: tuple[int, ...] = ()
-    recipe: str = ""
     layout: str = "alone"
 
 
@@ -90,8 +88,6 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
     elif own is not None:
         config = copy.deepcopy(own)
         config.update(changes)
-    elif cell.recipe:
-        config = family.config_of({**sizes_of(cell.recipe, family), **changes})
     else:
         config = family.base_config(**changes)
     limit = family.longest(config) or config.max_position_embeddings
@@ -107,27 +103,6 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
     if hasattr(config, "unpad"):
         config.unpad = "never" if profile == "paper" or cell.layout == "masked" else "auto"
     return config
-
-
-def model_of(recipe: str) -> dict[str, Any]:
-    """Returns a recipe's model section.
-
-    Raises:
-        FileNotFoundError: There is no such recipe.
-        ValueError: It is invalid, or has no model of its own.
-    """
-    from mabert.train.recipe import load_recipe  # needs packages for reading text that measuring does not
-
-    read = load_recipe(recipe)
-    if read.start_from is not None:
-        raise ValueError(f"recipe is {recipe!r}, whose sizes are those of its start_from; name one with a model")
-    return read.model
-
-
-def sizes_of(recipe: str, family: Family) -> dict[str, Any]:
-    """Returns the fields of a recipe's model that a family supports; the vocabulary is the published model's."""
-    known = family.known_fields()
-    return {name: value for name, value in model_of(recipe).items() if name in known}
 
 
 def is_compiled(family: Family, cell: Cell) -> bool:

@@ -57,7 +57,7 @@ def synchronise(device: str) -> None:
 
 
 class Forward:
-    """An encoder's forward passes over a cell's texts, in order, in batches padded on the right.
+    """An encoder's forward passes over a cell's texts, in order: one by one, or in one batch padded on the right.
 
     Attributes:
         setting: Attention and engine in use.
@@ -79,19 +79,19 @@ class Forward:
         self.each_shape = cell.device == "cuda" or self.engine == "compiled"
         if not self.each_shape:
             self._first(token_ids(2, FIRST, cell.device))  # two rows, which every kernel supports
-        self.cut(1 if cell.layout == "alone" else len(self.texts))
+        self.batch = self.micro_batch = 1 if cell.layout == "alone" else len(self.texts)
+        self._divide()
 
     @torch.inference_mode()
     def _first(self, ids: Tensor) -> None:
         self.encode(input_ids=ids)
         synchronise(self.device)
 
-    def cut(self, batch: int) -> str:
-        """Divides the texts into batches of `batch`; returns the setting."""
-        self.batch = self.micro_batch = batch
+    def _divide(self) -> None:
+        """Divides the texts into batches, and names the setting."""
         self.batches: list[dict[str, Tensor]] = []
-        for first in range(0, len(self.texts), batch):
-            lengths = torch.tensor(self.texts[first : first + batch])
+        for first in range(0, len(self.texts), self.batch):
+            lengths = torch.tensor(self.texts[first : first + self.batch])
             mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
             ids = token_ids(len(mask), mask.shape[1], "cpu").masked_fill(~mask, self.model.config.pad_token_id)
             inputs = {"input_ids": ids.to(self.device)}
@@ -103,7 +103,6 @@ class Forward:
         self.setting = " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes))
         self.setting += "" if self.engine == "eager" else f", {self.engine}"
         self.setting = self.engine if self.engine in OUTSIDE else self.setting
-        return self.setting
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:

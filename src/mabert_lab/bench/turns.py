@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from mabert.machine.rounds import Spread, timed
+from mabert.machine.rounds import Spread
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
@@ -92,22 +92,6 @@ def take_turns(
         except CellError as error:
             failed(side, error, samples.pop(side))
     return samples
-
-
-def times(calls: Mapping[Any, Callable[[], object]], protocol: Protocol) -> dict[Any, Spread]:
-    """Times calls of this process in turns, after one uncounted call each; an error ends all."""
-
-    def sampled(call: Callable[[], object]) -> Sample:
-        seconds = timed(call)
-        return Sample(seconds, seconds)
-
-    def failed(_: str, error: CellError, __: list[Sample]) -> None:
-        raise error
-
-    for call in calls.values():
-        call()
-    samples = take_turns({side: partial(sampled, call) for side, call in calls.items()}, protocol, failed)
-    return {side: spread_of(taken) for side, taken in samples.items()}
 
 
 def spread_of(samples: Sequence[Sample]) -> Spread:
@@ -206,13 +190,10 @@ class Bench:
     def groups(self, cell: Cell) -> list[list[str]]:
         """Returns the groups of sides that are in memory together.
 
-        On a CPU all sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of
-        freed activations, each rival forms a pair with MaBERT, whose samples come from all pairs. On a GPU, which is
-        steady and whose memory models would share, each side runs alone.
+        All sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of freed
+        activations, each rival forms a pair with MaBERT, whose samples come from all pairs.
         """
         sides = list(self.workers)
-        if cell.device == "cuda":
-            return [[side] for side in sides]
         if cell.measure != "training" or cell.small:
             return [sides]
         rivals = [side for side in sides if side != ANCHOR] or [ANCHOR]
@@ -249,9 +230,8 @@ class Bench:
     def _times(self, group: Sequence[str], cell: Cell) -> None:
         # A side that was given up at this length in another group stays given up.
         ready = self._still([side for side in group if self.rows[side].status == "measured"], self.prepare)
-        if cell.device == "cpu":  # all to the same: the memory left once each holds its weights
-            allowed = free_memory()
-            ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
+        allowed = free_memory()  # all to the same: the memory left once each holds its weights
+        ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
         ready = self._still(ready, self.warm)
         taken = take_turns({side: partial(self.sample, side) for side in ready}, self.protocol, self._failed)
         for side, samples in taken.items():
@@ -260,12 +240,8 @@ class Bench:
             if cell.measure == "training" and side != ANCHOR and ANCHOR in taken:
                 beside = spread_of(taken[ANCHOR])
                 self.rows[side] = replace(self.rows[side], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
-        self.after(group)
         for side in group:
             self.workers[side].release()
-
-    def after(self, group: Sequence[str]) -> None:
-        """Hook for further measurements before models are dropped; does nothing."""
 
     def _still(self, sides: Sequence[str], step: Callable[[str], object]) -> list[str]:
         """Runs a step for each side; returns the sides that did not fail."""
@@ -295,4 +271,4 @@ class Bench:
 
 
 def _kind(side: str, row: Row) -> tuple[str, ...]:
-    return (side, row.measure, row.profile, row.dtype, row.device)
+    return (side, row.measure, row.profile, row.dtype)

@@ -17,7 +17,7 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.processes import LARGEST_KEPT, context
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
-from mabert_lab.bench.profiles import Cell, sizes_of
+from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
 
 GLIBC = (2, 36)
@@ -157,21 +157,15 @@ def serve(pipe: Connection, name: str) -> None:
             question, arguments = pipe.recv()
         except (EOFError, ConnectionError):  # the latter if an answer was never read
             return
-        lost = False
         try:
             answer = ("ok", getattr(answers, question)(*arguments))
         except Exception as error:
             answer = (status_of(error), in_a_line(error))
-            # From now on anything on the GPU may fail; the next cell starts a new process.
-            lost = gpu_is_lost(error)
-            if not lost:
-                with contextlib.suppress(Exception):
-                    answers.release()
+            with contextlib.suppress(Exception):
+                answers.release()
         try:
             pipe.send(answer)
         except ConnectionError:  # the parent has ended
-            return
-        if lost:
             return
 
 
@@ -185,21 +179,6 @@ def status_of(error: Exception) -> str:
     return "out of memory" if is_out_of_memory(error) else "failed"
 
 
-def gpu_is_lost(error: Exception) -> bool:
-    """Checks whether an error left the GPU unusable for this process, as an illegal memory access does: it is a driver
-    error, from torch or Triton, or the GPU now fails at everything."""
-    words = ("CUDA error", "Triton Error [CUDA]")
-    if any(word in str(error) for word in words) and not is_out_of_memory(error):
-        return True
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as answer:
-        return not is_out_of_memory(answer)
-    return False
-
-
 class Answers:
     """The questions that a process answers, see `Worker`."""
 
@@ -210,24 +189,13 @@ class Answers:
     def prepare(self, cell: Cell) -> Ready:
         """Builds the model for a cell, replacing the previous one."""
         self.release()
-        if cell.device == "cpu":  # a GPU driver maps far more than it uses
-            limit_memory(free_memory())
+        limit_memory(free_memory())
         self.task = make(self.name, cell)
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
     def call(self) -> Sample:
         """Runs the model once."""
         return self.task.sample()
-
-    def cut(self, batch: int) -> str:
-        """Divides the texts into batches of `batch`; returns the setting."""
-        return self.task.cut(batch)
-
-    def profile(self) -> dict[str, list[float]]:
-        """Profiles a forward pass: the milliseconds of each call of each part."""
-        from mabert_lab.bench.parts import profiled
-
-        return profiled(self.task.run)
 
     def bound(self, allowed: int) -> None:
         """Limits the process to `allowed` more bytes than it has."""
@@ -237,7 +205,7 @@ class Answers:
         """Returns bytes: torch's `peak` with weights, `weights`, and `resident`, the growth of the process in a forward
         pass, or None if unknown."""
         peak, grown = self.task.peak(), None
-        if self.task.device == "cpu" and forget_peak():
+        if forget_peak():
             before = field_of(STATUS, "VmRSS")
             self.task.run()
             grown = field_of(STATUS, "VmHWM") - before
@@ -247,19 +215,16 @@ class Answers:
         """Returns this process's values of the variables in `ALLOCATION`."""
         return {name: os.environ.get(name) for name in ALLOCATION}
 
-    def parameters(self, recipe: str = "") -> int:
-        """Counts the parameters of the published model, or one of a recipe's sizes, as a classifier of two labels."""
+    def parameters(self) -> int:
+        """Counts the parameters of the model as a classifier of two labels."""
         from mabert.baselines.load import build
 
         family, _, own = contender(self.name)
-        config = own or (family.config_of(sizes_of(recipe, family)) if recipe else family.base_config())
         with torch.device("meta"):
-            return build("classifier", config).num_parameters()
+            return build("classifier", own or family.base_config()).num_parameters()
 
     def release(self) -> None:
         """Drops the model."""
         self.task = None
         gc.collect()
         trim()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()

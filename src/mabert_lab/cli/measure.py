@@ -1,7 +1,6 @@
 """`mabert demo` and `mabert bench`: results on this machine."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ KINDS = {
     "models": "memory, latency and training step of MaBERT and other encoders",
     "parts": "how the time of one forward splits",
     "lengths": "batches of texts of uneven lengths, with and without padding",
-    "throughput": "many texts, each model at its best batch size, as the ModernBERT paper measures",
     "similarity": "how well the vectors of models recognize similar texts",
     "retrieval": "how well models find long texts, beside BM25",
     "report": "tables and figures of what `models` wrote, beside the paper's numbers",
@@ -49,16 +47,13 @@ KINDS = {
 TAKERS = {
     "files": ("report", "similarity", "retrieval"),
     "data": ("similarity", "retrieval"),
-    "models": ("models", "throughput", "lengths"),
-    "recipe": ("models",),
+    "models": ("models", "lengths"),
     "measure": ("models",),
     "profile": ("models",),
-    "dtype": ("models", "throughput", "lengths"),
+    "dtype": ("models", "lengths"),
     "lengths": ("models",),
-    "device": ("models", "throughput"),
-    "limit": ("models", "throughput"),
-    "budget": ("models", "throughput", "lengths"),
-    "times": ("throughput",),
+    "limit": ("models",),
+    "budget": ("models", "lengths"),
     "texts": ("lengths",),
 }
 """Kinds of measurements that use each option."""
@@ -78,17 +73,13 @@ def add_bench(commands: Any) -> None:
         "takes FOLDER:int8 for 8 bits)",
     )
     added.add_argument("--data", help="for similarity: folder with GLUE [hub]; for retrieval: files of documents")
-    rivals = added.add_argument_group(
-        "options of models (throughput takes --models, --dtype, --device, --limit, --budget; lengths takes --models, "
-        "--dtype, --budget)"
-    )
+    rivals = added.add_argument_group("options of models (lengths takes --models, --dtype, --budget)")
     rivals.add_argument(
         "--models",
         nargs="+",
         metavar="NAME",
         help="families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino",
     )
-    rivals.add_argument("--recipe", metavar="NAME", help="recipe that gives the sizes, such as mini [base size]")
     rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     rivals.add_argument(
         "--profile",
@@ -104,27 +95,19 @@ def add_bench(commands: Any) -> None:
         type=int,
         action=within(TOKENS),
         metavar="N",
-        help="tokens of a text [128 ... 16384; on a GPU to 65536]",
+        help="tokens of a text [128 ... 16384]",
     )
-    rivals.add_argument("--device", choices=("cpu", "cuda"), help="device [cpu]")
     rivals.add_argument(
         "--limit",
         type=float,
         action=within(SECONDS),
-        help="most seconds of a call; a slower model is left out [models 150, throughput 400]",
+        help="most seconds of a call; a slower model is left out [150]",
     )
     rivals.add_argument(
         "--budget",
         type=float,
         action=within(Range(0, 10**6)),
-        help="seconds for a model's calls; at least three to five are made [models 20, throughput 30, lengths 40]",
-    )
-    rivals.add_argument(
-        "--times",
-        type=int,
-        action=within(Range(1, 10**6)),
-        metavar="N",
-        help="for throughput: measure N times as many texts [1]",
+        help="seconds for a model's calls; at least three to five are made [models 20, lengths 40]",
     )
     uneven = added.add_argument_group("options of lengths")
     uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="measure texts of your own as well")
@@ -142,7 +125,7 @@ def run_bench(options: argparse.Namespace) -> None:
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
-    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity, throughput
+    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity
 
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
@@ -157,9 +140,6 @@ def run_bench(options: argparse.Namespace) -> None:
         lengths.run(options.quick, output, own, dtype, rivals, budget)
     elif options.what == "models":
         models.run(plan_of(options), options.quick, output)
-    elif options.what == "throughput":
-        plan, how = plan_of(options), replace(throughput.PROTOCOL, **protocol_of(options))
-        throughput.run(plan.models, dtype, options.quick, output, plan.device, options.times or 1, how)
     else:
         {"ops": operators.run, "parts": parts.run}[options.what](options.quick, output)
 
@@ -173,42 +153,36 @@ def check_bench(options: argparse.Namespace) -> None:
     for name, kinds in TAKERS.items():
         if getattr(options, name) not in (None, []) and options.what not in kinds:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
-    for name, own in {"recipe": "small models", "texts": "two short texts"}.items():
-        if options.quick and getattr(options, name):
-            raise ValueError(f"{name} has no effect with --quick, which has {own} of its own")
+    if options.quick and options.texts:
+        raise ValueError("texts has no effect with --quick, which has two short texts of its own")
     if options.quick and options.what in TAKERS["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
     if options.what in TAKERS["data"] and not options.files:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
-    for name in ("limit", "budget", "times"):
+    for name in ("limit", "budget"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"{name} has no effect with --quick, which makes one call of each")
-    if options.what in ("throughput", "lengths") and len(options.dtype or ()) > 1:
-        raise ValueError(f"bench {options.what} takes one dtype at a time; {' '.join(options.dtype)} are given")
+    if options.what == "lengths" and len(options.dtype or ()) > 1:
+        raise ValueError(f"bench lengths takes one dtype at a time; {' '.join(options.dtype)} are given")
 
 
 def plan_of(options: argparse.Namespace) -> Any:
     """Returns the plan of `bench models`."""
-    from mabert_lab.bench.models import GPU_LENGTHS, LENGTHS, Plan
+    from mabert_lab.bench.models import Plan
     from mabert_lab.bench.turns import Protocol
 
+    given = {"limit": options.limit, "budget": options.budget}
     asked = {
         "models": options.models,
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
-        "recipe": options.recipe,
-        "lengths": options.lengths or (GPU_LENGTHS if options.device == "cuda" else LENGTHS),
-        "protocol": Protocol(**protocol_of(options)),
+        "lengths": options.lengths,
+        "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
     }
-    return Plan(device=options.device or "cpu", **{name: value for name, value in asked.items() if value is not None})
-
-
-def protocol_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of `Protocol` set by the options."""
-    return {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
+    return Plan(**{name: value for name, value in asked.items() if value is not None})
 
 
 def report_on(files: list[str], output: Path) -> Path:

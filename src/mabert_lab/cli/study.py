@@ -75,14 +75,13 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
-    added.add_argument("--from-mnli", action="store_true", help="start MRPC, RTE and STS-B from the MNLI model")
     added.add_argument(
         "-o",
         "--output",
         default="studies",
         help="folder to write; all studies may share it, and the same command continues [%(default)s]",
     )
-    added.add_argument("--dry-run", action="store_true", help="show the cells and what is left of them; run nothing")
+    added.add_argument("--dry-run", action="store_true", help="show the cells and which are done; run nothing")
 
 
 def run_grid(options: argparse.Namespace) -> None:
@@ -110,8 +109,6 @@ def run_grid(options: argparse.Namespace) -> None:
         fields.append(f"convert.seeds={list(range(options.conversions))}")
     if options.seeds:
         fields.append(f"seeds={options.seeds}")
-    if options.from_mnli:
-        fields.append("from_mnli=true")
     root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
@@ -165,21 +162,20 @@ def run_plan(plan: Any, root: Path) -> None:
     from mabert_lab.study.results import results_file, write_results
     from mabert_lab.study.runner import Runner
 
-    with StudyProgress(plan, root) as progress:
-        runner = Runner(plan, root, progress)
-        runner.finished = lambda: write_results(plan, root, runner.states)
-        try:
-            states = runner.run()
-        except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
-        finally:
-            failed = [
-                f"{plan.cells[name].title}: {each.reason}"
-                for name, each in runner.states.items()
-                if each.state in ("failed", "blocked")
-            ]
-            for line in failed:
-                complain(line)
+    runner = Runner(plan, root, StudyProgress(plan, root))
+    runner.finished = lambda: write_results(plan, root, runner.states)
+    try:
+        states = runner.run()
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
+    finally:
+        failed = [
+            f"{plan.cells[name].title}: {each.reason}"
+            for name, each in runner.states.items()
+            if each.state in ("failed", "blocked")
+        ]
+        for line in failed:
+            complain(line)
     done = sum(status.state == "done" for status in states.values())
     say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
     if failed:

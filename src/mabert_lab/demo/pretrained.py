@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from mabert.files.reading import read_json
-from mabert.infer.fill import fill_mask
+from mabert.infer.model import load
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, load_recipe
@@ -79,7 +79,7 @@ def run_finetuning(folder: Path, examples: dict[str, Any], name: str) -> dict[st
 def fill(folder: Path, own: list[str] | None) -> list[dict[str, Any]]:
     """Fills masks in a few sentences, taken from the user's own text if there is one."""
     texts = list(MASKED) if own is None else hide_a_word(own)
-    guesses = fill_mask(folder / "pretrained", texts, top=5, progress=False)
+    guesses = load(folder / "pretrained").fill_mask(texts, top=5, progress=False)
     return [{"text": text, "guesses": masks[0]} for text, masks in zip(texts, guesses, strict=True)]
 
 

@@ -1,7 +1,6 @@
 """Reads and merges results of `mabert bench models`, and compares models."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,13 +23,12 @@ STATUSES = ("measured", "out of memory", "too slow", "failed")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms")
-_NUMBERS = {"memory": ("peak_mib", "weights_mib"), "latency": _TIMES, "training": _TIMES}
-MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", *_TIMES)
+_NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"}
+MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
 
 _KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
 _LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
-_LIMIT = re.compile(r"\bcall took more than (\d[\d,]*(?:\.\d+)?) ?s\b")
 
 
 class Condition(NamedTuple):
@@ -106,24 +104,22 @@ def read_results(content: Mapping[str, Any], file: str) -> Results:
 
     Args:
         content: Content of the file.
-        file: Its path, for errors.
+        file: Its path.
 
     Raises:
-        ValueError: The file is incomplete, or from a trial run.
+        KeyError: It lacks a field.
+        ValueError: It has no rows, is from a trial run, or names what is not known.
     """
-    absent = [name for name in ("environment", "quick", "parameters", "rows") if content.get(name, []) == []]
-    if absent or "date" not in content["environment"]:
-        raise ValueError(f"{file}: lacks {', '.join(absent) or 'the date of its environment'}")
     if content["quick"]:
-        raise ValueError(f"{file}: a quick trial run, whose numbers say nothing; measure without --quick")
-    remarks = content.get("remarks", [])
-    if not (isinstance(remarks, list) and all(isinstance(remark, str) for remark in remarks)):
-        raise ValueError(f"{file}: remarks is {remarks!r}; it must be a list of sentences")
+        raise ValueError("a quick trial run, whose numbers say nothing; measure without --quick")
+    if not content["rows"]:
+        raise ValueError("no rows")
     date = datetime.fromisoformat(content["environment"]["date"])
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    source = Source(Path(file).name, date, content["environment"], tuple(remarks))
-    rows = pd.DataFrame([_row(raw, file) for raw in content["rows"]]).astype(dict.fromkeys(MAY_LACK, float))
-    return Results(rows.assign(source=[source] * len(rows), machine=""), content["parameters"], (source,))
+    source = Source(Path(file).name, date, content["environment"], tuple(content.get("remarks", ())))
+    rows = pd.DataFrame([_row(raw) for raw in content["rows"]]).astype(dict.fromkeys(MAY_LACK, float))
+    rows = rows.assign(source=[source] * len(rows), machine="", at_least=rows["at_least_ms"] / 1000)
+    return Results(rows, content["parameters"], (source,))
 
 
 def merged(files: Iterable[Results]) -> Results:
@@ -160,38 +156,18 @@ def _machines(sources: Sequence[Source], device: str) -> dict[Source, str]:
     return names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
 
 
-def _row(raw: Mapping[str, Any], file: str) -> dict[str, Any]:
-    absent = [name for name in (*_KNOWN, "dtype", "device", "length", "batch") if name not in raw]
-    if absent:
-        raise ValueError(f"{file}: a row lacks {', '.join(absent)}: {dict(raw)}")
+def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name, known in _KNOWN.items():
         if raw[name] not in known:
-            raise ValueError(f"{file}: {name} {raw[name]!r} of a row is none of {', '.join(known)}")
-    names = _NUMBERS[raw["measure"]] if raw["status"] == "measured" else ()
-    for name in names:
-        if not (isinstance(raw.get(name), int | float) and raw[name] > 0):
-            told = f"{raw['measure']} of {raw['model']} at {raw['length']}"
-            raise ValueError(f"{file}: {told} is measured, but its {name} is {raw.get(name)!r}")
+            raise ValueError(f"{name} {raw[name]!r} of a row is none of {', '.join(known)}")
     anchors = raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None
     return {
         **dict.fromkeys(("reason", "setting", *MAY_LACK)),
         "micro_batch": raw["batch"],
         **raw,
-        "value": raw[names[0]] if names else math.nan,
+        "value": float(raw[_NUMBER[raw["measure"]]]) if raw["status"] == "measured" else math.nan,
         "anchor_samples": anchors,
-        "at_least": _at_least(raw),
     }
-
-
-def _at_least(raw: Mapping[str, Any]) -> float:
-    """Returns a lower bound in seconds of the whole. Older files lack it; there it is the limit of a call, read from
-    the reason, times the number of calls."""
-    if raw["status"] != "too slow":
-        return math.nan
-    if raw.get("at_least_ms") is not None:
-        return raw["at_least_ms"] / 1000
-    told = _LIMIT.search(raw.get("reason") or "")
-    return float(told[1].replace(",", "")) * raw["batch"] / raw.get("micro_batch", raw["batch"]) if told else math.nan
 
 
 class Ratio(NamedTuple):

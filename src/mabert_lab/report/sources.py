@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +102,22 @@ def _read(path: Path) -> tuple[str, Any]:
     command, read = KINDS[kind]
     try:
         return kind, read(content, str(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not as {command} writes it ({type(error).__name__}: {error})") from None
 
 
 def _whole(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
     """Checks that a file has some fields, and others in each row; returns its content."""
-    absent = [name for name in own if name not in content]
-    absent += [f"{name} of a row" for name in of_row if any(name not in row for row in content.get("rows", ()))]
-    if absent:
-        raise ValueError(f"{file}: lacks {', '.join(absent)}; {KINDS[content['kind']][0]} writes them")
+    itemgetter(*own)(content)
+    for row in content["rows"]:
+        itemgetter(*of_row)(row)
     return content
 
 
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
-    "study": ("mabert study", read_study),
+    "study": ("mabert study", lambda content, _: read_study(content)),
     "efficiency": ("mabert bench models", read_results),
     "drift": (
         "mabert study drift",

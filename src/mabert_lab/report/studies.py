@@ -1,6 +1,5 @@
 """Reads and checks the results of `mabert study`."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ _SIZES = {
     "steps": ("{:,.0f}", 1, " steps"),
     "tokens": ("{:,.1f}", 1e-6, " M tokens"),
 }
-STARTED = "\N{DAGGER}"
-"""Marks a task that started from the model fine-tuned on another."""
 
 QUESTIONS = {
     "tab:pattern_glue": "pattern",
@@ -44,7 +41,6 @@ class Column:
         validation: Number of rows it is scored on.
         epochs: Passes over the training rows.
         constant: Best score of a constant answer.
-        start: The task whose fine-tuned model it started from; None for the pretrained model.
         source: Origin of the data.
     """
 
@@ -57,7 +53,6 @@ class Column:
     validation: int | None = None
     epochs: int | None = None
     constant: float | None = None
-    start: str | None = None
     source: str = ""
 
     @property
@@ -67,8 +62,8 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name with its metric, and a mark if it did not start from the pretrained model."""
-        return f"{self.name}{STARTED if self.start else ''} ({METRICS.get(self.metric, self.metric)})"
+        """The name with its metric."""
+        return f"{self.name} ({METRICS.get(self.metric, self.metric)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +102,8 @@ class Study:
         reference: Arm that the others are compared with.
         scale: Name of the size of its runs.
         environments: Machines, versions and commits of its cells, the last one last.
-        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``, ``from_mnli``; any of
-            them may be missing.
+        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be
+            missing.
         columns: Its tasks.
         arms: Its models, by budget.
         finished: Time at which its last cell finished; empty before the first one.
@@ -233,28 +228,27 @@ def percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def read_study(content: Mapping[str, Any], file: str) -> Study:
+def read_study(content: Mapping[str, Any]) -> Study:
     """Checks a study's file and makes it a record.
 
     Args:
         content: Content of the file.
-        file: Name of the file, for errors.
 
     Raises:
-        ValueError: It has another version, is incomplete, or has impossible scores; names the file and the place.
+        KeyError: It lacks a field.
+        ValueError: It has another version, no usable name, or scores that are no numbers.
     """
     from mabert.files.reading import shown
 
     if content.get("version") != VERSION:
-        raise ValueError(f"{file}: version {content.get('version')!r} of a study; it must be {VERSION}")
-    _need(content, ("study", "title", "reference", "scale", "environment", "settings", "columns", "rows"), file)
+        raise ValueError(f"version {content.get('version')!r} of a study; it must be {VERSION}")
     for name in ("study", "scale"):  # they name the files of a report
         if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
-            raise ValueError(f"{file}: {name} is {shown(content[name])}; it must be a name, without a path")
-    columns = tuple(_column(raw, file) for raw in content["columns"])
+            raise ValueError(f"{name} is {shown(content[name])}; it must be a name, without a path")
+    columns = tuple(_column(raw) for raw in content["columns"])
     here = [content["environment"]]
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
-    arms = [_arm(raw, columns, file) for raw in content["rows"]]
+    arms = [_arm(raw, columns) for raw in content["rows"]]
     return Study(
         name=content["study"],
         title=content["title"],
@@ -270,37 +264,18 @@ def read_study(content: Mapping[str, Any], file: str) -> Study:
     )
 
 
-def _column(raw: Mapping[str, Any], file: str) -> Column:
-    _need(raw, ("key", "title", "metric"), f"{file}: a column")
+def _column(raw: Mapping[str, Any]) -> Column:
     return Column(**{name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None})
 
 
-def _arm(raw: Mapping[str, Any], columns: Sequence[Column], file: str) -> Arm:
-    _need(raw, ("arm", "budget", "pretraining", "scores"), f"{file}: a row")
-    place, own = f"{file}: {raw['arm']}", {column.key: column.metric for column in columns}
-    if unknown := sorted(raw["scores"].keys() - own):
-        raise ValueError(f"{place} has scores of {', '.join(unknown)}; the columns are {', '.join(sorted(own))}")
+def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
+    own = {column.key: column.metric for column in columns}
     every = {
-        (key, metric): _seeds(raw["scores"][key][metric], f"{place}, {key}, {metric}")
+        (key, metric): pd.Series({int(seed): float(score) for seed, score in seeds.items()}, dtype=float)
         for key in own
-        for metric in raw["scores"].get(key, ())
+        for metric, seeds in raw["scores"].get(key, {}).items()
     }
     scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
     further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
     failed = tuple(dict(each) for each in raw.get("failed") or ())
     return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)
-
-
-def _seeds(raw: Mapping[str, Any], place: str) -> pd.Series:
-    for seed, score in raw.items():
-        if not str(seed).isdigit():
-            raise ValueError(f"{place}: the seed is {seed!r}; it must be a whole number")
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise ValueError(f"{place}, seed {seed}: the score is {score!r}; it must be a finite number")
-    return pd.Series({int(seed): float(score) for seed, score in raw.items()}, dtype=float)
-
-
-def _need(raw: Mapping[str, Any], names: Iterable[str], place: str) -> None:
-    absent = [name for name in names if name not in raw]
-    if absent:
-        raise ValueError(f"{place} lacks {', '.join(absent)}")

@@ -10,7 +10,7 @@ from mabert_lab.report import paper
 from mabert_lab.report.charts import arm_averages
 from mabert_lab.report.document import FLAG, MISSING, table, with_best
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, Difference, averages, difference, summary
-from mabert_lab.report.studies import STARTED, Arm, Study, percent
+from mabert_lab.report.studies import Arm, Study, percent
 
 _PRETRAINING = {
     "steps": ("steps", "{:,.0f}", 1.0),
@@ -190,9 +190,7 @@ def task_table(study: Study) -> pd.DataFrame:
         for each in study.columns
     ]
     head = ("task", "training rows", "scored on", "epochs", "source")
-    started = [column.start for column in study.columns if column.start]
-    notes = [f"{STARTED} started from the model fine-tuned on {started[0]}."] if started else []
-    return table(f"{study.title}: tasks", head, rows, notes)
+    return table(f"{study.title}: tasks", head, rows)
 
 
 def failures(study: Study) -> list[str]:

@@ -124,7 +124,7 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
 
     Args:
         file: Name of the result's file.
-        result: Result of `mabert bench throughput`.
+        result: Result of kind `throughput`, as earlier versions measured it.
     """
     cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))

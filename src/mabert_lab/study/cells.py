@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from filelock import FileLock
 
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import locked
-from mabert.train.run import REQUEST, RESULT, UNFINISHED, grid_file
+from mabert.train.run import REQUEST, RESULT
 
 FORMAT = 3
 """Raise this when the same cell would give another result."""
@@ -33,8 +32,7 @@ class Cell:
         title: A few words.
         needs: The cell that it starts from.
         seeds: Seeds of a fine-tuning.
-        steps: Optimizer steps over all seeds.
-        tokens: Training tokens over all seeds; an estimate for fine-tuning.
+        steps: Optimizer steps over all seeds; None if batches are counted in tokens.
         parameters: Number of the model's parameters.
     """
 
@@ -43,8 +41,7 @@ class Cell:
     title: str
     needs: str | None = None
     seeds: tuple[int, ...] = ()
-    steps: int = 0
-    tokens: int = 0
+    steps: int | None = None
     parameters: int = 0
 
     @property
@@ -56,11 +53,6 @@ class Cell:
     def kind(self) -> str:
         """`pretraining`, `conversion` or `finetuning`."""
         return self.content["kind"]
-
-    @property
-    def work(self) -> float:
-        """Cost in tokens times parameters."""
-        return float(self.tokens) * self.parameters
 
 
 @dataclass(frozen=True)
@@ -104,11 +96,6 @@ class CellFiles:
         return self._beside(".failed.json")
 
     @property
-    def progress(self) -> Path:
-        """Progress of the run."""
-        return self._beside(".progress.json")
-
-    @property
     def begun(self) -> bool:
         """Whether there is a run to resume."""
         return (self.run / REQUEST).is_file()
@@ -128,23 +115,6 @@ class CellFiles:
         """
         listed = set(os.listdir(self.run)) if self.run.is_dir() else set()
         return RESULT in listed and set(seeds) <= set(self.seeds())
-
-    def left(self, cell: Cell) -> float:
-        """Returns the share of a cell's work that is left: steps after the last checkpoint; for fine-tuning also
-        unfinished seeds and learning rates of the grid."""
-        if self.done(cell):
-            return 0.0
-        whole, checkpoints = 1.0, list(self.run.glob("checkpoint-*"))
-        if cell.kind == "finetuning":
-            missing = set(cell.seeds) - set(self.seeds())
-            rates = cell.content["recipe"]["learning_rates"]
-            untried = [] if len(rates) == 1 else [rate for rate in rates if not grid_file(self.run, rate).is_file()]
-            runs = len(cell.seeds) + (len(rates) if len(rates) > 1 else 0)
-            whole = (len(missing) + len(untried)) / runs
-            places = (self.run.glob(f"{UNFINISHED}/seed-{seed}-lr-*/checkpoint-*") for seed in missing)
-            checkpoints = [*chain.from_iterable(places)]
-        saved = max((int(folder.name.removeprefix("checkpoint-")) for folder in checkpoints), default=0)
-        return max(1 / cell.steps, whole - saved / cell.steps)
 
     def seeds(self) -> list[int]:
         """Returns the finished seeds, including those of other plans."""

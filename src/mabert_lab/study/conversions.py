@@ -95,13 +95,11 @@ class Conversions:
             "text_column": self.asked.text_column,
             "recipe": asdict(recipe),
         }
-        tokens = recipe.tokens if learns else 0
         cell = Cell(
             content,
             order,
             f"convert {title}",
-            steps=max(1, math.ceil(tokens / recipe.batch_tokens)),
-            tokens=tokens,
+            steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns else 0,
             parameters=parameters_of(class_for("encoder", config), config),
         )
         return cell, config

@@ -135,7 +135,6 @@ class Scale:
         seeds: Seeds of fine-tuning.
         budgets: Budgets by study that override its own, for scales at which a tenth of the steps teaches nothing.
         tokenizers: Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
-        from_mnli: Whether MRPC, RTE and STS-B start from the model that was fine-tuned on MNLI under the first seed.
         convert: Settings of conversions, if arms are conversions; recipe, pretrain and budgets then have no effect.
     """
 
@@ -146,7 +145,6 @@ class Scale:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
     budgets: dict[str, Any] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
-    from_mnli: bool = False
     convert: ConvertSettings | None = None
 
     def __post_init__(self) -> None:
@@ -192,35 +190,9 @@ def load_study(name: str | Path) -> Study:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: For an unknown field, a value of the wrong type, or a table or row that is not in the paper.
+        ValueError: For an unknown field or a value of the wrong type.
     """
-    study = build(Study, read_yaml(find(name, "studies", PACKAGED)), "")
-    if name not in PACKAGED:
-        check_in_paper(study)
-    return study
-
-
-def check_in_paper(study: Study) -> None:
-    """Refuses a table or rows that none of the package's studies names, because the report depends on them.
-
-    Raises:
-        ValueError: Names the field, the value and the known ones.
-    """
-    rows: dict[str | None, set[str]] = {None: set()}
-    for name in STUDIES:
-        known = load_study(name)
-        rows.setdefault(known.label, set()).update(arm.paper for arm in known.arms.values() if arm.paper)
-    labels = ", ".join(sorted(filter(None, rows)))
-    if study.label not in rows:
-        raise ValueError(f"label is {study.label!r}; those that rows can stand beside are {labels}")
-    for name, arm in study.arms.items():
-        if arm.paper is not None and arm.paper not in rows[study.label]:
-            there = f"the rows of {study.label} are {', '.join(sorted(rows[study.label]))}"
-            none = "without a label of the paper's table there is no row to stand beside"
-            raise ValueError(f"arms.{name}.paper is {arm.paper!r}; {there if study.label else none}")
-        twins = [other for other, of in study.arms.items() if arm.paper is not None and of.paper == arm.paper]
-        if len(twins) > 1:
-            raise ValueError(f"the arms {' and '.join(twins)} all stand beside the paper's {arm.paper}; one may")
+    return build(Study, read_yaml(find(name, "studies", PACKAGED)), "")
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:

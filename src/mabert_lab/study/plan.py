@@ -30,7 +30,7 @@ from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
 from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study
-from mabert_lab.study.tasks import FROM_MNLI, MNLI, LoadedTask
+from mabert_lab.study.tasks import LoadedTask
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
 """Fields that split the work without changing what is learnt, except for dropout draws."""
@@ -113,9 +113,10 @@ class Planner:
                     plan.cells.setdefault(start.name, start)
                     row = Row(title, budget, start.name)
                     plan.rows.append(row)
-                    for task, cell in self.finetunings(which, arm, start, seeds).items():
+                    for name, task in self.tasks.items():
+                        cell = self.finetuning(which, arm, task, start, seeds)
                         plan.cells.setdefault(cell.name, cell)
-                        row.finetunings[task] = cell.name
+                        row.finetunings[name] = cell.name
         laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
         plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
         return plan
@@ -151,39 +152,22 @@ class Planner:
         content["model"] = without(config.to_dict(), UNLEARNT)
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
         about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
-        lengths = zip(recipe.stages, recipe.stage_steps(), strict=True)
         cell = Cell(
             {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
             {"recipe": placed(as_mapping(recipe))},
             f"pretrain {title}",
             steps=recipe.training.steps,
-            tokens=sum(stage.length * steps for stage, steps in lengths) * recipe.training.batch_size,
             parameters=parameters_of(config),
         )
         self.models[cell.name] = config, tokenizer
         return cell
 
-    def finetunings(self, title: str, arm: Arm, pretraining: Cell, seeds: list[int]) -> dict[str, Cell]:
-        """Returns the fine-tuning cells of an arm under some seeds, by task; MNLI first if others start from it."""
-        names = sorted(self.tasks, key=lambda name: name != MNLI) if self.scale.from_mnli else list(self.tasks)
-        if self.scale.from_mnli and MNLI not in names:
-            raise ValueError("from_mnli is set, and mnli is not among the tasks")
-        cells: dict[str, Cell] = {}
-        for name in names:
-            start: Cell = pretraining
-            if self.scale.from_mnli and name in FROM_MNLI:
-                start = cells[MNLI]
-            cells[name] = self.finetuning(title, arm, self.tasks[name], start, pretraining, seeds)
-        return cells
-
-    def own(self, pretraining: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
-        """Returns pooling and masking, from the pretrained model if the recipe does not set them."""
-        model = pretraining.content["recipe"]["model"]
+    def own(self, start: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
+        """Returns pooling and masking, from the model that fine-tuning starts from if the recipe does not set them."""
+        model = start.content["recipe"]["model"]
         return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
 
-    def finetuning(
-        self, title: str, arm: Arm, task: LoadedTask, start: Cell, pretraining: Cell, seeds: list[int]
-    ) -> Cell:
+    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, seeds: list[int]) -> Cell:
         """Returns the fine-tuning cell of a model on a task under some seeds.
 
         Raises:
@@ -191,22 +175,21 @@ class Planner:
         """
         recipe = self.scale.finetuning(arm, task.asked)
         try:
-            check_fits(recipe, *self.models[pretraining.name])
+            check_fits(recipe, *self.models[start.name])
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
-        place = f"seed-{seeds[0]}" if start.kind == "finetuning" else ""
         epochs = epochs_of(recipe, task.task)
         content = {
             "format": FORMAT,
             "kind": "finetuning",
-            "start": [start.name, place],
+            "start": [start.name, ""],  # the second part, always empty, keeps the names of older cells
             "task": task.task.name,
             "data": self.digests[task.task.name],
             "recipe": {
                 **dataclasses.asdict(recipe),
                 "epochs": epochs,
                 "precision": resolve_precision(recipe.precision),
-                **self.own(pretraining, recipe),
+                **self.own(start, recipe),
             },
         }
         rates = len(recipe.learning_rates or ())
@@ -214,24 +197,19 @@ class Planner:
             content["chosen_under"] = seeds[0]
         if task.asked.files and task.task.main_metric != "accuracy":  # learning rates and epochs are chosen by it
             content["metric"] = task.task.main_metric
-        keeps = self.scale.from_mnli and task.task.name == MNLI
-        if keeps:
-            content["keeps"] = True
-        runs = len(seeds) + (rates if rates > 1 else 0)
+        rows, runs = len(task.splits["train"]), len(seeds) + (rates if rates > 1 else 0)
         return Cell(
             content,
             {
-                "start": [start.name, place],
+                "start": start.name,
                 "task": dataclasses.asdict(task.asked),
                 "data": absolute(task.data),
                 "recipe": dataclasses.asdict(recipe),
-                "keeps": keeps,
             },
             f"{task.title}, {title}",
             needs=start.name,
             seeds=tuple(seeds),
-            steps=runs * epochs * steps_of(recipe, task),
-            tokens=runs * epochs * task.tokens(padded_to=recipe.batch_size if padded(recipe) else 1),
+            steps=None if recipe.batch_tokens else runs * epochs * math.ceil(rows / recipe.batch_size),
             parameters=start.parameters,
         )
 
@@ -281,18 +259,6 @@ def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreT
         raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
     check_packing(recipe.packing, config, pools=True)
     longest_input(config, tokenizer, recipe.max_length)
-
-
-def steps_of(recipe: FinetuneRecipe, task: LoadedTask) -> int:
-    """Returns the steps per epoch; an estimate if batches are counted in tokens."""
-    if recipe.batch_tokens is not None:
-        return math.ceil(task.tokens() / recipe.batch_tokens)
-    return math.ceil(len(task.splits["train"]) / recipe.batch_size)
-
-
-def padded(recipe: FinetuneRecipe) -> bool:
-    """Checks whether batches of mixed lengths are run with their padding."""
-    return recipe.packing == "none" and recipe.batches == "random" and recipe.batch_tokens is None
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import Arm
 from mabert_lab.study.plan import TOKENIZERS, Plan, Row
 from mabert_lab.study.runner import Status
-from mabert_lab.study.tasks import FROM_MNLI, MNLI
 
 VERSION = 1
 
@@ -53,8 +52,6 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
-    for column, about in zip(shown, columns, strict=True):
-        column["start"] = MNLI if plan.scale.from_mnli and about["task"] in FROM_MNLI else None
     return {
         "kind": "study",
         "version": VERSION,
@@ -76,7 +73,6 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
             "arms": {name: settings_of(arm) for name, arm in plan.study.arms.items()},
             "tasks": {name: tuning(plan, name) for name in plan.tasks},
             "seeds": plan.scale.seeds,
-            "from_mnli": plan.scale.from_mnli,
         },
         "columns": shown,
         "rows": [found(plan, root, rows, columns, states) for rows in by_arm(plan)],

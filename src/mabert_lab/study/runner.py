@@ -23,8 +23,8 @@ State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 WORK = "mabert_lab.study.work"
 """Module that a cell's process imports."""
 
-POLL = 0.5
-"""Seconds between two checks of a running cell."""
+POLL = 2.0
+"""Seconds between two looks at the cells that other runners have."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Status:
     seconds: float | None = None
 
 
-Watcher = Callable[[dict[str, Status], str | None], None]
+Watcher = Callable[[dict[str, Status]], None]
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Runner:
     Attributes:
         plan: What to run.
         root: Folder that all studies and runners share.
-        watch: Called with all states and the running cell on every change, and often while a cell runs.
+        watch: Called with all states on every change.
         finished: Called after every cell, also after an interrupted one.
         states: States by cell name.
         failed_before: `failure_mark` of the failures recorded before this run, by cell name; set when the run begins.
@@ -60,7 +60,7 @@ class Runner:
 
     plan: Plan
     root: Path
-    watch: Watcher = lambda states, running: None
+    watch: Watcher = lambda states: None
     finished: Callable[[], object] = lambda: None
     states: dict[str, Status] = field(default_factory=dict)
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
@@ -83,15 +83,15 @@ class Runner:
         with ended_as_interrupted():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
-                    self.show(None)
-                    time.sleep(4 * POLL)
+                    self.show()
+                    time.sleep(POLL)
                     continue
                 try:
                     self.one(self.plan.cells[name])
                 finally:  # an interrupted cell may have finished seeds
                     with suppress(OSError):  # a full disk may have room later
                         self.finished()
-        self.show(None)
+        self.show()
         try:
             self.finished()
         except OSError as error:
@@ -129,10 +129,10 @@ class Runner:
         """Returns why a cell failed since this runner began; earlier failures are retried."""
         return None if files.failure_mark() == self.failed_before.get(files.name) else files.why_failed()
 
-    def show(self, running: str | None) -> None:
+    def show(self) -> None:
         """Calls the watcher; a closed terminal or full disk does not end the run."""
         with suppress(OSError):
-            self.watch(self.states, running)
+            self.watch(self.states)
 
     def one(self, cell: Cell) -> None:
         """Runs one cell to its end."""
@@ -145,9 +145,8 @@ class Runner:
         )
         process.start()
         try:
-            while process.is_alive():
-                process.join(POLL)
-                self.show(cell.name)
+            self.show()
+            process.join()
         except BaseException:  # the cell's process must not outlive this runner, whatever ends it
             status.state = "waiting"
             stop(process)

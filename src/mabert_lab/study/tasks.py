@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mabert.bounds import COUNT
 from mabert.data.glue import TASKS, glue_task, load_glue
@@ -53,10 +52,6 @@ OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
 
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
-
-MNLI = "mnli"
-FROM_MNLI = ("mrpc", "rte", "stsb")
-"""Small tasks of sentence pairs that may start from a model fine-tuned on MNLI (Liu et al., 2019)."""
 
 
 @dataclass
@@ -209,24 +204,6 @@ class LoadedTask:
         """Returns those of the named columns that the examples have."""
         there = next(iter(self.splits["train"]))
         return [name for name in names if name in there]
-
-    @cached_property
-    def lengths(self) -> NDArray[np.float64]:
-        """Approximate tokens of each training example, at about 4.5 characters of English per token."""
-        texts = [column(self.splits["train"], name) for name in self.fields("text_a", "text_b")]
-        return np.array([sum(map(len, row)) / 4.5 + 1 + len(row) for row in zip(*texts, strict=True)])
-
-    def tokens(self, padded_to: int = 1) -> int:
-        """Estimates the number of training tokens.
-
-        Args:
-            padded_to: Batch size if batches in random order are padded to their longest row.
-        """
-        if padded_to == 1:
-            return round(self.lengths.sum())
-        tokens = np.random.default_rng(0).permutation(self.lengths)
-        starts = range(0, len(tokens), padded_to)
-        return round(sum(batch.max() * len(batch) for batch in (tokens[at : at + padded_to] for at in starts)))
 
     def unofficial_rows(self, split: str) -> str | None:
         """Returns the number of rows if it differs from GLUE's; None if it is GLUE's."""

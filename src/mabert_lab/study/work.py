@@ -4,7 +4,6 @@ The process holds the cell's lock, so that no other runs the same cell, however 
 end. When its runner ends, the process saves its state and stops.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -20,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 from filelock import Timeout
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mabert.conversion.run import ConversionRecipe, convert
 from mabert.conversion.teacher import Teacher, weights_hash
@@ -34,7 +32,6 @@ from mabert.train.fields import build
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
-from mabert.train.run import grid_file
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import keep, text_of
 from mabert_lab.study.tasks import StudyTask
@@ -44,49 +41,6 @@ BUSY = 75
 
 STOPPED = 130
 """Exit code after a requested stop."""
-
-BEAT = 1.0
-"""Seconds between two progress notes."""
-
-
-class Beat(TrainerCallback):
-    """Writes the progress of a run.
-
-    Args:
-        file: File to write.
-        runs: Number of successive trainings.
-    """
-
-    def __init__(self, file: Path, runs: int = 1) -> None:
-        self.file, self.runs = file, runs
-        self.before, self.last = 0, 0.0
-        self.began: tuple[float, int] | None = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Starts the clock at the checkpoint's step."""
-        if self.began is None:
-            self.began = (time.time(), state.global_step)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Writes the progress if `BEAT` seconds have passed."""
-        now = time.time()
-        if not state.is_world_process_zero or now - self.last < BEAT or self.began is None:
-            return
-        self.last = now
-        since, first = self.began
-        step = self.before + state.global_step
-        rate = (step - first) / max(now - since, 1e-9)
-        note = {"step": step, "steps": self.runs * state.max_steps, "rate": rate, "time": now, "pid": os.getpid()}
-        with contextlib.suppress(OSError):  # a full disk is reported by what must be written
-            write_text(self.file, json.dumps(note) + "\n", lasting=False)  # a step must not wait for the disk
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Continues the count in the next training."""
-        self.before += state.global_step
 
 
 def do(files: CellFiles, seeds: Sequence[int]) -> None:
@@ -106,7 +60,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    pretrain(recipe, files.run, resume=begun, trusted=True, callbacks=[Beat(files.progress)])
+    pretrain(recipe, files.run, resume=begun, trusted=True)
     leave_no_checkpoints(files)
 
 
@@ -133,15 +87,10 @@ def leave_no_checkpoints(files: CellFiles) -> None:
 def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a fine-tuning's cell under some seeds."""
     recipe = build(FinetuneRecipe, order["recipe"], "")
-    start, place = order["start"]
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
-    runs = sum(files.result(seed) is None for seed in seeds)
-    rates = recipe.learning_rates or []
-    if len(rates) > 1:
-        runs += sum(not grid_file(files.run, rate).is_file() for rate in rates)
     finetune(
-        CellFiles(files.root, start).run / place,
+        CellFiles(files.root, order["start"]).run,
         loaded.task,
         loaded.splits,
         files.run,
@@ -150,8 +99,7 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
         source={"data": order["data"]},
         resume=begun,
         trusted=True,
-        keep_models=order["keeps"],
-        callbacks=[Beat(files.progress, runs)],
+        keep_models=False,
     )
 
 
@@ -189,15 +137,13 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
         record_failure(files, reason_of(error))
         sys.exit(1)
     code = attempt(files, seeds)
-    files.progress.unlink(missing_ok=True)
     lock.release()
     sys.exit(code)
 
 
 def begin(files: CellFiles, order: dict[str, Any]) -> None:
     """Writes the cell's order, and redirects all further output to its log."""
-    for stale in (files.failure, files.progress):
-        stale.unlink(missing_ok=True)
+    files.failure.unlink(missing_ok=True)
     write_text(files.order, json.dumps(order, indent=1) + "\n")
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)

@@ -20,6 +20,8 @@ from mabert_lab.bench.results import measured_on
 from mabert_lab.bench.turns import Row
 from mabert_lab.report.sources import find
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
+
 SPREAD = {"median_ms", "fastest_ms", "slowest_ms", "samples"}
 
 
@@ -257,3 +259,19 @@ def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, ro
 def test_the_models_that_matter_most_come_first():
     families = list(dict.fromkeys(row.fields["model"] for row in gpu.models().values()))
     assert set(families[:2]) == {"mabert", "bert"}
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError(ILLEGAL), RuntimeError(f"Triton Error [CUDA]: {ILLEGAL}")])
+def test_a_gpu_is_lost_after_an_error_of_its_driver(error):
+    assert gpu.gpu_is_lost(error)
+
+
+@pytest.mark.parametrize(("answer", "lost"), [(ILLEGAL, True), ("CUDA error: out of memory", False), (None, False)])
+def test_a_gpu_is_lost_where_it_answers_with_errors(monkeypatch, answer, lost):
+    def synchronise():
+        if answer is not None:
+            raise RuntimeError(answer)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
+    assert gpu.gpu_is_lost(RuntimeError("cuBLAS has no words")) == lost

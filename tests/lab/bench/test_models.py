@@ -1,13 +1,11 @@
 """What `mabert bench models` plans, and that the report reads what it writes."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from mabert_lab.bench import models
 from mabert_lab.bench.models import Plan
-from mabert_lab.bench.turns import QUICK
 from mabert_lab.report.efficiency_section import efficiency_page
 from mabert_lab.report.sources import find
 
@@ -23,7 +21,6 @@ PROFILES = ("paper", "stock", "best")
         ({"profiles": ["fast"]}, "profiles is 'fast'; there are paper, stock, best"),
         ({"dtypes": ["float16"]}, "dtypes is 'float16'"),
         ({"lengths": [0]}, "a length is 0; it must be at least 1"),
-        ({"device": "tpu"}, "device is 'tpu'; there are cpu, cuda"),
     ],
 )
 def test_a_plan_that_cannot_be_run_is_refused(fields, message):
@@ -45,22 +42,6 @@ def test_a_plan_has_every_combination_once():
     assert len(set(cells)) == len(cells) == 8
     assert [each.length for each in cells] == [3, 9] * 4
     assert all(each.small for each in plan.quick().cells())
-
-
-def test_what_is_of_a_recipes_sizes_is_not_set_beside_the_papers(tmp_path, monkeypatch, in_this_process):
-    plan = Plan(models=("bert", "mabert"), measures=("latency",), lengths=(16,), recipe="demo", protocol=QUICK)
-    result = models.run(plan, output=tmp_path)
-    assert {row["status"] for row in result["rows"]} == {"measured"}
-    assert result["recipe"] == "demo"
-    assert result["parameters"]["bert"] < 10_000_000
-    (path,) = tmp_path.glob("*-models.json")
-    with pytest.raises(ValueError, match="nothing to report"):
-        find([path])
-    with pytest.raises(FileNotFoundError, match="no recipe 'nano'"):
-        Plan(recipe="nano")
-    monkeypatch.setattr("mabert.train.recipe.load_recipe", lambda _: SimpleNamespace(start_from="runs/mini"))
-    with pytest.raises(ValueError, match=r"recipe is 'further', whose sizes are those of its start_from"):
-        Plan(recipe="further")
 
 
 @pytest.mark.slow

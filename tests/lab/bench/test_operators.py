@@ -27,7 +27,7 @@ def test_a_missing_rival_is_told_before_anything_is_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "mambapy", None)
-    monkeypatch.setattr(operators, "times", lambda *_: pytest.fail("something was timed"))
+    monkeypatch.setattr(operators, "interleave", lambda *_, **__: pytest.fail("something was timed"))
     assert cli.main(["bench", "ops", "-o", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("mabert: mambapy is not installed; the extra lab brings it")
 

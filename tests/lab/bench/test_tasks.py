@@ -205,11 +205,9 @@ def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
 def test_a_compiled_model_says_the_same_and_is_compiled_before_it_is_timed(name):
     limits = {"fail_on_recompile_limit_hit": False, "recompile_limit": 8}
     with torch._dynamo.config.patch(limits):  # which the engine sets, and back when this is over
-        eager, compiled = (texts(f"{name}:{engine}", (30, 30)) for engine in ("eager", "compiled"))
-        assert compiled.setting == f"{eager.setting}, compiled"
-        for batch in (1, 2):
-            for side in (eager, compiled):
-                side.cut(batch)
+        for layout in ("alone", "together"):
+            eager, compiled = (texts(f"{name}:{how}", (30, 30), layout=layout) for how in ("eager", "compiled"))
+            assert compiled.setting == f"{eager.setting}, compiled"
             with torch._dynamo.config.patch(error_on_recompile=True), torch.compiler.set_stance("fail_on_recompile"):
                 assert compiled.sample().whole > 0
                 assert compiled.peak() > compiled.weights() == eager.weights()
@@ -235,21 +233,17 @@ def test_a_tanh_gelu_is_one_kernel_and_the_same_function():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_models_of_a_recipes_sizes_run_at_any_length(name):
-    family, small = FAMILIES[name], replace(cell(length=600, dtype="float32"), small=False, recipe="mini")
-    config = profiles.configured(family, small)
-    assert (config.hidden_size, config.intermediate_size % 288) == (192, 192 if name != "modernbert" else 0)
-    assert config.vocab_size == family.base_config().vocab_size
-    make(name, small).run()
+def test_models_run_at_any_length(name):
+    make(name, cell(length=600, dtype="float32")).run()
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4, 5])
-def test_every_text_comes_once_in_its_order(batch):
-    many = texts("bert")
-    many.cut(batch)
+@pytest.mark.parametrize(("layout", "sizes"), [("alone", [1] * 5), ("together", [5])])
+def test_every_text_comes_once_in_its_order(layout, sizes):
+    many = texts("bert", layout=layout)
     masks = [inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])) for inputs in many.batches]
     assert [int(length) for mask in masks for length in mask.sum(1)] == list(TEXTS)
-    assert [len(mask) for mask in masks] == [min(batch, 5 - first) for first in range(0, 5, batch)]
+    assert [len(mask) for mask in masks] == sizes
+    assert many.batch == sizes[0]
     for inputs, mask in zip(many.batches, masks, strict=True):
         assert ("attention_mask" in inputs) == (not mask.all()), "a mask only of padding"
         assert mask.shape[1] == mask.sum(1).max()
@@ -279,10 +273,13 @@ def test_layouts_are_what_they_are_called():
 def test_a_row_names_the_attention_of_its_batches(monkeypatch):
     monkeypatch.setattr(backends, "_instructions", lambda: frozenset({"avx512_bf16", "amx_bf16"}))
     monkeypatch.setattr(amx, "may_use_amx", lambda: True)
-    many = texts("mabert", dtype="bfloat16")
-    alone, first, together = (many.cut(batch).split(",")[0] for batch in (1, 4, 5))
-    assert (alone, together) == ("sdpa", "mabert::softmax_attention")
-    assert first == "mabert::softmax_attention and sdpa", "four texts, and the fifth alone"
+
+    def attention(layout):
+        return texts("mabert", dtype="bfloat16", layout=layout).setting.split(",")[0]
+
+    assert [attention(layout) for layout in ("alone", "together")] == ["sdpa", "mabert::softmax_attention"]
+    monkeypatch.setattr(backends, "AMX_PAYS_FROM", 20)
+    assert attention("alone") == "sdpa and mabert::softmax_attention", "the longer texts have the kernel"
 
 
 def test_an_engine_is_a_line_in_the_table(monkeypatch):

@@ -12,9 +12,7 @@ import torch
 from mabert_lab.bench import memory
 from mabert_lab.bench import worker as worker_module
 from mabert_lab.bench.profiles import Cell
-from mabert_lab.bench.worker import CellError, Ready, gpu_is_lost, serve, status_of
-
-ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
+from mabert_lab.bench.worker import CellError, Ready, serve, status_of
 
 
 def cell(measure="latency", profile="best"):
@@ -75,7 +73,6 @@ def test_a_worker_measures_and_says_why_it_cannot(worker):
     assert 0 < worker.ask("call").whole < 60
     held = worker.ask("memory")
     assert held["peak"] > held["weights"] > 0
-    assert set(worker.ask("profile"))
     process = worker._process
     os.kill(process.pid, signal.SIGSTOP)  # or it may answer before it is asked whether it has
     with pytest.raises(CellError, match="too slow: one call took more than 0 s") as slow:
@@ -168,27 +165,9 @@ def answers_to(questions, monkeypatch, error):
     return answers
 
 
-@pytest.mark.parametrize("error", [torch.AcceleratorError(ILLEGAL), RuntimeError(f"Triton Error [CUDA]: {ILLEGAL}")])
-def test_the_reason_of_a_lost_gpu_is_told_and_its_process_ends(monkeypatch, error):
-    ((status, reason),) = answers_to(["call", "name"], monkeypatch, error)
-    assert status == "failed"
-    assert "illegal memory access was encountered CUDA kernel errors" in reason
-
-
-@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("CUDA error: out of memory")])
-def test_after_another_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
+@pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("can't allocate memory")])
+def test_after_an_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
     assert answers_to(["call", "name"], monkeypatch, error) == [
         (status_of(error), f"{type(error).__name__}: {error}"),
         ("ok", "still here"),
     ]
-
-
-@pytest.mark.parametrize(("answer", "lost"), [(ILLEGAL, True), ("CUDA error: out of memory", False), (None, False)])
-def test_a_gpu_is_lost_where_it_answers_with_errors(monkeypatch, answer, lost):
-    def synchronise():
-        if answer is not None:
-            raise RuntimeError(answer)
-
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
-    assert gpu_is_lost(RuntimeError("cuBLAS has no words")) == lost

@@ -21,7 +21,6 @@ SETTINGS = {
     },
     "finetuning": {"learning_rates": [2e-4], "select": "last"},
     "seeds": [0, 1, 2, 3, 4],
-    "from_mnli": False,
 }
 COLUMNS = {
     "cola": ("CoLA", "matthews_correlation", "cola", None),
@@ -78,7 +77,7 @@ def study(rows, name="pattern", columns=tuple(COLUMNS), **changes):
 
 def read(rows, name="pattern", columns=tuple(COLUMNS), **changes):
     """The same as a record."""
-    return read_study(json.loads(json.dumps(study(rows, name, columns, **changes))), f"{name}.json")
+    return read_study(json.loads(json.dumps(study(rows, name, columns, **changes))))
 
 
 def like_the_paper(table, budget=0.1, columns=("cola", "rte")):

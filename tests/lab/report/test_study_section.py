@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_chart, pretraining_chart
+from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
 from mabert_lab.report.document import FLAG, MISSING
 from mabert_lab.report.evidence import verdicts
 from mabert_lab.report.judge import UNMEASURED
@@ -71,7 +71,7 @@ def test_a_sample_never_stands_under_the_official_name(odd):
 def test_what_no_text_is_needed_for_stands_below_the_scores():
     rows = [row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)]
     content = study(rows) | {"columns": [column("cola", constant=0.0), column("rte", constant=0.5)]}
-    shown = score_table(read_study(content, "pattern.json"))
+    shown = score_table(read_study(content))
     assert cells(shown, "the best single class for all") == ["0.000", "0.500", "0.250"]
 
 
@@ -149,17 +149,24 @@ def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
     assert cells(papers_table(paper.TABLES["latency"]), "MaBERT")[-1] == "**34.703**"
 
 
+@pytest.mark.parametrize(("label", "beside"), [("tab:pattern_glue", [True, True, False]), ("tab:none", [False] * 3)])
+def test_an_arm_that_the_paper_does_not_have_stands_alone(label, beside):
+    rows = [row(name, {"cola": [0.1, 0.2]}, key) for name, key in (("a", MMT), ("b", MMT), ("c", "MXM"))]
+    own = read(rows, label=label, reference="a")
+    assert cells(score_table(own), "c")
+    assert list(arm_averages(own)["paper"].notna()) == beside
+
+
 def test_what_was_run_and_chosen_is_said(odd):
     def told(study):
         return report(Found((study,), None, (), (), (), ())).text
 
     assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
     grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}
-    chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}, "from_mnli": True}))
+    chosen = told(read([], settings={**SETTINGS, "tasks": {"cola": grid}}))
     assert (
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
-    assert "small tasks start from the model tuned on MNLI" in chosen
 
 
 @pytest.mark.slow
@@ -197,7 +204,7 @@ def by_conversion():
         row("M", {}, budget=1.0, pretraining={**made({"status": "missing"}), "status": "missing"}),
     ]
     conversion = {"teacher": "an-encoder", "texts": ["a.txt"], "seeds": [0, 1], "recipe": {"tokens": 1000}}
-    settings = {"conversion": conversion, "finetuning": {}, "seeds": [0, 1, 2], "from_mnli": False}
+    settings = {"conversion": conversion, "finetuning": {}, "seeds": [0, 1, 2]}
     return read(rows, "convert-pattern", ("cola",), reference="MMT", settings=settings, note="Another question.")
 
 

@@ -45,22 +45,6 @@ def pairs(folder, train=30, validation=10):
     }
 
 
-def inference(glue):
-    """An MNLI and an RTE of a few rows in the official layout."""
-    kinds = ("neutral", "entailment", "contradiction")
-    for name, rows in (
-        ("MNLI/train", [f"the river\tthe {kind}\t{kind}" for kind in kinds] * 4),
-        ("MNLI/dev_matched", [f"a\tb\t{kind}" for kind in kinds]),
-        ("MNLI/dev_mismatched", [f"a\tb\t{kind}" for kind in kinds]),
-        ("RTE/train", ["a\tb\tentailment", "c\td\tnot_entailment"] * 4),
-        ("RTE/dev", ["a\tb\tentailment", "c\td\tnot_entailment"]),
-    ):
-        file = glue / f"{name}.tsv"
-        file.parent.mkdir(exist_ok=True)
-        label = "gold_label" if "MNLI" in name else "label"
-        file.write_text("\n".join([f"sentence1\tsentence2\t{label}", *rows]) + "\n")
-
-
 def world(folder, documents=60):
     """A folder with text, vocabulary and tasks, and the fields of a scale on them."""
     folder.mkdir(parents=True, exist_ok=True)

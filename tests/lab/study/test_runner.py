@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from mabert.machine.environment import processor
 from mabert.machine.processes import ended_as_interrupted
@@ -24,9 +26,9 @@ from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import FORMAT
 from mabert_lab.study.results import gathered, pretrained, results_file, write_results
-from mabert_lab.study.runner import Runner
+from mabert_lab.study.runner import Runner, locked
 from mabert_lab.study.work import BUSY, STOPPED, serve
-from tests.lab.study.helpers import FINETUNE, inference, planned, world, written
+from tests.lab.study.helpers import FINETUNE, planned, world, written
 
 LOSS = 4.6039
 """Held-out loss of the pretraining."""
@@ -89,7 +91,7 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert {status.state for status in states.values()} == {"done"}
     assert all(status.seconds > 0 for status in states.values())
     result = json.loads(results_file(plan, folder / "root").read_text())
-    read = read_study(result, "test-small.json")
+    read = read_study(result)
     arm = read.arm("cls", 1.0)
     assert list(arm.scores) == ["cola"], "by its own metric, Matthews' correlation"
     assert list(arm.further) == [("cola", "accuracy")]
@@ -292,6 +294,24 @@ def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
             told()
 
 
+class First(TrainerCallback):
+    """Writes the number of the first step that is done."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if not self.file.exists():
+            self.file.write_text(str(state.global_step))
+
+
+def serve_counting(root, name, *arguments):
+    """A cell's process that writes the number of its first step into a file `step`."""
+    watched = {"callbacks": [First(Path(root) / "step")]}
+    work.pretrain, work.finetune = partial(work.pretrain, **watched), partial(work.finetune, **watched)
+    serve(root, name, *arguments)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroken, tmp_path, times):
     folder, fields, _, _ = unbroken
@@ -301,15 +321,14 @@ def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroke
     cell = next(iter(plan.cells.values()))
     files = CellFiles(tmp_path / "root", cell.name)
     files.run.parent.mkdir(parents=True)
-    process = begun(cell, tmp_path / "root")
-    waits_for(files.progress.is_file)
+    process = begun(cell, tmp_path / "root", target=serve_counting)
+    waits_for((tmp_path / "root/step").is_file)
     for _ in range(times):
         process.terminate()
     process.join()
     assert process.exitcode == STOPPED
     assert list(files.run.glob("checkpoint-*"))
     assert files.why_failed() is None
-    assert not files.progress.exists()
 
 
 def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_path):
@@ -319,16 +338,16 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_pa
     plan = planned(folder, root, {"map": ARMS["map"]}, longer)
     cell = plan.cells[plan.rows[0].finetunings["cola"]]
     files = CellFiles(root, cell.name)
-    process = begun(cell, root)
-    waits_for(files.progress.is_file)
+    process = begun(cell, root, target=serve_counting)
+    waits_for((root / "step").is_file)
     process.terminate()
     process.join()
     assert process.exitcode == STOPPED
     (saved,) = files.run.glob("unfinished/*/checkpoint-*")
-    process = begun(cell, root)
-    waits_for(files.progress.is_file)
-    assert json.loads(files.progress.read_text())["step"] > int(saved.name.removeprefix("checkpoint-"))
+    (root / "step").unlink()
+    process = begun(cell, root, target=serve_counting)
     process.join()
+    assert int((root / "step").read_text()) == int(saved.name.removeprefix("checkpoint-")) + 1
     assert files.done(cell)
     assert not (files.run / "unfinished").exists()
 
@@ -367,26 +386,31 @@ def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, t
     assert not (files.run / "unfinished").exists()
 
 
+def steps_saved(root):
+    """The steps of all checkpoints."""
+    return [int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*")]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
 def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path, number, code):
     folder, fields, _, _ = unbroken
     own = json.loads(json.dumps(fields))
-    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
+    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 200}
     arguments = written(tmp_path, own, ARMS)
     (tmp_path / "glue").symlink_to(folder / "glue")
     root = tmp_path / "root"
     first = command(arguments, root)
-    waits_for(lambda: any(json.loads(note.read_text())["step"] > 9 for note in root.glob("cells/*.progress.json")))
+    waits_for(lambda: steps_saved(root))
     first.send_signal(number)
     first.communicate(timeout=120)
     assert first.returncode == code
-    waits_for(lambda: not list(root.glob("cells/*.progress.json")))
-    saved = max(int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*"))
-    assert saved % 700 != 0, "a checkpoint at the step it was stopped at"
+    (cell,) = (path.name for path in root.glob("cells/*") if path.is_dir())
+    waits_for(lambda: not locked(CellFiles(root, cell)))
+    saved = max(steps_saved(root))
+    assert saved % 200 != 0, "a checkpoint at the step it was stopped at"
     assert not list(root.glob("cells/*/result.json"))
     again = command(arguments, root)
-    waits_for(lambda: list(root.glob("cells/*.progress.json")))
-    waits_for(lambda: json.loads(next(root.glob("cells/*.progress.json")).read_text() or '{"step": 0}')["step"] > saved)
+    waits_for(lambda: max(steps_saved(root)) > saved)
     again.send_signal(signal.SIGINT)
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 130
@@ -539,8 +563,8 @@ def test_a_view_that_cannot_be_shown_ends_no_run(unbroken):
     folder, _, plan, _ = unbroken
     shown = []
 
-    def watch(states, running):
-        shown.append(running)
+    def watch(states):
+        shown.append(dict(states))
         raise OSError(28, "No space left on device")
 
     states = Runner(plan, folder / "root", watch=watch).run()
@@ -552,20 +576,16 @@ class Endless:
     """A process that ends when it is told to."""
 
     def __init__(self, **options):
-        self.alive, self.told = False, []
+        self.told = []
         begun_so_far.append(self)
 
     def start(self):
-        self.alive = True
-
-    def is_alive(self):
-        return self.alive
+        self.told.append("start")
 
     def join(self, timeout=None):
         self.told.append("join")
 
     def terminate(self):
-        self.alive = False
         self.told.append("terminate")
 
 
@@ -574,14 +594,14 @@ begun_so_far = []
 
 @pytest.mark.parametrize("ends", [RuntimeError("the view broke"), SystemExit(3), KeyboardInterrupt()])
 def test_whatever_ends_a_runner_ends_its_cells_process_first(tmp_path, monkeypatch, ends):
-    def watch(states, running):
+    def watch(states):
         raise ends
 
     runner = Runner(planned(tmp_path, tmp_path / "root"), tmp_path / "root", watch=watch)
     monkeypatch.setattr("mabert_lab.study.runner.context", lambda *_: argparse.Namespace(Process=Endless))
     with pytest.raises(type(ends)):
         runner.run()
-    assert begun_so_far[-1].told == ["join", "terminate", "join"]
+    assert begun_so_far[-1].told == ["start", "terminate", "join"]
     assert runner.states[next(iter(runner.plan.cells))].state == "waiting"
 
 
@@ -620,22 +640,6 @@ def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
     out, _ = again.communicate(timeout=120)
     assert again.returncode == 0, out
     assert "2 of 2 cells" in out
-
-
-def test_a_model_fine_tuned_on_mnli_is_kept_for_those_that_start_from_it(tmp_path):
-    fields = world(tmp_path)
-    inference(tmp_path / "glue")
-    tasks = {"rte": None, "mnli": None}
-    plan = planned(tmp_path, tmp_path / "root", fields=fields, tasks=tasks, from_mnli=True, seeds=[0])
-    states = run(plan, tmp_path / "root")
-    assert {status.state for status in states.values()} == {"done"}, states
-    result = json.loads(results_file(plan, tmp_path / "root").read_text())
-    assert result["settings"]["from_mnli"]
-    starts = {column["key"]: column["start"] for column in result["columns"]}
-    assert starts == {"rte": "mnli", "mnli_m": None, "mnli_mm": None}
-    assert set(result["rows"][0]["scores"]) == {"rte", "mnli_m", "mnli_mm"}
-    start = CellFiles(tmp_path / "root", plan.rows[0].finetunings["rte"]).result()["request"]["model"]
-    assert start.endswith("seed-0")
 
 
 def test_epochs_and_recipes_reach_the_run(unbroken):
