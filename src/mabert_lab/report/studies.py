@@ -1,5 +1,6 @@
 """Reads and checks the results of `mabert study`."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -275,6 +276,8 @@ def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
         for key in own
         for metric, seeds in raw["scores"].get(key, {}).items()
     }
+    if not all(math.isfinite(score) for seeds in every.values() for score in seeds):
+        raise ValueError(f"{raw['arm']}: a score is not finite")  # a claim would fall by it
     scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
     further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
     failed = tuple(dict(each) for each in raw.get("failed") or ())

@@ -128,8 +128,8 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     except OSError as error:
         record_failure(files, reason_of(error))
         sys.exit(1)
-    if files.finished(seeds):  # finished by another runner meanwhile
-        sys.exit(0)
+    if files.finished(seeds):  # by another runner meanwhile: not this one's to tell
+        sys.exit(BUSY)
     stop_with(multiprocessing.parent_process())
     try:
         begin(files, order)

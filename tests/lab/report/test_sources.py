@@ -101,6 +101,7 @@ WRONG = [
     (study([], version=2), "version 2 of a study; it must be 1"),
     (study([], scale="../up"), "scale is '../up'; it must be a name, without a path"),
     (study([{**row("arm", {}), "scores": {"cola": {"accuracy": {"0": "high"}}}}]), "could not convert string to float"),
+    (study([{**row("arm", {}), "scores": {"cola": {"accuracy": {"0": float("nan")}}}}]), "arm: a score is not finite"),
 ]
 
 
