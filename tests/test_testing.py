@@ -173,7 +173,7 @@ def test_the_guide_runs_as_it_stands(tmp_path):
         "import os; os.environ.pop('MABERT_MIXERS'); import mabert; mabert.MaBertModel.from_pretrained('gg-model')",
     )
     assert status != 0
-    assert "is registered first (docs/mixers.md)" in told
+    assert "is registered first (for commands: MABERT_MIXERS=FILE.py)" in told
     (tmp_path / "gla.py").unlink()
     command = [Path(sys.executable).with_name("mabert"), "info", "gg-model"]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "MABERT_MIXERS": "gla.py"}, capture_output=True)

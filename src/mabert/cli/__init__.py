@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from safetensors import SafetensorError
@@ -80,7 +81,9 @@ def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse
     options, rest = top.parse_known_args(arguments)
     stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
     if stray:
-        top.error(f"unrecognized arguments: {' '.join(stray)}")
+        meant = [near for word in stray for near in get_close_matches(word, options.parser._option_string_actions, 1)]
+        hint = f" (did you mean {' '.join(meant)}?)" if meant else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(stray)}{hint}")
     if rest:
         options.fields += rest
     return options

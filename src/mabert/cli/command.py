@@ -84,7 +84,7 @@ def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None],
     """Adds a subcommand with the options that all of them have."""
     added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     added.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    added.set_defaults(run=run)
+    added.set_defaults(run=run, parser=added)
     return added
 
 

@@ -147,5 +147,8 @@ def _files_of(path: Path) -> list[Path]:
             raise ValueError(f"{path}: no .txt, .jsonl or .parquet file (nor .xz, .gz, .zst of these) in this folder")
         return found
     if files.kind(path) not in KINDS:
-        raise ValueError(f"{path}: unknown kind of file {files.kind(path)!r}; known are .txt, .jsonl and .parquet")
+        raise ValueError(
+            f"{path}: unknown kind of file {files.kind(path)!r}; known are .txt, .jsonl and .parquet "
+            "(write a table as .jsonl: an object a line, the text in its field text)"
+        )
     return [path]

@@ -51,7 +51,7 @@ def expand_schedule(pattern: str) -> str:
     match = re.fullmatch(letters, pattern) if isinstance(pattern, str) else None
     if match is None:
         known = " and ".join(", ".join(LAYER_TYPES).rsplit(", ", 1))
-        own = "; a letter of one's own is registered first (docs/mixers.md)"
+        own = "; a letter of one's own is registered first (for commands: MABERT_MIXERS=FILE.py)"
         unknown = isinstance(pattern, str) and re.fullmatch(r"[A-Z]+(\*\d+)?", pattern)
         raise ValueError(
             f"layer_pattern is {shown(pattern)}; it must be letters {known} ('MMTMMT', 'MMT*4') "
