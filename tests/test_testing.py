@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mabert import MaBertConfig, MaBertModel, register_mixer
+from mabert.infer.info import count, parameters_by_part
 from mabert.model.blocks import BLOCKS
 from mabert.model.config import LAYER_TYPES
 from mabert.model.mamba import MambaMixer
@@ -124,6 +125,8 @@ def test_a_letter_of_ones_own_stands_in_schedules_and_folders(tmp_path, letter, 
     model = MaBertModel(MaBertConfig(layer_pattern=f"{letter}M{letter}T", unpad=unpad, **sizes)).eval()
     kinds = ["MeanBlock", "MambaBlock", "MeanBlock", "TransformerBlock"]
     assert [type(layer).__name__ for layer in model.layers] == kinds
+    cores = {part: held for part, held in parameters_by_part(model).items() if "core" in part or "mixer" in part}
+    assert cores == {"Mamba cores": count(model.layers[1].mixer), "mixers X": 2 * count(model.layers[0].mixer)}
     model.save_pretrained(tmp_path)
     again = MaBertModel.from_pretrained(tmp_path).eval()
     tokens = torch.arange(1, 11).view(2, 5)

@@ -60,12 +60,13 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
     )
 
 
-def part_of(name: str) -> str:
-    """Returns the part of an encoder that a parameter belongs to, from its name."""
+def part_of(name: str, letters: str = "") -> str:
+    """Returns the part of an encoder that a parameter belongs to, from its name and a MaBERT's schedule."""
     if name.startswith("embeddings.") or "embedding_hidden_mapping" in name:
         return "embeddings"
     if ".mixer." in name:
-        return "Mamba cores"
+        letter = letters[int(name.split(".")[1])]
+        return "Mamba cores" if letter == "M" else f"mixers {letter}"
     if name.startswith("pooler."):
         return "head"
     if "norm" in name.lower():
@@ -77,11 +78,13 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, int]:
     """Counts parameters of the embeddings, each kind of mixer, the feed-forward networks, the norms and the head if
     there is one; shared ones count once."""
     encoder = model.base_model
-    parts: dict[str, int] = {}
+    letters = getattr(model.config, "layer_pattern", "")
+    parts = dict.fromkeys(PARTS, 0)
     for name, parameter in encoder.named_parameters():
-        parts[part_of(name)] = parts.get(part_of(name), 0) + parameter.numel()
+        part = part_of(name, letters)
+        parts[part] = parts.get(part, 0) + parameter.numel()
     head = parts.pop("head", 0) + count(model) - count(encoder)
-    return {name: parts[name] for name in PARTS if name in parts} | ({"head": head} if head else {})
+    return {part: held for part, held in [*parts.items(), ("head", head)] if held}
 
 
 def count(module: nn.Module) -> int:
