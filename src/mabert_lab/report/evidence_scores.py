@@ -69,6 +69,7 @@ def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> 
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
         lacking = [("models", study.label_of(key)) for key in pair if key not in arms]
         if not tasks:
+            name += _on_some(study, columns)
             gaps.append(_Gap(name, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
         for task in tasks:
             on = [rule["widest"], task] if "widest" in rule else [task]
@@ -124,7 +125,8 @@ def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
         both = [arms.get(budget) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
         after, before = (averages(_scores(arm), columns) for arm in both)
-        gaps.append(_Gap(f"{percent(later)} over {percent(earlier)}", after - before, columns, lacking, both))
+        name = f"{percent(later)} over {percent(earlier)}{_on_some(study, columns)}"
+        gaps.append(_Gap(name, after - before, columns, lacking, both))
     return _compared(study, gaps, exact)
 
 
@@ -190,7 +192,7 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
     apart = [f"`{name}` {value} or {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
     told = f", {', '.join(apart)}" if apart else ""
-    return f", which are one model here: the same pretraining{told}, and the same score in every seed and task"
+    return f"; the two are one model here: the same pretraining{told}, and the same score in every seed and task"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
@@ -199,6 +201,12 @@ def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
     scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
     keys = [column.key for column in scored if column.paper in paper.TASKS]
     return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
+
+
+def _on_some(study: Study, keys: Sequence[str]) -> str:
+    """Names the tasks of an average that leaves out some of the study's."""
+    whole = [column.key for column in study.columns if column.paper in paper.TASKS]
+    return "" if set(keys) >= set(whole) else f" on {study.named(keys)}"
 
 
 def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
