@@ -252,7 +252,8 @@ def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
     asked = {arm.name: {"finetune": {"masking": "on" if arm.name == "full" else "off"}} for arm in made.arms}
     arms = tuple(replace(arm, pretraining={"cell": "one"}) for arm in made.arms)
     (found,) = verdicts_on(BEST, [replace(made, arms=arms, settings={"arms": asked})], None, [])
-    assert "Full over MAP only on CoLA, RTE; the two are one model here: the same pretraining, `masking` on or off" in found.numbers
+    told = "Full over MAP only on CoLA, RTE; the two are one model here: the same pretraining, `masking` on or off"
+    assert told in found.numbers
 
 
 def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
