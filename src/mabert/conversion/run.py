@@ -140,11 +140,12 @@ def convert(
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
     known = Teacher.at(place)
+    wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
     if asked.length > known.longest and processes.is_main_process:
         logger.warning(BEYOND, f"{known.longest:,}")
     training, held = read(texts, known.tokenizer, asked, text_column, progress)
     samples = cut(held, known.tokenizer, length=asked.length, tokens=None, seed=asked.seed)
-    pattern, lost = chosen_pattern(asked.pattern, known.copy, samples)
+    pattern, lost = chosen_pattern(wanted, known.copy, samples)
     pieces = cut(training, known.tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
     request["resolved"] = resolved(known, training, pattern, asked, processes.num_processes)
     if processes.is_main_process:
@@ -221,12 +222,16 @@ def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
     return [pieces[index]["input_ids"] for index in chosen[:enough]]
 
 
-def chosen_pattern(asked: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
-    """Returns the requested schedule, or the one that a survey of the teacher's attention chooses, and the loss without
-    the attention of each layer."""
+def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
+    """Returns the wanted schedule, or for `auto` the one that a survey of the teacher's attention chooses, and the loss
+    without the attention of each layer; warns of layers whose attention it should keep."""
     survey = choose.Survey(copy.base_model, some(samples, SURVEYED, TYPICAL))
     lost = survey.importance()
-    return survey.pattern() if asked == "auto" else checked_pattern(asked, lost), lost
+    if wanted == "auto":
+        return survey.pattern(), lost
+    for line in choose.warnings_of(wanted, lost):
+        logger.warning(line)
+    return wanted, lost
 
 
 def at_depth(asked: str, depth: int) -> str:
@@ -247,17 +252,17 @@ def at_depth(asked: str, depth: int) -> str:
     return letters * (depth // len(letters))
 
 
-def checked_pattern(asked: str, lost: list[float]) -> str:
-    """Returns the requested schedule at the teacher's depth; warns of layers whose attention it should keep.
+def checked_pattern(asked: str, depth: int) -> str:
+    """Returns the requested schedule at the teacher's depth, or `auto`.
 
     Raises:
         ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
     """
-    pattern = at_depth(asked, len(lost))
+    if asked == "auto":
+        return asked
+    pattern = at_depth(asked, depth)
     if "M" not in pattern or set(pattern) - {"M", "T"}:
         raise ValueError(f"pattern is {asked!r}; it must have at least one M, and no letters but M and T")
-    for line in choose.warnings_of(pattern, lost):
-        logger.warning(line)
     return pattern
 
 
