@@ -373,3 +373,16 @@ def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypat
     assert (plan.models, plan.measures, plan.lengths) == (["bert"], ["latency"], [128])
     assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
     assert (quick, output) == (False, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["embed", "m", "t.txt", "--trucnate"], "mabert embed: unrecognized arguments: --trucnate (did you mean --tru"),
+        (["embed", "m", "t.txt", "--zzz"], "mabert embed: unrecognized arguments: --zzz; see mabert embed --help"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest_and_its_commands_help(capsys, words, told):
+    with pytest.raises(SystemExit):
+        cli.parse(words)
+    assert capsys.readouterr().err.startswith(told)

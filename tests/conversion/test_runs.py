@@ -162,6 +162,12 @@ def test_a_pattern_is_repeated_to_the_teachers_depth(asked, depth):
     assert running.at_depth(asked, depth) == "MMT" * (depth // 3)
 
 
+def test_a_wrong_pattern_is_refused_before_the_text_is_read(tmp_path):
+    teacher = saved_teacher(tmp_path / "teacher")
+    with pytest.raises(ValueError, match="pattern is 'MMX'; it must be letters M and T"):
+        convert(teacher, tmp_path / "no text", tmp_path / "out", pattern="MMX")
+
+
 def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, words_to_learn):
     teacher = saved_teacher(tmp_path / "teacher", depth=1)
     assert convert(teacher, words_to_learn, tmp_path / "out", pattern="auto")["outcome"]["pattern"] == "M"

@@ -60,7 +60,7 @@ def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
     )
 
 
-def part_of(name: str, letters: str = "") -> str:
+def part_of(name: str, letters: str) -> str:
     """Returns the part of an encoder that a parameter belongs to, from its name and a MaBERT's schedule."""
     if name.startswith("embeddings.") or "embedding_hidden_mapping" in name:
         return "embeddings"
