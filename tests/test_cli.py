@@ -376,13 +376,13 @@ def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("line", "told"),
     [
         (["embed", "m", "t.txt", "--trucnate"], "mabert embed: unrecognized arguments: --trucnate (did you mean --tru"),
         (["embed", "m", "t.txt", "--zzz"], "mabert embed: unrecognized arguments: --zzz; see mabert embed --help"),
     ],
 )
-def test_a_misspelt_option_names_the_nearest_and_its_commands_help(capsys, words, told):
+def test_a_misspelt_option_names_the_nearest_and_its_commands_help(capsys, line, told):
     with pytest.raises(SystemExit):
-        cli.parse(words)
+        cli.parse(line)
     assert capsys.readouterr().err.startswith(told)
