@@ -73,11 +73,20 @@ for to in ("onnx", "openvino"):
     print(mabert.export("tiny", to, to=to).runtime.split()[0])
 """
 
+CLUSTER = """
+import pyspark.sql
+import ray
+texts = ray.data.from_items([{"text": "A text."}])
+vectors = texts.map_batches(lambda batch: {"vector": mabert.load("tiny").embed(list(batch["text"]))})
+print(vectors.take_all()[0]["vector"].shape)
+"""
+
 PROGRAMS = {
     "": TINY + CORE,
     "minilm": re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0],
     "train": TINY + TRAIN,
     "export": TINY + EXPORT,
+    "cluster": TINY + CLUSTER,
     "lab": f"""
 from mabert_lab.cli import main
 assert main(["report", {str(ROOT / "benchmarks/results/2026-11-21T182256-drift.json")!r}, "-o", "page.html"]) == 0
@@ -93,6 +102,7 @@ PRINTED = {
     "train": "(1, 16)\n",
     "export": "ONNX\nOpenVINO\n",
     "bench": "openvino-int8\n",
+    "cluster": "(16,)\n",
 }
 
 

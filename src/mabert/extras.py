@@ -7,10 +7,11 @@ EXTRAS = {
     "export": ("onnx", "onnxruntime", "onnxscript", "openvino"),
     "lab": ("jinja2", "mambapy", "markdown_it", "matplotlib", "pandas"),
     "bench": ("nncf",),
+    "cluster": ("pyspark", "ray"),
 }
 """Import names of each extra's packages, without those of other extras."""
 
-DISTRIBUTIONS = {"markdown_it": "markdown-it-py", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"markdown_it": "markdown-it-py", "ray": "ray[data]", "sklearn": "scikit-learn"}
 """Names to install, if they differ from those to import."""
 
 

