@@ -49,6 +49,14 @@ def test_the_texts_that_were_cut_are_told_once_at_the_end(words, tmp_path, monke
     assert [record.message for record in caplog.records] == ["texts that were cut: 1 of 5"]
 
 
+def test_empty_texts_are_told_once_at_the_end(words, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(windowing, "TEXTS", 2)
+    caplog.set_level(logging.INFO)
+    model = mabert.load(saved(MaBertModel, tmp_path, words))
+    assert np.isfinite(model.embed(["", *TEXTS, " \t"])).all()
+    assert [record.message for record in caplog.records] == ["texts that are empty: 2 of 7"]
+
+
 @pytest.mark.parametrize("masking", ["none", "pre", "post", "pre+post", "exact"])
 @pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
 def test_answers_do_not_depend_on_the_size_of_batches_whatever_the_model_does_with_padding(

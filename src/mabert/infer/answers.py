@@ -115,7 +115,7 @@ def answer_windows(
     Yields:
         The rows of a window and their answers, in order.
     """
-    cut = count = 0
+    cut = empty = count = 0
     with progress_over(question.title, length_hint(rows) or None, how.progress) as advance:
         for window in windows(rows):
             count = window.before + len(window.rows)
@@ -126,9 +126,11 @@ def answer_windows(
                 cut += some
             else:
                 encoded = question.encode(window, how)
+            empty += sum(not any(text.strip() for text in row) for row in window.rows)
             yield window.rows, answer_window(question, window, encoded, how, advance)
-    if cut:
-        logger.info("texts that were cut: %s of %s", f"{cut:,}", f"{count:,}")
+    for how_many, what in ((cut, "were cut"), (empty, "are empty")):
+        if how_many:
+            logger.info("texts that %s: %s of %s", what, f"{how_many:,}", f"{count:,}")
 
 
 @torch.inference_mode()
