@@ -177,7 +177,7 @@ def test_the_wheel_runs_with_an_extra_alone(wheel, tmp_path, extra):
     try:
         python = environment(tmp_path / "env", wheel, extra)
     except PackageNotFoundError as error:
-        pytest.skip(f"{error} is not installed")
+        pytest.skip(f"{error.name} is not installed")
     around = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = run(python, "-c", PROGRAMS[extra], cwd=tmp_path, env=around)
     assert done.stdout.endswith(PRINTED.get(extra, ""))
