@@ -5,7 +5,7 @@
 # make docs   the site of the guides and the reference, in build/site
 # make dist   source archive and wheel, built and checked
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
-# make clients  the table of docs/clients.md, from tests run with each client installed  (20 minutes)
+# make clients  the table of docs/clients.md, from tests run with each client installed  (half an hour)
 # make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
 PYTHON ?= python3
 VENV := .venv

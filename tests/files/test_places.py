@@ -70,7 +70,7 @@ def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp
     assert place_of(name) == place
 
 
-def test_several_processes_that_begin_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
+def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
     installed(MEMBERS)
     unpacked, unpack = [], places.unpack
 
