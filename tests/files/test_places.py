@@ -74,10 +74,10 @@ def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatc
     installed(MEMBERS)
     unpacked, unpack = [], places.unpack
 
-    def slowly(package, archive, place):
-        unpacked.append(place)
+    def slowly(package, archive, folder):
+        unpacked.append(folder)
         time.sleep(0.2)
-        unpack(package, archive, place)
+        unpack(package, archive, folder)
 
     monkeypatch.setattr(places, "unpack", slowly)
     with ThreadPoolExecutor(4) as threads:

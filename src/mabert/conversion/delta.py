@@ -14,7 +14,7 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.files.folders import CONFIG
 from mabert.files.places import default_cache, place_of
 from mabert.files.reading import parse_json, sha256
-from mabert.files.writing import locked, whole_folder
+from mabert.files.writing import make_once
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
 from mabert.model.mamba import Recurrence, SelectiveCore, rename_saved
@@ -73,14 +73,12 @@ def compose(path: str | Path) -> Path:
     """
     file = Path(path) / FILE
     place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_name(f".{place.name}.lock")):
-        if not place.exists():
-            about, cores = read_delta(file)
-            student = joined(path, about, cores)
-            with whole_folder(place) as folder:
-                student.save_pretrained(folder)
-                load_tokenizer(str(path)).save_pretrained(folder)
+
+    def fill(folder: Path) -> None:
+        joined(path, *read_delta(file)).save_pretrained(folder)
+        load_tokenizer(str(path)).save_pretrained(folder)
+
+    make_once(place, fill)
     return place
 
 

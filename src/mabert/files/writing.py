@@ -232,6 +232,20 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def make_once(place: Path, fill: Callable[[Path], None]) -> None:
+    """Makes a folder unless it exists. Of several processes that ask at once, the first fills it and the others wait.
+
+    Args:
+        place: The folder.
+        fill: Writes into the folder, which has a temporary name until it is whole.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with locked(place.with_name(f".{place.name}.lock")):
+        if not place.exists():
+            with whole_folder(place) as folder:
+                fill(folder)
+
+
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
     """Refuses an output file that could not be written, before the work instead of after it.
 

@@ -13,7 +13,7 @@ from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import train_wordpiece
-from mabert.files.writing import locked, whole_folder
+from mabert.files.writing import make_once
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +83,12 @@ def trained_tokenizer(
     }
     key = hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / f"tokenizer-wordpiece-{key}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_name(f".{place.name}.lock")):
-        if not place.exists():
-            logger.info("training the tokenizer %s", place)
-            tokenizer = train_wordpiece(beginnings(parsed, characters), published.vocab_size, segments)
-            with whole_folder(place) as writing:
-                tokenizer.save_pretrained(writing)
+
+    def fill(writing: Path) -> None:
+        logger.info("training the tokenizer %s", place)
+        train_wordpiece(beginnings(parsed, characters), published.vocab_size, segments).save_pretrained(writing)
+
+    make_once(place, fill)
     return load_tokenizer(place)
 
 

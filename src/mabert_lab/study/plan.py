@@ -17,7 +17,7 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.files.writing import locked, whole_folder
+from mabert.files.writing import make_once
 from mabert.machine.environment import fast_dtype
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
@@ -221,14 +221,14 @@ class Planner:
         what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
         key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():
-                cache = Path(str(recipe.data.cache))
-                tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
-                with whole_folder(folder) as building:
-                    tokenizer.save_pretrained(building)
-                    (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
+
+        def fill(building: Path) -> None:
+            cache = Path(str(recipe.data.cache))
+            tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
+            tokenizer.save_pretrained(building)
+            (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
+
+        make_once(folder, fill)
         return folder, load_tokenizer(str(folder))
 
     def text(self, data: DataRecipe) -> list[dict[str, Any]]:
