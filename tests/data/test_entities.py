@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert.data.entities import Entity, entities_of, entity_scores, is_tag, metric_names, types_of
+from mabert.data.entities import Entity, entities_of, is_tag, metric_names, types_of
+from mabert.data.metrics import entity_scores
 
 TYPES = ["LOC", "ORG", "PER"]
 TAGS = st.lists(st.sampled_from(["O", *(f"{mark}-{kind}" for mark in "BI" for kind in TYPES)]), max_size=12)

@@ -106,3 +106,17 @@ def test_scores_are_means_of_the_best_whatever_the_order(pairs):
     order = random.Random(1).sample(pairs, len(pairs))
     assert answer_scores(*map(list, zip(*order, strict=True))) == pytest.approx(scores)
     assert answer_scores([texts[0] if texts else "" for texts in right], right) == {"f1": 1, "exact_match": 1}
+
+
+@pytest.fixture(scope="module")
+def squad():
+    return pytest.importorskip("torchmetrics.functional.text").squad
+
+
+@pytest.mark.slow
+@given(pairs=st.lists(st.tuples(WORDS, st.lists(WORDS, max_size=3)), min_size=1, max_size=5))
+def test_scores_are_those_of_torchmetrics(squad, pairs):
+    said = [{"id": str(place), "prediction_text": text} for place, (text, _) in enumerate(pairs)]
+    right = [{"id": str(place), "answers": {"text": texts or [""]}} for place, (_, texts) in enumerate(pairs)]
+    scores = {name: float(value) / 100 for name, value in squad(said, right).items()}
+    assert answer_scores(*map(list, zip(*pairs, strict=True))) == pytest.approx(scores, abs=1e-6)

@@ -1,8 +1,7 @@
-"""Entities: reads them from the tags of words and scores predictions."""
+"""Reads entities from the tags of words."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -48,38 +47,5 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
 
 
 def metric_names(types: Sequence[str]) -> tuple[str, ...]:
-    """Names the metrics of `entity_scores`: each over all entities, and per type."""
+    """Names the metrics of `mabert.data.metrics.entity_scores`: each over all entities, and per type."""
     return (*MEASURES, *(f"{measure}_{kind}" for kind in types for measure in MEASURES))
-
-
-def entity_scores(
-    predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]], types: Sequence[str]
-) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities; one counts as found if its span and type are right.
-
-    Args:
-        predicted: the tags of each sentence.
-        true: the true tags of each sentence.
-        types: entity types that also get scores of their own.
-
-    Returns:
-        Scores by the names of `metric_names`; 0 where a score would divide by zero.
-
-    Raises:
-        ValueError: there are no sentences.
-    """
-    if not len(true):
-        raise ValueError("no sentences to measure")
-    said, there, right = Counter[str](), Counter[str](), Counter[str]()
-    for tags, wanted in zip(predicted, true, strict=True):
-        found, known = set(entities_of(tags)), set(entities_of(wanted))
-        for counts, spans in ((said, found), (there, known), (right, found & known)):
-            counts.update(span.type for span in spans)
-    scores = _shares(right.total(), said.total(), there.total())
-    for kind in types:
-        scores += _shares(right[kind], said[kind], there[kind])
-    return dict(zip(metric_names(types), scores, strict=True))
-
-
-def _shares(right: int, said: int, there: int) -> list[float]:
-    return [right / (said or 1), right / (there or 1), 2 * right / ((said + there) or 1)]

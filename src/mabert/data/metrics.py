@@ -1,9 +1,9 @@
-"""The metrics of GLUE tasks and of tables of texts, computed by scikit-learn and SciPy."""
+"""The metrics of tasks, computed by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
+from mabert.data.entities import entities_of, metric_names
 from mabert.data.task import Task
 
 
@@ -42,6 +43,37 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
         warnings.simplefilter("ignore")  # about constant input, which counts as 0
         found = {name: METRICS[name](labels, predictions) for name in task.metrics}
     return {name: None if value is None else float(value) for name, value in found.items()}
+
+
+def entity_scores(
+    predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]], types: Sequence[str]
+) -> dict[str, float]:
+    """Computes precision, recall and F1 of entities; one counts as found if its span and type are right.
+
+    Args:
+        predicted: the tags of each sentence.
+        true: the true tags of each sentence.
+        types: entity types that also get scores of their own.
+
+    Returns:
+        Scores by the names of `metric_names`; 0 where a score would divide by zero.
+
+    Raises:
+        ValueError: there are no sentences.
+    """
+    if not len(true):
+        raise ValueError("no sentences to measure")
+    found, there = (
+        {(row, entity) for row, sentence in enumerate(tags) for entity in entities_of(sentence)}
+        for tags in (predicted, true)
+    )
+    scores: list[float] = []
+    for kind in (None, *types):
+        spans = [span for span in found | there if kind in (None, span[1].type)]
+        # A span that neither side has changes no score; scikit-learn refuses empty lists.
+        said, right = ([False, *(span in tagged for span in spans)] for tagged in (found, there))
+        scores += sklearn_metrics.precision_recall_fscore_support(right, said, average="binary", zero_division=0.0)[:3]
+    return dict(zip(metric_names(types), map(float, scores), strict=True))
 
 
 def _correlation(*measures: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], float | None]:

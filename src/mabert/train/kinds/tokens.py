@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use
 from mabert.data.encode import Examples, encodings, was_cut
-from mabert.data.entities import OUTSIDE, entities_of, entity_scores, types_of
+from mabert.data.entities import OUTSIDE, entities_of, types_of
+from mabert.data.metrics import entity_scores
 from mabert.data.task import Rows, column
 from mabert.data.words import Words, first_pieces
 from mabert.model.heads import IGNORED
