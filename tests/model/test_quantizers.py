@@ -7,7 +7,7 @@ from transformers import BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
 import mabert
 from mabert import MaBertForSequenceClassification
-from mabert.model.encoder import HEADS, NARROW, sparing
+from mabert.model.quantizing import HEADS, NARROW, sparing
 from tests.model.helpers import build, config
 from tests.train.helpers import tokenizer
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mabert.model.boundaries import read_boundaries
 from mabert.model.packing import Packing
 from mabert.model.pooling import Pooler
 
@@ -96,7 +97,7 @@ def unexplained(given: Tensor, wanted: Tensor) -> Tensor:
 
 def packing_of(row: Row) -> Packing:
     """Returns the sequences of a row."""
-    packing = Packing.from_caller(row, row["input_ids"], None, row["position_ids"])
+    packing = read_boundaries(row, row["input_ids"], None, row["position_ids"])
     assert packing is not None
     return packing
 

@@ -1,6 +1,5 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
-import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,34 +17,18 @@ from mabert.files.sentences import write_modules
 from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
+from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
 from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
-from mabert.model.packing import BOUNDARIES, Packing, Unpadding, is_tracing
+from mabert.model.packing import Unpadding, is_tracing
+from mabert.model.quantizing import sparing
 from mabert.ops.transforms import is_mapped
 
 logger = logging.get_logger(__name__)
-
-
-HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
-"""Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""
-
-NARROW = ("x_proj", "dt_proj")
-"""Modules that bitsandbytes and quanto leave unquantized too: the scan carries on errors of the step sizes, B and C
-that they make, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
-(docs/clients.md)."""
-
-
-def sparing(asked: Any) -> Any:
-    """Returns a quantizer's configuration that skips `HEADS` and `NARROW`, unless it names modules to skip itself."""
-    asked = copy.copy(asked)
-    for name in ("llm_int8_skip_modules", "modules_to_not_convert"):
-        if getattr(asked, name, ()) is None:
-            setattr(asked, name, [*HEADS, *(NARROW if asked.quant_method != "torchao" else ())])
-    return asked
 
 
 class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
@@ -65,7 +48,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
 
-        A `quantization_config` that names no modules to skip gets `HEADS` and, except for torchao, `NARROW`.
+        A `quantization_config` that names no modules to skip gets those of `mabert.model.quantizing`.
         """
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
@@ -183,33 +166,20 @@ class MaBertModel(MaBertPreTrainedModel):
                 mask holds other numbers than 0 and 1; or the boundaries of a packed row are missing, do not cover it,
                 or come with a mask.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        assert given is not None
-        width = self.config.embedding_width
-        if inputs_embeds is None and given.dim() != 2:
-            raise ValueError(f"input_ids has shape {tuple(given.shape)}; it must be (batch, time)")
-        if inputs_embeds is not None and (given.dim() != 3 or given.shape[2] != width):
-            raise ValueError(f"inputs_embeds has shape {tuple(given.shape)}; it must be (batch, time, {width})")
-        shape = given.shape[:2]
-        if position_ids is not None and position_ids.shape not in (shape, (1, shape[1])):
-            raise ValueError(
-                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch or 1, time) = {tuple(shape)}"
-            )
-        regime = self.config.padding_safe_masking
+        given = self._check_shapes(input_ids, inputs_embeds, position_ids)
         asked = kwargs.get("output_attentions")
         kwargs["output_attentions"] = bool(self.config.output_attentions if asked is None else asked)
-        packing = Packing.from_caller(kwargs, given, attention_mask, position_ids)
-        if input_ids is not None and attention_mask is None and packing is None:
-            warn_of_padding(input_ids, self.config.pad_token_id)
-        mask = PaddingMask.from_attention_mask(attention_mask, given, regime, packing)
-        for name in BOUNDARIES:
-            kwargs.pop(name, None)
+        packing = read_boundaries(kwargs, given, attention_mask, position_ids)
         if packing is not None and kwargs["output_attentions"]:
             raise ValueError("output_attentions is not there for packed rows: give the texts as a padded batch")
+        for name in BOUNDARIES:
+            kwargs.pop(name, None)
+        if input_ids is not None and attention_mask is None and packing is None:
+            warn_of_padding(input_ids, self.config.pad_token_id)
+        regime = self.config.padding_safe_masking
+        mask = PaddingMask.from_attention_mask(attention_mask, given, regime, packing)
         if position_ids is None:
-            self._check_length(shape[1], mask)
+            self._check_length(given.shape[1], mask)
 
         unpadding = Unpadding.of(mask.valid) if mask.valid is not None and self._unpads(mask, kwargs) else None
         if unpadding is not None:
@@ -218,18 +188,13 @@ class MaBertModel(MaBertPreTrainedModel):
                 None if x is None else mask.zero(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
             )
         if position_ids is None:
-            position_ids = mask.positions(shape, given.device)
+            position_ids = mask.positions(given.shape[:2], given.device)
         inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
         if unpadding is not None:
             mask = PaddingMask(None, regime, unpadding.packing)
         warn_of_holes(mask)
         outputs = self._through_layers(inputs, mask, unpadding, **{**kwargs, "return_dict": True})
-        if unpadding is not None:
-            for name, recorded in list(outputs.items()):
-                whole = isinstance(recorded, Tensor)
-                restored = [None if x is None else unpadding.restore(x) for x in ([recorded] if whole else recorded)]
-                outputs[name] = restored[0] if whole else tuple(restored)
-        return outputs
+        return outputs if unpadding is None else unpadding.restore_all(outputs)
 
     @capture_outputs
     def _through_layers(
@@ -260,6 +225,26 @@ class MaBertModel(MaBertPreTrainedModel):
         for layer in self.layers:
             hidden = layer(hidden, mask, **attention, **kwargs)
         return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
+
+    def _check_shapes(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor | None
+    ) -> Tensor:
+        """Refuses inputs of wrong shapes; returns the ids or the embeddings, whichever is given."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        assert given is not None
+        width = self.config.embedding_width
+        if inputs_embeds is None and given.dim() != 2:
+            raise ValueError(f"input_ids has shape {tuple(given.shape)}; it must be (batch, time)")
+        if inputs_embeds is not None and (given.dim() != 3 or given.shape[2] != width):
+            raise ValueError(f"inputs_embeds has shape {tuple(given.shape)}; it must be (batch, time, {width})")
+        shape = given.shape[:2]
+        if position_ids is not None and position_ids.shape not in (shape, (1, shape[1])):
+            raise ValueError(
+                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch or 1, time) = {tuple(shape)}"
+            )
+        return given
 
     def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
         """Returns whether this batch runs without its padding.

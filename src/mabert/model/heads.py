@@ -16,11 +16,11 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
+from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
 from mabert.model.norm import layer_norm
-from mabert.model.packing import BOUNDARIES, Packing
 from mabert.model.pooling import Pooler
 
 IGNORED = -100
@@ -156,7 +156,7 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
         hidden = outputs.last_hidden_state
-        packing = Packing.from_caller(kwargs, hidden, attention_mask, None)
+        packing = read_boundaries(kwargs, hidden, attention_mask, None)
         pooled = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
         logits = self.classifier(self.dropout(pooled))
         loss = None
@@ -259,7 +259,7 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         )
         hidden = outputs.last_hidden_state
         logits, valid = self.qa_outputs(hidden), tokens_of(attention_mask, hidden.device)
-        packing = Packing.from_caller(kwargs, hidden, attention_mask, None)
+        packing = read_boundaries(kwargs, hidden, attention_mask, None)
         if packing is not None:
             logits, valid = packing.rows.restore(logits), packing.rows.valid
         if valid is not None:

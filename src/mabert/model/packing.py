@@ -5,13 +5,13 @@ start, so each token gets the same vector as in its sequence alone.
 """
 
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import ModelOutput
 
 from mabert.ops.transforms import is_mapped
 
@@ -24,17 +24,6 @@ def is_tracing() -> bool:
     if is_mapped():
         return True
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-"""The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator."""
-
-_LIKE_BOUNDARIES = (
-    *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
-    *("document", "docid", "segmentid", "sampleid"),
-)
-"""Prefixes, without underscores, of names that others use for boundaries. A forward accepts any name and would silently
-ignore these."""
 
 
 @dataclass(frozen=True)
@@ -50,99 +39,13 @@ class Packing:
     lengths: tuple[int, ...]
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
-    # Neither constructor makes inference tensors: operators cannot see whether those have been written to, and would
-    # check them again in each layer.
-
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
         """Packs sequences of these lengths, int64 (sequences,), in this order."""
+        # No inference tensor: operators cannot see whether one has been written to, and would check it in each layer.
         with torch.inference_mode(False):
             ends = lengths.clone().cumsum(dim=0)
             return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
-
-    @classmethod
-    def from_caller(
-        cls, given: Mapping[str, Any], input: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
-    ) -> "Packing | None":
-        """Reads the boundaries that a caller gave, see `BOUNDARIES`.
-
-        Args:
-            given: The keyword arguments of a forward.
-            input: The input that they belong to, (batch, time, ...).
-            attention_mask: The caller's mask.
-            position_ids: The caller's positions.
-
-        Returns:
-            The packing; None if the caller gave no boundaries and none are needed.
-
-        Raises:
-            ValueError: If boundaries are missing although positions restart inside a row; if they fall, do not cover
-                the row, or contradict each other or the positions (which restart elsewhere, or count on across a
-                boundary); if they come with a mask or more than one row, or have an unknown name; or while a graph is
-                captured, which cannot depend on their values.
-        """
-        shape = input.shape[:2]
-        named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
-        for name in given:
-            if (
-                name.replace("_", "").startswith(_LIKE_BOUNDARIES)
-                and name not in BOUNDARIES
-                and given[name] is not None
-            ):
-                raise ValueError(f"{name} is given; boundaries of packed sequences go by {', '.join(BOUNDARIES)}")
-        if is_tracing():
-            if named:
-                raise ValueError(
-                    f"{next(iter(named))} is given while a graph is captured (torch.compile, torch.export); "
-                    "run packed rows without, or capture a padded batch"
-                )
-            return None
-        if not named:
-            if _restarts(position_ids, attention_mask):
-                raise ValueError(
-                    "position_ids start anew inside a row, which are packed sequences, but cu_seq_lens_q, which tells "
-                    "them apart, is missing (DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives it)"
-                )
-            return None
-        if attention_mask is not None:
-            raise ValueError(
-                f"attention_mask and {next(iter(named))} are both given; "
-                "a packed row has no padding, leave the mask out"
-            )
-        if shape[0] != 1:
-            raise ValueError(
-                f"{next(iter(named))} is given beside {shape[0]} rows; packed input is one row, (1, total)"
-            )
-        if "cu_seq_lens_q" not in named and "seq_idx" not in named:
-            raise ValueError(
-                f"{next(iter(named))} is given without cu_seq_lens_q: where the sequences begin is missing"
-            )
-        told: dict[str, list[int]] = {
-            name: _offsets_of(name, named[name], shape[1])
-            for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
-            if name in named
-        }
-        (first, offsets), *others = told.items()
-        for name, other in others:
-            if other != offsets:
-                raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
-        known = set(offsets)
-        within = [place for place in _restarts(position_ids, None) if place not in known]
-        if within:
-            raise ValueError(f"position_ids start anew at token {within[0]}, where {first} has no boundary")
-        over = _counting_on(position_ids, offsets)
-        if over:
-            raise ValueError(
-                f"position_ids count on over token {over[0]}, where {first} has a boundary: each sequence has "
-                "positions of its own (leave position_ids out to have them made)"
-            )
-        lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
-        longest = max(lengths, default=0)
-        for bound in ("max_length_q", "max_length_k"):
-            if bound in named and int(named[bound]) < longest:
-                raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
-        with torch.inference_mode(False):
-            return cls(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
         """Returns the packing on another device, or itself if it is there."""
@@ -290,62 +193,11 @@ class Unpadding:
         places = self.places.to(packed.device)
         return flat.index_copy_(0, places, packed.squeeze(0)).unflatten(0, self.valid.shape)
 
-
-def _offsets_of(name: str, told: Any, total: int) -> list[int]:
-    """Converts one of the three forms of boundaries to offsets; `seq_idx` numbers the sequence of each token."""
-    if not isinstance(told, Tensor) or told.is_floating_point() or told.is_complex():
-        kind = told.dtype if isinstance(told, Tensor) else type(told).__name__
-        raise ValueError(f"{name} is a {kind}; it must be a tensor of integers")
-    if name == "seq_idx":
-        if told.numel() != total:
-            raise ValueError(f"seq_idx has {told.numel()} numbers for {total} tokens")
-        number = told.flatten()
-        changes = (number[1:] != number[:-1]).nonzero().flatten() + 1
-        if number[1:].lt(number[:-1]).any():
-            raise ValueError("seq_idx falls inside the row; sequences must be numbered in order")
-        return [0, *changes.tolist(), total]
-    offsets = [int(offset) for offset in told.flatten().tolist()]
-    if not offsets or offsets[0] != 0 or offsets[-1] != total:
-        ends = f"{offsets[0]} to {offsets[-1]}" if offsets else "nothing"
-        raise ValueError(f"{name} covers {ends}; it must run from 0 to the row's {total} tokens")
-    for start, end in itertools.pairwise(offsets):
-        if end < start:
-            raise ValueError(f"{name} falls from {start} to {end}; offsets must rise")
-    return offsets
-
-
-def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[int]:
-    """Returns the boundaries inside a packed row across which positions count on."""
-    if position_ids is None:
-        return []
-    told = position_ids.reshape(-1)
-    inside = torch.tensor([place for place in offsets if 0 < place < len(told)], dtype=torch.int64, device=told.device)
-    return inside[told[inside] == told[inside - 1] + 1].tolist()
-
-
-def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:
-    """Returns the places in rows where a packed text begins.
-
-    There positions fall back to the row's first position or to zero, or fall at all in a row that otherwise counts up
-    by one. A row whose positions never rise holds no packed texts. Positions at padding are ignored.
-    """
-    if position_ids is None or position_ids.shape[-1] < 2:
-        return []
-    if attention_mask is not None and attention_mask.shape[-1] != position_ids.shape[-1]:
-        raise ValueError(
-            f"attention_mask is {tuple(attention_mask.shape)} and position_ids {tuple(position_ids.shape)}; both are "
-            "(batch, time), position_ids also (1, time)"
-        )
-    valid = torch.ones_like(position_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-    valid, positions = torch.broadcast_tensors(valid.to(position_ids.device), position_ids)
-    places = torch.arange(positions.shape[-1], device=positions.device)
-    # For each place, the last token before it (-1 if none), and the first token of the row.
-    before = places.where(valid, -1).cummax(dim=-1).values.roll(1, dims=-1)
-    before[..., 0] = -1
-    told = valid & (before >= 0)
-    last = positions.gather(-1, before.clamp_min(0))
-    first = positions.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
-    back, rises = told & (positions <= last), told & (positions > last)
-    counts_on = (~told | (positions == last + 1) | back).all(dim=-1, keepdim=True)
-    begins = back & ((positions == first) | (positions == 0) | counts_on)
-    return (begins & rises.any(dim=-1, keepdim=True)).any(dim=0).nonzero().flatten().tolist()
+    def restore_all(self, outputs: ModelOutput) -> Any:
+        """Unpacks every tensor of a model's output in place, also those in tuples (of layers); returns the output."""
+        for name, recorded in list(outputs.items()):
+            if isinstance(recorded, Tensor):
+                outputs[name] = self.restore(recorded)
+            else:
+                outputs[name] = tuple(None if x is None else self.restore(x) for x in recorded)
+        return outputs
