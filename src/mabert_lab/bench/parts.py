@@ -73,14 +73,8 @@ def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: fl
 
 
 def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False) -> dict[str, float]:
-    """Profiles a few forward passes; returns median milliseconds by part, and the time without profiler as ``whole``.
-
-    Args:
-        length: Tokens.
-        dtype: Name of the weights' dtype.
-        rounds: Number of forward passes.
-        small: Whether the model has the sizes of `mabert_lab.bench.profiles.SMALL`.
-    """
+    """Profiles a few forward passes of so many tokens; returns median milliseconds by part, and the time without
+    profiler as ``whole``."""
     forward = Forward(contender("mabert"), Cell("latency", "best", dtype, length, small=small))
     runs: list[dict[str, list[float]]] = []
     calls = {"whole": forward.run, "profiled": lambda: runs.append(profiled(forward.run))}
