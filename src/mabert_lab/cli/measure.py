@@ -145,11 +145,7 @@ def run_bench(options: argparse.Namespace) -> None:
 
 
 def check_bench(options: argparse.Namespace) -> None:
-    """Refuses options that the requested measurement does not use.
-
-    Raises:
-        ValueError: Names the option.
-    """
+    """Refuses options that the requested measurement does not use, by name."""
     for name, kinds in TAKERS.items():
         if getattr(options, name) not in (None, []) and options.what not in kinds:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")

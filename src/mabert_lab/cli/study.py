@@ -127,11 +127,7 @@ def run_grid(options: argparse.Namespace) -> None:
 
 
 def check_grid(options: argparse.Namespace) -> None:
-    """Refuses invalid and unused options; `--from` selects the study's version for conversions.
-
-    Raises:
-        ValueError: Names the option.
-    """
+    """Refuses invalid and unused options by name; `--from` selects the study's version for conversions."""
     from mabert_lab.study.grid import CONVERTED
 
     if options.teacher is not None and options.study in GRIDS:
@@ -142,11 +138,7 @@ def check_grid(options: argparse.Namespace) -> None:
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
-    """Refuses conversion options if the arms are pretrainings.
-
-    Raises:
-        ValueError: Names the option.
-    """
+    """Refuses conversion options by name if the arms are pretrainings."""
     for option, given in {"--from": options.teacher, "--conversions": options.conversions}.items():
         if given is not None and not converts:
             raise ValueError(f"{option} goes with arms that are conversions, and those of {options.study} are not")

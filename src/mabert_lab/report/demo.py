@@ -26,11 +26,7 @@ LONGEST = 400
 
 
 def render(result: dict[str, Any]) -> str:
-    """Renders the tour's result as one self-contained page.
-
-    Args:
-        result: What `mabert_lab.demo.tour.demo` returns.
-    """
+    """Renders what `mabert_lab.demo.tour.demo` returns as one self-contained page."""
     converted, pretraining = "left_out" not in result, result["pretraining"]
     changes = list(accumulate(stage["steps"] for stage in pretraining["stages"]))[:-1]
     there = [regime for regime in REGIMES if any(row["masking"] == regime for row in result["padding"])]

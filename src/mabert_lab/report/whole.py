@@ -120,12 +120,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
 
 def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     """Tabulates tokens per second by model and collection, the highest in bold, the slowest and fastest run in
-    brackets.
-
-    Args:
-        file: Name of the result's file.
-        result: Result of kind `throughput`, as earlier versions measured it.
-    """
+    brackets. Earlier versions measured this."""
     cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
     models = [name for name in NAMES.values() if any(name == known for known, _ in cells)]
