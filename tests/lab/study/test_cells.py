@@ -247,16 +247,20 @@ def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(
         assert plans.emulated_precision(plan, root) is None, "what is finished is not computed again"
 
 
-def test_text_must_be_named(tmp_path):
-    fields = changed(world(tmp_path), ("pretrain", "data", "sources"), [])
-    with pytest.raises(ValueError, match="the study names no text; give --text"):
-        planned(tmp_path, tmp_path / "root", fields=fields)
-
-
-def test_cells_begin_with_random_weights(tmp_path):
+@pytest.mark.parametrize(
+    ("pretrain", "message"),
+    [
+        ({"data": {"sources": []}}, "the study names no text; give --text"),
+        (
+            {"model": {}, "start_from": "runs/mini"},
+            "pretrain.start_from is 'runs/mini'; cells begin with random weights",
+        ),
+    ],
+)
+def test_a_pretraining_needs_text_and_begins_with_random_weights(tmp_path, pretrain, message):
     fields = world(tmp_path)
-    fields["pretrain"] = {**fields["pretrain"], "model": {}, "start_from": "runs/mini"}
-    with pytest.raises(ValueError, match=r"pretrain.start_from is 'runs/mini'; cells begin with random weights"):
+    fields["pretrain"] |= pretrain
+    with pytest.raises(ValueError, match=message):
         planned(tmp_path, tmp_path / "root", fields=fields)
 
 

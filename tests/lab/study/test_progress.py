@@ -1,7 +1,6 @@
-"""What a study shows: its cells, and each change of one."""
+"""What a study shows: its cells, each change of one, and why it cannot begin."""
 
-import json
-
+import pytest
 from rich.console import Console
 
 from mabert_lab import cli
@@ -12,12 +11,6 @@ from mabert_lab.study.runner import Status
 from tests.lab.study.helpers import planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
-
-
-def finish(root, name):
-    files = CellFiles(root, name)
-    files.run.mkdir(parents=True)
-    (files.run / "result.json").write_text(json.dumps({"seconds": 1.0}))
 
 
 def test_every_change_is_a_line(tmp_path):
@@ -74,9 +67,30 @@ def test_a_dry_run_says_which_cells_are_done(tmp_path, capsys):
     fields = world(tmp_path)
     plan = planned(tmp_path, tmp_path / "root", ARMS, fields)
     first = next(iter(plan.cells.values()))
-    finish(tmp_path / "root", first.name)
+    files = CellFiles(tmp_path / "root", first.name)
+    files.run.mkdir(parents=True)
+    (files.run / "result.json").write_text("{}")
     assert cli.main(["study", *written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root"), "--dry-run"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"{first.name} {first.title} {first.steps:,} {first.parameters:,} done" in out
     assert out.count(" done") == 1
     assert out.endswith(": 1 pretrainings and 2 fine-tunings to run")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["finetune.pooling=mean"], "finetune.pooling would change nothing: every arm of the study has its own"),
+        (
+            ["finetune.max_length=99"],
+            "the fine-tuning of map on CoLA: max_length is 99, the model has positions for 24",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_is(capsys, tmp_path, given, message):
+    arguments = written(tmp_path, world(tmp_path), {"map": {"paper": "map", "finetune": {"pooling": "map"}}})
+    assert cli.main(["study", *arguments, "-o", str(tmp_path / "root"), *given]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mabert: {message}")
+    assert len(told.splitlines()) == 1
+    assert not (tmp_path / "root/cells").exists()
