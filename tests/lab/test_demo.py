@@ -320,10 +320,3 @@ def test_waiting_shows_a_clock_on_a_terminal_only():
             time.sleep(0.15)
     assert re.search(r"training.*0:00:00", shown.file.getvalue())
     assert hidden.file.getvalue() == ""
-
-
-def test_data_sets_are_made_in_data_only():
-    tree = ast.parse(Path(pretrained.__file__).read_text(encoding="utf-8"))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert "mabert_lab.demo.sentences" in imported
-    assert "datasets" not in imported
