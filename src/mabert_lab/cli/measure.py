@@ -12,15 +12,10 @@ from mabert.files.writing import write_text
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    added = command(
-        commands,
-        "demo",
-        run_demo,
-        "convert an encoder, search with it, and pretrain a small one, in eight minutes",
-    )
-    added.add_argument(
-        "--text", nargs="+", metavar="FILE", help="text files to use in place of installed documentation"
-    )
+    about = "convert an encoder, search with it, and pretrain a small one, in eight minutes"
+    added = command(commands, "demo", run_demo, about)
+    text = "text files to use in place of installed documentation"
+    added.add_argument("--text", nargs="+", metavar="FILE", help=text)
     added.add_argument("-o", "--output", help="folder to write the page and the models to [demo-out, demo-out-2, ...]")
 
 

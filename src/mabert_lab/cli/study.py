@@ -39,48 +39,30 @@ def add_drift(studies: Any) -> None:
     added.add_argument("model", help="model folder or hub name")
     source = added.add_argument_group("texts (the CoLA dev set, or your own)")
     source.add_argument("--data", help=f"folder with GLUE in its official layout [{GLUE}]")
-    source.add_argument(
-        "--texts", metavar="FILE", help="file with one text per line, or .jsonl, .tsv, .csv or .parquet"
-    )
+    texts = "file with one text per line, or .jsonl, .tsv, .csv or .parquet"
+    source.add_argument("--texts", metavar="FILE", help=texts)
     source.add_argument("--text-column", help="column of a table that holds the text [text]")
-    source.add_argument(
-        "--limit", type=int, action=within(COUNT), default=32, help="most texts, spread over the file [%(default)s]"
-    )
-    added.add_argument(
-        "-o", "--output", default="drift", help="folder to write JSON, figure and table to [%(default)s]"
-    )
+    limit = "most texts, spread over the file [%(default)s]"
+    source.add_argument("--limit", type=int, action=within(COUNT), default=32, help=limit)
+    output = "folder to write JSON, figure and table to [%(default)s]"
+    added.add_argument("-o", "--output", default="drift", help=output)
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
     """Adds the options of all grids."""
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the scale's")
-    added.add_argument(
-        "--scale",
-        help="size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]",
-    )
-    added.add_argument(
-        "--text", nargs="+", metavar="SOURCE", help="text to pretrain on, or to convert by [the scale's]"
-    )
-    added.add_argument(
-        "--from",
-        dest="teacher",
-        metavar="MODEL",
-        help="make each arm by converting this encoder, instead of pretraining",
-    )
-    added.add_argument(
-        "--conversions",
-        type=int,
-        action=within(Range(1, 100)),
-        help="conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]",
-    )
+    scale = "size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]"
+    added.add_argument("--scale", help=scale)
+    text = "text to pretrain on, or to convert by [the scale's]"
+    added.add_argument("--text", nargs="+", metavar="SOURCE", help=text)
+    teacher = "make each arm by converting this encoder, instead of pretraining"
+    added.add_argument("--from", dest="teacher", metavar="MODEL", help=teacher)
+    conversions = "conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]"
+    added.add_argument("--conversions", type=int, action=within(Range(1, 100)), help=conversions)
     added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
-    added.add_argument(
-        "-o",
-        "--output",
-        default="studies",
-        help="folder to write; all studies may share it, and the same command continues [%(default)s]",
-    )
+    output = "folder to write; all studies may share it, and the same command continues [%(default)s]"
+    added.add_argument("-o", "--output", default="studies", help=output)
     added.add_argument("--dry-run", action="store_true", help="show the cells and which are done; run nothing")
 
 
