@@ -79,7 +79,8 @@ def run_grid(options: argparse.Namespace) -> None:
     if not options.dry_run:
         import_ahead("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
     load_libraries()
-    from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
+    from mabert_lab.study.plan import Planner
+    from mabert_lab.study.precision import at_another_precision, emulated_precision
 
     fields = list(options.fields)
     if options.text:
@@ -94,10 +95,8 @@ def run_grid(options: argparse.Namespace) -> None:
     root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
-    if unshared := at_another_precision(plan, root):
-        complain(unshared)
-    if slow := emulated_precision(plan, root):
-        complain(slow)
+    for warning in filter(None, (at_another_precision(plan, root), emulated_precision(plan, root))):
+        complain(warning)
     if options.dry_run:
         from rich.console import Console
 
