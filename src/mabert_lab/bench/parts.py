@@ -96,11 +96,7 @@ def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measures the parts at both lengths in both dtypes; prints tables, and returns and optionally writes the result.
-
-    Args:
-        quick: Use one short length and one round to test that everything runs; ignore the numbers.
-        output: Folder for the dated JSON file; None writes nothing.
+    """Measures the parts at both lengths in both dtypes; see `mabert_lab.bench.results`.
 
     Returns:
         ``environment``, ``rates`` (operations and bytes per second) and ``tables``: length, dtype, ``measured_ms`` and
