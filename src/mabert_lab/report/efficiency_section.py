@@ -63,9 +63,9 @@ def sizes(results: Results) -> str:
     return f"{results.rows['model'].nunique()} models{told}"
 
 
-def letters(results: Results) -> dict[str, str]:
+def letters(results: Results | None) -> dict[str, str]:
     """Assigns a letter to each machine, if there are several."""
-    machines = dict.fromkeys(each.machine for each in results.tables if each.machine)
+    machines = dict.fromkeys(each.machine for each in results.tables if each.machine) if results else {}
     return dict(zip(machines, ascii_uppercase, strict=False))
 
 
