@@ -73,9 +73,10 @@ class CellFiles:
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name = root, name
         self.run = root / "cells" / name
-        self.order, self.lock, self.log, self.failure = (
-            self.run.with_name(name + suffix) for suffix in (".json", ".lock", ".log", ".failed.json")
-        )
+        self.order = self.run.with_name(f"{name}.json")
+        self.lock = self.run.with_name(f"{name}.lock")
+        self.log = self.run.with_name(f"{name}.log")
+        self.failure = self.run.with_name(f"{name}.failed.json")
 
     @property
     def begun(self) -> bool:
