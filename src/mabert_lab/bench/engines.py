@@ -19,8 +19,8 @@ from mabert.extras import check_installed
 from mabert.files.places import place_of
 from mabert.model.config import MaBertConfig
 from mabert.model.prepack import can_prepack, prepack
-from mabert_lab.bench import runtimes
 from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
+from mabert_lab.bench.runtimes import RUNTIMES
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 
@@ -39,16 +39,9 @@ ENGINES: dict[str, Engine] = {
     "compiled": compiled,
     "prepacked": prepack,
     "int8": lambda model: prepack(model, "int8"),
-    "onnxruntime": runtimes.onnxruntime,
-    "onnxruntime-int8": runtimes.onnxruntime_int8,
-    "openvino": runtimes.openvino,
-    "openvino-int8": runtimes.openvino_int8,
+    **RUNTIMES,
 }
 """Engines by name."""
-
-OUTSIDE = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
-"""Engines that do not run torch's operations and have their own attention."""
-
 
 PRESETS: dict[str, tuple[str, Callable[[], PreTrainedConfig]]] = {"mabert-fast": ("MaBERT, fast", MaBertConfig.fast)}
 """Additional models by name: title in tables, and configuration."""
@@ -71,7 +64,7 @@ def contender(name: str) -> Contender:
     model, engine = split(name)
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
-    if engine in OUTSIDE:
+    if engine in RUNTIMES:
         check_installed("onnx", "onnxscript", engine.removesuffix("-int8"))
         if engine == "openvino-int8":
             check_installed("nncf")

@@ -19,9 +19,10 @@ from rich.console import Console
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
-from mabert_lab.bench.engines import OUTSIDE, contender, split, title_of
+from mabert_lab.bench.engines import contender, split, title_of
 from mabert_lab.bench.profiles import DTYPES, Cell
 from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.runtimes import RUNTIMES
 from mabert_lab.bench.tasks import even
 from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
@@ -65,7 +66,7 @@ def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
 
 def pads(name: str) -> bool:
     """Checks whether a contender computes padding; a MaBERT does so only in an engine outside torch."""
-    return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in OUTSIDE
+    return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in RUNTIMES
 
 
 BUDGET = 40.0

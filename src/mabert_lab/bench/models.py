@@ -85,12 +85,7 @@ class Plan:
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measures a plan; prints the tables, and returns and optionally writes the result, cell by cell.
-
-    Args:
-        plan: What to measure.
-        quick: Use small models, two lengths and one call to test that everything runs; ignore the numbers.
-        output: Folder for the dated JSON file; None writes nothing.
+    """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,

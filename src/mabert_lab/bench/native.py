@@ -41,20 +41,10 @@ def _library() -> ctypes.CDLL:
 
 
 def scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, delta_bias: Tensor) -> Tensor:
-    """Runs the C++ loop.
+    """Runs the C++ loop on contiguous float32 tensors.
 
-    Args:
-        u: ``(1, time, channel)``, float32 and contiguous like all others; channels a multiple of 16.
-        delta: As ``u``.
-        A: ``(channel, 16)``.
-        B: ``(1, time, 16)``.
-        C: ``(1, time, 16)``.
-        D: ``(channel,)``.
-        z: As ``u``.
-        delta_bias: ``(channel,)``.
-
-    Returns:
-        ``y`` as ``u``.
+    ``u``, ``delta``, ``z`` and the result are ``(1, time, channel)``, ``A`` is ``(channel, 16)``, ``B`` and ``C`` are
+    ``(1, time, 16)``, ``D`` and ``delta_bias`` ``(channel,)``; channels are a multiple of 16.
 
     Raises:
         FileNotFoundError: There is no compiler.

@@ -34,11 +34,7 @@ Call = Callable[..., Tensor]
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measures both operators; prints tables, and returns and optionally writes the result.
-
-    Args:
-        quick: Use few rounds and short sequences to test that everything runs; ignore the numbers.
-        output: Folder for the dated JSON file, created if missing; None writes nothing.
+    """Measures both operators; see `mabert_lab.bench.results`.
 
     Returns:
         ``environment``, ``rows`` (one per operator, side, dtype, length and task), ``ratios`` (speed-up over each

@@ -73,14 +73,8 @@ def floors(config: MaBertConfig, length: int, size: int, matrix: float, copy: fl
 
 
 def measure(length: int, dtype: str, rounds: int = _ROUNDS, small: bool = False) -> dict[str, float]:
-    """Profiles a few forward passes; returns median milliseconds by part, and the time without profiler as ``whole``.
-
-    Args:
-        length: Tokens.
-        dtype: Name of the weights' dtype.
-        rounds: Number of forward passes.
-        small: Whether the model has the sizes of `mabert_lab.bench.profiles.SMALL`.
-    """
+    """Profiles a few forward passes of so many tokens; returns median milliseconds by part, and the time without
+    profiler as ``whole``."""
     forward = Forward(contender("mabert"), Cell("latency", "best", dtype, length, small=small))
     runs: list[dict[str, list[float]]] = []
     calls = {"whole": forward.run, "profiled": lambda: runs.append(profiled(forward.run))}
@@ -102,11 +96,7 @@ def profiled(forward: Callable[[], object]) -> dict[str, list[float]]:
 
 
 def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measures the parts at both lengths in both dtypes; prints tables, and returns and optionally writes the result.
-
-    Args:
-        quick: Use one short length and one round to test that everything runs; ignore the numbers.
-        output: Folder for the dated JSON file; None writes nothing.
+    """Measures the parts at both lengths in both dtypes; see `mabert_lab.bench.results`.
 
     Returns:
         ``environment``, ``rates`` (operations and bytes per second) and ``tables``: length, dtype, ``measured_ms`` and

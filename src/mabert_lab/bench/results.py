@@ -1,4 +1,9 @@
-"""Records a measurement: progress bar, tables, environment and the result file."""
+"""Records a measurement: progress bar, tables, environment and the result file.
+
+Each measurement has a function `run`, which prints tables and returns the result. It takes `output`, the folder for the
+dated JSON file (None writes none); those of speed also take `quick`, by which small sizes and few calls test in seconds
+that everything runs: their numbers say nothing.
+"""
 
 import datetime
 import json

@@ -4,6 +4,7 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,15 @@ from transformers import PreTrainedModel
 
 from mabert.exporting import OnnxRuntime, OpenVino, Plain
 
+Change = Callable[[Plain, Path], None]
+"""Changes an exported graph's file in place."""
+
 CALIBRATING = 8
 """Number of batches that calibrate the range of activations."""
 
 
-def onnxruntime(model: PreTrainedModel) -> Callable[..., Any]:
-    """Runs a model in ONNX Runtime on a CPU in float32."""
-    return running(model, OnnxRuntime)
-
-
-def onnxruntime_int8(model: PreTrainedModel) -> Callable[..., Any]:
-    """Runs a model in ONNX Runtime on a CPU with dynamically quantized products: 8-bit weights and activations, with
-    one scale per activation tensor."""
-    return running(model, OnnxRuntime, quantize_dynamically)
-
-
-def openvino(model: PreTrainedModel) -> Callable[..., Any]:
-    """Runs a model in OpenVINO on a CPU in the model's dtype."""
-    return running(model, OpenVino)
-
-
-def openvino_int8(model: PreTrainedModel) -> Callable[..., Any]:
-    """Runs a model in OpenVINO on a CPU: products in 8 bits, calibrated by NNCF, and the rest in the model's dtype."""
-    return running(model, OpenVino, calibrate)
-
-
 def quantize_dynamically(plain: Plain, file: Path) -> None:
-    """Quantizes a graph's products in place."""
+    """Quantizes a graph's products in place, for 8-bit weights and activations with one scale per activation tensor."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     short = file.with_stem("short")
@@ -63,16 +46,9 @@ def calibrate(plain: Plain, file: Path) -> None:
 
 
 def running(
-    model: PreTrainedModel,
-    runtime: type[OnnxRuntime | OpenVino],
-    after: Callable[[Plain, Path], None] = lambda plain, file: None,
+    runtime: type[OnnxRuntime | OpenVino], model: PreTrainedModel, *, change: Change = lambda plain, file: None
 ) -> Callable[..., Any]:
-    """Exports a model and opens it in a runtime, with as many threads as torch has.
-
-    Args:
-        model: The model.
-        runtime: The runtime.
-        after: Changes the graph's file after the export, such as quantization.
+    """Exports a model, changes its graph, and opens it in a runtime, with as many threads as torch has.
 
     Raises:
         ValueError: The runtime does not support the model's dtype.
@@ -85,7 +61,7 @@ def running(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / runtime.FILE
         runtime.write(plain, file)
-        after(plain, file)
+        change(plain, file)
         opened = runtime(file, dtype)
 
     def run(input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
@@ -93,3 +69,13 @@ def running(
         return opened({"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
 
     return run
+
+
+RUNTIMES: dict[str, Callable[[PreTrainedModel], Callable[..., Any]]] = {
+    "onnxruntime": partial(running, OnnxRuntime),
+    "onnxruntime-int8": partial(running, OnnxRuntime, change=quantize_dynamically),
+    "openvino": partial(running, OpenVino),
+    "openvino-int8": partial(running, OpenVino, change=calibrate),
+}
+"""Engines that do not run torch's operations and have their own attention: ONNX Runtime computes in float32, OpenVINO
+in the model's dtype; ``int8`` names those whose products are in 8 bits."""

@@ -16,8 +16,9 @@ from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_scored_positions, mean_over_scored
-from mabert_lab.bench.engines import ENGINES, OUTSIDE, Contender, contender, engine_of
+from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
+from mabert_lab.bench.runtimes import RUNTIMES
 
 EFFECTIVE_BATCH = 32
 SCORED = 0.15
@@ -102,7 +103,7 @@ class Forward:
                 self._first(ids)
         self.setting = " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes))
         self.setting += "" if self.engine == "eager" else f", {self.engine}"
-        self.setting = self.engine if self.engine in OUTSIDE else self.setting
+        self.setting = self.engine if self.engine in RUNTIMES else self.setting
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:

@@ -104,11 +104,7 @@ class Row:
     """One model in one cell.
 
     Attributes:
-        measure: See `Cell`, like the next four.
-        profile: See `Cell`.
-        dtype: See `Cell`.
-        device: See `Cell`.
-        length: See `Cell`.
+        measure, profile, dtype, device, length: As in `Cell`.
         model: Name of the contender.
         batch: Rows of an input, or of a whole training step.
         micro_batch: Rows per micro-batch.

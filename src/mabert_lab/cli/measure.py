@@ -12,15 +12,10 @@ from mabert.files.writing import write_text
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    added = command(
-        commands,
-        "demo",
-        run_demo,
-        "convert an encoder, search with it, and pretrain a small one, in eight minutes",
-    )
-    added.add_argument(
-        "--text", nargs="+", metavar="FILE", help="text files to use in place of installed documentation"
-    )
+    about = "convert an encoder, search with it, and pretrain a small one, in eight minutes"
+    added = command(commands, "demo", run_demo, about)
+    text = "text files to use in place of installed documentation"
+    added.add_argument("--text", nargs="+", metavar="FILE", help=text)
     added.add_argument("-o", "--output", help="folder to write the page and the models to [demo-out, demo-out-2, ...]")
 
 
@@ -44,20 +39,6 @@ KINDS = {
 }
 """Kinds of measurements by `mabert bench`."""
 
-TAKERS = {
-    "files": ("report", "similarity", "retrieval"),
-    "data": ("similarity", "retrieval"),
-    "models": ("models", "lengths"),
-    "measure": ("models",),
-    "profile": ("models",),
-    "dtype": ("models", "lengths"),
-    "lengths": ("models",),
-    "limit": ("models",),
-    "budget": ("models", "lengths"),
-    "texts": ("lengths",),
-}
-"""Kinds of measurements that use each option."""
-
 
 def add_bench(commands: Any) -> None:
     """Measurements."""
@@ -65,55 +46,38 @@ def add_bench(commands: Any) -> None:
         commands, "bench", run_bench, "measure speed, memory and quality beside other encoders, all in one run"
     )
     added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
-    added.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="for report: JSON files that `models` wrote; for retrieval and similarity: model folders (similarity "
-        "takes FOLDER:int8 for 8 bits)",
-    )
-    added.add_argument("--data", help="for similarity: folder with GLUE [hub]; for retrieval: files of documents")
-    rivals = added.add_argument_group("options of models (lengths takes --models, --dtype, --budget)")
-    rivals.add_argument(
-        "--models",
-        nargs="+",
-        metavar="NAME",
-        help="families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino",
-    )
-    rivals.add_argument("--measure", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
-    rivals.add_argument(
-        "--profile",
-        nargs="+",
-        metavar="NAME",
-        help="settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]",
-    )
-    fast = "[bfloat16 where the processor has instructions for it]"
-    rivals.add_argument("--dtype", nargs="+", metavar="NAME", help=f"bfloat16, float32 {fast}")
-    rivals.add_argument(
-        "--lengths",
-        nargs="+",
-        type=int,
-        action=within(TOKENS),
-        metavar="N",
-        help="tokens of a text [128 ... 16384]",
-    )
-    rivals.add_argument(
-        "--limit",
-        type=float,
-        action=within(SECONDS),
-        help="most seconds of a call; a slower model is left out [150]",
-    )
-    rivals.add_argument(
-        "--budget",
-        type=float,
-        action=within(Range(0, 10**6)),
-        help="seconds for a model's calls; at least three to five are made [models 20, lengths 40]",
-    )
-    uneven = added.add_argument_group("options of lengths")
-    uneven.add_argument("--texts", nargs="+", default=[], metavar="NAME=FILE", help="measure texts of your own as well")
-    uneven.add_argument("--tokenizer", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
+    groups: dict[tuple[str, ...], Any] = {}
+    takers: dict[str, tuple[str, ...]] = {}
+
+    def add(name: str, *kinds: str, **reading: Any) -> None:
+        """Adds an option that only some kinds of measurements use; for the others `check_bench` refuses it."""
+        group = groups.get(kinds) or added.add_argument_group(f"options of {', '.join(kinds)}")
+        group.add_argument(name, **reading)
+        groups[kinds], takers[name.removeprefix("--")] = group, kinds
+
+    files = "for report: JSON files that `models` wrote; for retrieval and similarity: model folders (similarity takes "
+    add("files", "report", "similarity", "retrieval", nargs="*", metavar="FILE", help=f"{files}FOLDER:int8 for 8 bits)")
+    data = "for similarity: folder with GLUE [hub]; for retrieval: files of documents"
+    add("--data", "similarity", "retrieval", help=data)
+    models = "families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino"
+    add("--models", "models", "lengths", nargs="+", metavar="NAME", help=models)
+    dtype = "bfloat16, float32 [bfloat16 where the processor has instructions for it]"
+    add("--dtype", "models", "lengths", nargs="+", metavar="NAME", help=dtype)
+    budget = "seconds for a model's calls; at least three to five are made [models 20, lengths 40]"
+    add("--budget", "models", "lengths", type=float, action=within(Range(0, 10**6)), help=budget)
+    add("--measure", "models", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
+    profile = "settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]"
+    add("--profile", "models", nargs="+", metavar="NAME", help=profile)
+    length = "tokens of a text [128 ... 16384]"
+    add("--lengths", "models", nargs="+", type=int, action=within(TOKENS), metavar="N", help=length)
+    limit = "most seconds of a call; a slower model is left out [150]"
+    add("--limit", "models", type=float, action=within(SECONDS), help=limit)
+    texts = "measure texts of your own as well"
+    add("--texts", "lengths", nargs="+", default=[], metavar="NAME=FILE", help=texts)
+    add("--tokenizer", "lengths", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
     added.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers mean nothing")
     added.add_argument("-o", "--output", default="benchmarks/results", help="folder to write results to [%(default)s]")
+    added.set_defaults(takers=takers)
 
 
 def run_bench(options: argparse.Namespace) -> None:
@@ -145,19 +109,15 @@ def run_bench(options: argparse.Namespace) -> None:
 
 
 def check_bench(options: argparse.Namespace) -> None:
-    """Refuses options that the requested measurement does not use.
-
-    Raises:
-        ValueError: Names the option.
-    """
-    for name, kinds in TAKERS.items():
-        if getattr(options, name) not in (None, []) and options.what not in kinds:
+    """Refuses options that the requested measurement does not use, by name."""
+    for name, kinds in options.takers.items():
+        if getattr(options, name) not in (None, [], options.parser.get_default(name)) and options.what not in kinds:
             raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
     if options.quick and options.texts:
         raise ValueError("texts has no effect with --quick, which has two short texts of its own")
-    if options.quick and options.what in TAKERS["files"]:
+    if options.quick and options.what in options.takers["files"]:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
-    if options.what in TAKERS["data"] and not options.files:
+    if options.what in options.takers["data"] and not options.files:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")

@@ -39,48 +39,30 @@ def add_drift(studies: Any) -> None:
     added.add_argument("model", help="model folder or hub name")
     source = added.add_argument_group("texts (the CoLA dev set, or your own)")
     source.add_argument("--data", help=f"folder with GLUE in its official layout [{GLUE}]")
-    source.add_argument(
-        "--texts", metavar="FILE", help="file with one text per line, or .jsonl, .tsv, .csv or .parquet"
-    )
+    texts = "file with one text per line, or .jsonl, .tsv, .csv or .parquet"
+    source.add_argument("--texts", metavar="FILE", help=texts)
     source.add_argument("--text-column", help="column of a table that holds the text [text]")
-    source.add_argument(
-        "--limit", type=int, action=within(COUNT), default=32, help="most texts, spread over the file [%(default)s]"
-    )
-    added.add_argument(
-        "-o", "--output", default="drift", help="folder to write JSON, figure and table to [%(default)s]"
-    )
+    limit = "most texts, spread over the file [%(default)s]"
+    source.add_argument("--limit", type=int, action=within(COUNT), default=32, help=limit)
+    output = "folder to write JSON, figure and table to [%(default)s]"
+    added.add_argument("-o", "--output", default="drift", help=output)
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
     """Adds the options of all grids."""
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the scale's")
-    added.add_argument(
-        "--scale",
-        help="size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]",
-    )
-    added.add_argument(
-        "--text", nargs="+", metavar="SOURCE", help="text to pretrain on, or to convert by [the scale's]"
-    )
-    added.add_argument(
-        "--from",
-        dest="teacher",
-        metavar="MODEL",
-        help="make each arm by converting this encoder, instead of pretraining",
-    )
-    added.add_argument(
-        "--conversions",
-        type=int,
-        action=within(Range(1, 100)),
-        help="conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]",
-    )
+    scale = "size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]"
+    added.add_argument("--scale", help=scale)
+    text = "text to pretrain on, or to convert by [the scale's]"
+    added.add_argument("--text", nargs="+", metavar="SOURCE", help=text)
+    teacher = "make each arm by converting this encoder, instead of pretraining"
+    added.add_argument("--from", dest="teacher", metavar="MODEL", help=teacher)
+    conversions = "conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]"
+    added.add_argument("--conversions", type=int, action=within(Range(1, 100)), help=conversions)
     added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
-    added.add_argument(
-        "-o",
-        "--output",
-        default="studies",
-        help="folder to write; all studies may share it, and the same command continues [%(default)s]",
-    )
+    output = "folder to write; all studies may share it, and the same command continues [%(default)s]"
+    added.add_argument("-o", "--output", default="studies", help=output)
     added.add_argument("--dry-run", action="store_true", help="show the cells and which are done; run nothing")
 
 
@@ -97,7 +79,8 @@ def run_grid(options: argparse.Namespace) -> None:
     if not options.dry_run:
         import_ahead("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
     load_libraries()
-    from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
+    from mabert_lab.study.plan import Planner
+    from mabert_lab.study.precision import at_another_precision, emulated_precision
 
     fields = list(options.fields)
     if options.text:
@@ -112,10 +95,8 @@ def run_grid(options: argparse.Namespace) -> None:
     root, scale = Path(options.output), load_scale(options.scale, fields)
     check_reach(study, scale, fields)
     plan = Planner(root, scale, options.data).plan(label_of(options.study), Path(options.scale).stem, study)
-    if unshared := at_another_precision(plan, root):
-        complain(unshared)
-    if slow := emulated_precision(plan, root):
-        complain(slow)
+    for warning in filter(None, (at_another_precision(plan, root), emulated_precision(plan, root))):
+        complain(warning)
     if options.dry_run:
         from rich.console import Console
 
@@ -127,11 +108,7 @@ def run_grid(options: argparse.Namespace) -> None:
 
 
 def check_grid(options: argparse.Namespace) -> None:
-    """Refuses invalid and unused options; `--from` selects the study's version for conversions.
-
-    Raises:
-        ValueError: Names the option.
-    """
+    """Refuses invalid and unused options by name; `--from` selects the study's version for conversions."""
     from mabert_lab.study.grid import CONVERTED
 
     if options.teacher is not None and options.study in GRIDS:
@@ -142,11 +119,7 @@ def check_grid(options: argparse.Namespace) -> None:
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
-    """Refuses conversion options if the arms are pretrainings.
-
-    Raises:
-        ValueError: Names the option.
-    """
+    """Refuses conversion options by name if the arms are pretrainings."""
     for option, given in {"--from": options.teacher, "--conversions": options.conversions}.items():
         if given is not None and not converts:
             raise ValueError(f"{option} goes with arms that are conversions, and those of {options.study} are not")

@@ -49,12 +49,7 @@ class NoConversionError(Exception):
 
 
 def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[str | Path, int]:
-    """Returns the teacher's folder, and the number of tokens to convert it from.
-
-    Args:
-        name: Name of the teacher.
-        texts: Texts to convert from.
-        wanted: Desired number of tokens.
+    """Returns the teacher's folder, and the number of tokens to convert it from: those wanted, or what the texts have.
 
     Raises:
         NoConversionError: If the teacher is not available, or there is hardly any text.
@@ -74,14 +69,7 @@ def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[str | Pa
 
 
 def run_conversion(name: str, file: Path, folder: Path, tokens: int) -> dict[str, Any]:
-    """Converts, writes the conversion's own page beside the model, and returns what the tour shows of it.
-
-    Args:
-        name: Name of the teacher.
-        file: Text to convert from.
-        folder: Folder for the student.
-        tokens: Number of tokens to convert from.
-    """
+    """Converts a teacher, writes the page of that beside the student, and returns what the tour shows of it."""
     result = convert(name, [file], folder, tokens=tokens)
     write_text(folder / "conversion.html", render(result))
     outcome = result["outcome"]

@@ -20,10 +20,6 @@ def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
 
     The model runs in float32: `unpadded`, its default, and with padding under three maskings; most state-space encoders
     use `none`.
-
-    Args:
-        folder: The model's folder.
-        text: Text to pad.
     """
     tokenizer = load_tokenizer(str(folder))
     ids = tokenizer(text, return_tensors="pt")["input_ids"]

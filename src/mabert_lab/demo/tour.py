@@ -21,7 +21,7 @@ from mabert_lab.demo.documentation import installed_documentation
 from mabert_lab.demo.padding import padding_drift
 from mabert_lab.demo.pretrained import demo_recipe, fill, judged, make_examples, run_finetuning, run_pretraining
 from mabert_lab.english import split_sentences, unwrap
-from mabert_lab.report.demo import largest, render, written
+from mabert_lab.report.demo import headline, render
 
 VOCABULARY = 6000
 FEW_DOCUMENTS = 24
@@ -136,7 +136,9 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
     }
     write_text(folder / "demo.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     write_text(folder / "index.html", render(result))
-    report(console, result, folder)
+    for figure, meaning in headline(result):
+        console.print(f"{figure} {meaning}")
+    console.print(f"[bold]{folder / 'index.html'}[/] shows it all ({result['seconds']:.0f} s)")
     return result
 
 
@@ -199,21 +201,3 @@ def hold_out(documents: list[str]) -> tuple[list[str], list[str]]:
         if len(pieces) < FEW_DOCUMENTS:
             pieces = [part for piece in pieces for part in split(piece) if part]
     return [text for place, text in enumerate(pieces) if place % 8], pieces[::8]
-
-
-def report(console: Console, result: dict[str, Any], folder: Path) -> None:
-    """Prints the last lines in the terminal."""
-    if "left_out" not in result:
-        told = result["questions"]
-        same = sum(answer["place"] == 1 for answer in told["answers"])
-        console.print(
-            f"converted: cosine to the teacher {told['alike']:.3f} on {told['passages']:,} passages; for {same} of "
-            f"{len(told['answers'])} questions both find the same passage first"
-        )
-    scores = {name: run["accuracy"] for name, run in result["fine-tuning"].items()}
-    console.print(
-        f"held-out MLM loss {result['pretraining']['held_out_loss']:.2f}; accuracy {scores['pretrained']:.1%} "
-        f"pretrained, {scores['from scratch']:.1%} from scratch; padding moves token vectors by "
-        f"{written(largest(result['padding']))} at most"
-    )
-    console.print(f"[bold]{folder / 'index.html'}[/] shows it all ({result['seconds']:.0f} s)")

@@ -1,7 +1,7 @@
 """The report's figures as SVG: scores of a study, memory and time over length, drift; the paper's lines are dashed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS, Drift
 from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results
 from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
 from mabert_lab.report.statistics import averages, summary
@@ -95,12 +95,7 @@ def pretraining_chart(study: Study) -> str | None:
 
 
 def scaling_chart(results: Results, condition: Condition) -> str | None:
-    """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data.
-
-    Args:
-        results: What `mabert bench models` wrote.
-        condition: One of the results' conditions.
-    """
+    """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data."""
     tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
     if not tables:
         return None
@@ -170,12 +165,8 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
     return svg(figure)
 
 
-def drift_chart(result: Mapping[str, Any]) -> str:
-    """Draws cosine distance over padding for trained weights, with a row of panels per situation.
-
-    Args:
-        result: What `mabert study drift` wrote.
-    """
+def drift_chart(result: Drift) -> str:
+    """Draws cosine distance over padding for trained weights, with a row of panels per situation."""
     rows = [row for row in result["rows"] if row["weights"] == "trained"]
     figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
     panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)

@@ -24,11 +24,7 @@ PARTS = {
 
 
 def render(result: dict[str, Any]) -> str:
-    """Renders the result as one self-contained page.
-
-    Args:
-        result: The content of a conversion's `result.json`.
-    """
+    """Renders the content of a conversion's `result.json` as one self-contained page."""
     outcome = result["outcome"]
     bands, layers = outcome["agreement"]["bands"], outcome["agreement"]["layers"]
     columns = zip(outcome["pattern"], outcome["importance"], layers["core"], layers["hidden"], strict=True)

@@ -26,11 +26,7 @@ LONGEST = 400
 
 
 def render(result: dict[str, Any]) -> str:
-    """Renders the tour's result as one self-contained page.
-
-    Args:
-        result: What `mabert_lab.demo.tour.demo` returns.
-    """
+    """Renders what `mabert_lab.demo.tour.demo` returns as one self-contained page."""
     converted, pretraining = "left_out" not in result, result["pretraining"]
     changes = list(accumulate(stage["steps"] for stage in pretraining["stages"]))[:-1]
     there = [regime for regime in REGIMES if any(row["masking"] == regime for row in result["padding"])]
@@ -94,22 +90,14 @@ def headline(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         bands, answers = result["conversion"]["agreement"]["bands"], result["questions"]["answers"]
         if bands:
             yield f"{weighted(bands, 'student', 'cosine'):.3f}", "cosine to the teacher, on text it did not learn from"
-        yield f"{agreed(answers)} of {len(answers)}", "questions with the teacher's answer"
-    yield written(largest(result["padding"])), "largest change by padding, as it runs"
+        agreed = sum(answer["place"] == 1 for answer in answers)
+        yield f"{agreed} of {len(answers)}", "questions with the teacher's answer"
+    moved = max(row["moved"] for row in result["padding"] if row["masking"] == "unpadded")
+    yield written(moved), "largest change by padding, as it runs"
     if "left_out" in result:
         yield f"{result['pretraining']['held_out_loss']:.2f}", "held-out MLM loss (nats)"
         yield f"{result['fine-tuning']['pretrained']['accuracy']:.1%}", "accuracy, pretrained"
         yield f"{result['fine-tuning']['from scratch']['accuracy']:.1%}", "accuracy, from scratch"
-
-
-def agreed(answers: Sequence[dict[str, Any]]) -> int:
-    """Counts the questions for which the student ranks the teacher's passage first."""
-    return sum(answer["place"] == 1 for answer in answers)
-
-
-def largest(rows: Sequence[dict[str, Any]]) -> float:
-    """Returns the largest change of a token's vector by padding in the model's default setting."""
-    return max(row["moved"] for row in rows if row["masking"] == "unpadded")
 
 
 def written(moved: float) -> str:

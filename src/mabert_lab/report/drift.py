@@ -1,12 +1,18 @@
 """The effect of padding on a text's vector: which regimes drift, and which maskings cure them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from mabert_lab.report.document import MISSING, table
+
+Drift = Mapping[str, Any]
+"""What `mabert study drift` wrote."""
+
+Drifts = Sequence[tuple[str, Drift]]
+"""Such results with the names of their files."""
 
 MASKINGS = {
     "none": ("no mask", "#a33b3b", "-"),
@@ -29,13 +35,9 @@ SITUATION = ("weights", "direction", "conv", "side", "attention")
 _HEAD = ("weights", "scan", "convolution", "padding", "attention")
 
 
-def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.DataFrame]:
-    """Tabulates, by kind of vector, the largest distance per regime and masking, and the least masking that cures it.
-
-    Args:
-        result: What `mabert study drift` wrote.
-        trained: Whether to show only regimes of trained weights.
-    """
+def drift_tables(result: Drift, trained: bool = False) -> list[pd.DataFrame]:
+    """Tabulates, by kind of vector, the largest distance per regime (`trained`: those of trained weights alone) and
+    masking, and the least masking that cures it."""
     notes = [
         f"The largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding. Cured "
         "by: the first masking that leaves nothing beyond that.",
@@ -54,21 +56,14 @@ def drift_tables(result: Mapping[str, Any], trained: bool = False) -> list[pd.Da
     return tables
 
 
-def cures(result: Mapping[str, Any], vector: str) -> dict[tuple[str, ...], str | None]:
-    """Returns the least masking without drift by situation: weights, direction, conv, side, attention.
-
-    Args:
-        result: What `mabert study drift` wrote.
-        vector: A key of `VECTORS`.
-
-    Returns:
-        A key of `MASKINGS`, which are in order; ``none`` if nothing drifts, None if all maskings drift.
-    """
+def cures(result: Drift, vector: str) -> dict[tuple[str, ...], str | None]:
+    """Returns the least masking without drift of a vector (a key of `VECTORS`) by situation: weights, direction, conv,
+    side, attention. It is ``none`` if nothing drifts, None if all maskings drift."""
     stable = _farthest(result, vector) < STABLE
     return {situation: next((each for each in MASKINGS if row[each]), None) for situation, row in stable.iterrows()}
 
 
-def _farthest(result: Mapping[str, Any], vector: str) -> pd.DataFrame:
+def _farthest(result: Drift, vector: str) -> pd.DataFrame:
     """Returns a vector's largest distances: situations as rows, maskings as columns, NaN if not measured."""
     rows = pd.DataFrame(result["rows"])
     rows["far"] = rows[vector].map(max)

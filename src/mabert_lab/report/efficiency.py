@@ -100,11 +100,7 @@ class Results:
 
 
 def read_results(content: Mapping[str, Any], file: str) -> Results:
-    """Checks measurements.
-
-    Args:
-        content: Content of the file.
-        file: Its path.
+    """Checks the measurements in a file.
 
     Raises:
         KeyError: It lacks a field.

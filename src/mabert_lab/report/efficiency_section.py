@@ -34,11 +34,7 @@ PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
 
 
 def efficiency_page(results: Results) -> Page:
-    """Makes a page of all tables and figures.
-
-    Args:
-        results: Results of `mabert bench models`, as from `mabert_lab.report.sources.find`.
-    """
+    """Makes a page of all tables and figures."""
     about: dict[str, Any] = {
         "efficiency": sys.modules[__name__],
         "charts": charts,
@@ -67,9 +63,9 @@ def sizes(results: Results) -> str:
     return f"{results.rows['model'].nunique()} models{told}"
 
 
-def letters(results: Results) -> dict[str, str]:
+def letters(results: Results | None) -> dict[str, str]:
     """Assigns a letter to each machine, if there are several."""
-    machines = dict.fromkeys(each.machine for each in results.tables if each.machine)
+    machines = dict.fromkeys(each.machine for each in results.tables if each.machine) if results else {}
     return dict(zip(machines, ascii_uppercase, strict=False))
 
 
@@ -92,13 +88,7 @@ def headline(rows: pd.DataFrame) -> str:
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Makes a table in the paper's form: models as rows, lengths as columns, the lowest of each in bold; times have the
-    fastest and slowest call and the number of calls.
-
-    Args:
-        results: Results with the models' parameters.
-        rows: Rows of the table.
-        measure: The rows' measure; memory has a column of parameters, as in the paper.
-    """
+    fastest and slowest call and the number of calls, memory a column of parameters, as in the paper."""
     lowest = rows["value"] == rows.groupby(level="length")["value"].transform("min")
     shown = rows.apply(_cell, axis=1)
     cells = shown.mask(lowest, "**" + shown + "**").unstack("length", fill_value=MISSING)

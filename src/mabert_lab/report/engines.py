@@ -20,11 +20,7 @@ STROKES = ("-", "--", ":", "-.")
 
 
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
-    """Makes a page with a table and a figure for each file.
-
-    Args:
-        files: Names and contents of files by `mabert bench models` with contenders.
-    """
+    """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
     return page("engines.md", "Models in their engines", files=list(files), engines=sys.modules[__name__])
 
 

@@ -1,14 +1,14 @@
 """Judges every claim by measurements, and by the paper's own tables as evidence of the same form."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
 from mabert_lab.report import paper
+from mabert_lab.report.drift import Drifts
 from mabert_lab.report.efficiency import MAY_LACK, MEASURES, Condition, Results, Source
 from mabert_lab.report.evidence_costs import of_results
 from mabert_lab.report.evidence_drift import of_drifts
@@ -16,18 +16,9 @@ from mabert_lab.report.evidence_scores import of_studies
 from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
-Drifts = Sequence[tuple[str, Mapping[str, Any]]]
-"""File names and contents of results by `mabert study drift`."""
-
 
 def verdicts(studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
-    """Judges every claim at every place where it was measured, or once if nowhere.
-
-    Args:
-        studies: Results of `mabert study`.
-        results: Results of `mabert bench models`.
-        drifts: Results of `mabert study drift`.
-    """
+    """Judges every claim at every place where it was measured, or once if nowhere."""
     return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
 
 
@@ -57,11 +48,7 @@ def of_paper(claim: Claim) -> Verdict:
 
 
 def papers_study(question: str) -> Study:
-    """Returns the paper's scores as a study with one seed.
-
-    Args:
-        question: One of `mabert_lab.report.studies.QUESTIONS`.
-    """
+    """Returns the paper's scores on a question, a value of `QUESTIONS`, as a study with one seed."""
     label = next(label for label, each in QUESTIONS.items() if each == question)
     tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
     columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())

@@ -20,12 +20,7 @@ LEAST_CALLS = 4
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
     """Yields a verdict for each of the claim's lengths, and each machine, device and precision in the paper's settings;
-    if none of those reached the length, in the settings that did.
-
-    Args:
-        claim: A claim of kind ``costs``.
-        results: Results of `mabert bench models`.
-    """
+    if none of those reached the length, in the settings that did."""
     rule = claim.rule
     asked = list(product(rule["less"], rule["than"]))
     found = {each: tables[rule["measure"]] for each, tables in results.tables.items() if rule["measure"] in tables}

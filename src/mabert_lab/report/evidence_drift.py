@@ -1,10 +1,10 @@
 """Judges claims by the drift of trained weights under padding."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any
 
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, written
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drifts, written
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 
 STRONGLY, HARDLY = 0.1, 0.5
@@ -18,13 +18,8 @@ Curves = Mapping[str, Mapping[str, Any]]
 """Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
 
 
-def of_drifts(claim: Claim, drifts: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Verdict]:
-    """Yields a verdict for each file and situation.
-
-    Args:
-        claim: A claim of kind ``drift``.
-        drifts: File names and contents of results by `mabert study drift`.
-    """
+def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
+    """Yields a verdict for each file and situation."""
     for (file, result), (side, attention) in product(drifts, SITUATIONS):
         situation = ("trained", side, attention)
         rows = [row for row in result["rows"] if (row["weights"], row["side"], row["attention"]) == situation]

@@ -17,13 +17,8 @@ DEARER = 1.25
 
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
-    """Yields a verdict for each study of the claim's question, and each budget and variant of its arms.
-
-    Args:
-        claim: A claim of kind ``scores``.
-        studies: Results of `mabert study`.
-        exact: Whether differences count without a test, for numbers that are exact.
-    """
+    """Yields a verdict for each study of the claim's question, and each budget and variant of its arms. Differences of
+    `exact` numbers count without a test."""
     own = [study for study in studies if study.question in claim.rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""

@@ -230,10 +230,7 @@ def percent(share: float) -> str:
 
 
 def read_study(content: Mapping[str, Any]) -> Study:
-    """Checks a study's file and makes it a record.
-
-    Args:
-        content: Content of the file.
+    """Checks the content of a study's file and makes it a record.
 
     Raises:
         KeyError: It lacks a field.

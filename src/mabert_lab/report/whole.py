@@ -1,7 +1,7 @@
 """The whole report as a page and files beside it: claims, the user's own results, and what was not measured."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +9,12 @@ import pandas as pd
 from markupsafe import escape
 
 from mabert_lab.report import charts, drift, efficiency_section, paper, study_section
+from mabert_lab.report.claims_section import claim_tables, judged_claims
 from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
 from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.efficiency_section import flat_rows, letters
-from mabert_lab.report.evidence import of_paper, verdicts
 from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import (
-    DEPENDS,
-    FAILS,
-    HOLDS,
-    LIMITS,
-    METHOD,
-    OPEN,
-    UNMEASURED,
-    WORDS,
-    Claim,
-    overall,
-)
+from mabert_lab.report.judge import LIMITS, METHOD
 from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
@@ -35,18 +24,6 @@ TITLE = "MaBERT: the paper's experiment, run again"
 NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 """Names of the CSV files in a report's folder."""
 
-_SHOWN = 2
-"""How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
-
-_EVERY = (
-    "claim",
-    "verdict",
-    "measured at",
-    "numbers here",
-    "it would take",
-    "by the paper's own numbers",
-)
-
 
 def report(found: Found, folder: str = "") -> Page:
     """Makes the report: what is decided and what is not, the user's own results, then everything else.
@@ -55,7 +32,7 @@ def report(found: Found, folder: str = "") -> Page:
         found: As from `mabert_lab.report.sources.find`.
         folder: Folder of the figures' files, relative to the page.
     """
-    judged = _judged(found)
+    judged = judged_claims(found)
     most = {
         each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
         for each in found.studies
@@ -72,7 +49,7 @@ def report(found: Found, folder: str = "") -> Page:
         folded=True,
         few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
         least_pairs=LEAST_PAIRS,
-        claims=_claims(judged, {} if found.efficiency is None else letters(found.efficiency)),
+        claims=claim_tables(judged, letters(found.efficiency)),
         absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
         method=METHOD,
         limits=LIMITS,
@@ -120,12 +97,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
 
 def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     """Tabulates tokens per second by model and collection, the highest in bold, the slowest and fastest run in
-    brackets.
-
-    Args:
-        file: Name of the result's file.
-        result: Result of kind `throughput`, as earlier versions measured it.
-    """
+    brackets. Earlier versions measured this."""
     cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
     models = [name for name in NAMES.values() if any(name == known for known, _ in cells)]
@@ -140,77 +112,6 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     notes += [f"{FLAG}a quick trial run, not to be quoted."] if result.get("quick") else []
     title = f"Tokens a second, {result.get('dtype', 'unknown precision')}, {file}"
     return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
-
-
-def _short(place: str, places: Mapping[str, str]) -> str:
-    head, _, machine = place.partition(" on ")
-    return f"{head} on {places[machine]}" if machine in places else place
-
-
-def _claims(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
-    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all."""
-    own = dict(list(judged.groupby("text", sort=False)))
-    found = {text: overall(each["verdict"]) for text, each in own.items()}
-    counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
-    decided = [
-        (text, f"**{found[text]}**", _told(each, found[text]), _place(each["claim"].iloc[0]))
-        for text, each in own.items()
-        if found[text] in (HOLDS, FAILS, DEPENDS)
-    ]
-    notes = ["Of several comparisons that a claim needs, the weakest is shown. Places of the paper go by its labels."]
-    notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
-
-    def left(verdict: str) -> pd.DataFrame:
-        rows = [
-            (text, "; ".join(each["short"]), _needs(each), _place(each["claim"].iloc[0]))
-            for text, each in own.items()
-            if found[text] == verdict
-        ]
-        return table("", ("claim", "where", "it would take", "in the paper"), rows)
-
-    return {
-        "count": len(found),
-        "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
-        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
-        "open": left(OPEN),
-        "missing": left(UNMEASURED),
-        "every": table("", _EVERY, map(_whole, judged.itertuples())),
-    }
-
-
-def _told(own: pd.DataFrame, verdict: str) -> str:
-    """Describes the numbers at a claim's places, by verdict if these differ, and the places without numbers."""
-    parts = []
-    for each in (HOLDS, FAILS):
-        these = own[own["verdict"] == each]
-        shown = [f"{row.numbers.rpartition('; weakest ')[-1]} ({row.short})" for row in these.itertuples()]
-        if shown:
-            parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
-    for each in (OPEN, UNMEASURED):
-        if left := list(own.loc[own["verdict"] == each, "short"]):
-            parts.append(f"**{each}:** {_some(left)}")
-    return ". ".join(parts)
-
-
-def _some(words: Sequence[str]) -> str:
-    """Names the first few, and counts the rest."""
-    return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
-
-
-def _needs(own: pd.DataFrame) -> str:
-    """Says what a decision on a claim would need at any of its places."""
-    return "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; ")))
-
-
-def _place(claim: Claim) -> str:
-    return f'{claim.source}: "{claim.quote}"' + (f". {claim.note}" if claim.note else "")
-
-
-def _whole(each: Any) -> tuple[str, ...]:
-    """Returns the row of a verdict, with the verdict of the paper's own numbers."""
-    claim, theirs = each.claim, of_paper(each.claim)
-    told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, each.short, each.numbers, each.takes, told
 
 
 def _origins(found: Found) -> pd.DataFrame:
@@ -242,17 +143,9 @@ def _rate(row: Mapping[str, Any]) -> str:
     return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
 
 
-def _judged(found: Found) -> pd.DataFrame:
-    """Returns all verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
-    places = {} if found.efficiency is None else letters(found.efficiency)
-    judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
-    text = [claim.claim for claim in judged["claim"]]
-    return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
-
-
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the names and tables of the report's CSV files."""
-    judged = _judged(found).drop(columns="claim").rename(columns={"text": "claim"})
+    judged = judged_claims(found).drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
     yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
     if found.studies:

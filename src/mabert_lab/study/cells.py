@@ -55,45 +55,28 @@ class Cell:
         return self.content["kind"]
 
 
-@dataclass(frozen=True)
 class CellFiles:
     """The files of a cell.
 
-    Attributes:
+    Args:
         root: Folder that all studies and runners share.
         name: The cell's name.
+
+    Attributes:
+        run: The run's folder.
+        order: What the cell's process is to do.
+        lock: Lock held by the process that runs the cell.
+        log: The process's output.
+        failure: Reason of the last failure.
     """
 
-    root: Path
-    name: str
-
-    def _beside(self, suffix: str) -> Path:
-        return self.root / "cells" / f"{self.name}{suffix}"
-
-    @property
-    def run(self) -> Path:
-        """The run's folder."""
-        return self._beside("")
-
-    @property
-    def order(self) -> Path:
-        """What the cell's process is to do."""
-        return self._beside(".json")
-
-    @property
-    def lock(self) -> Path:
-        """Lock held by the process that runs the cell."""
-        return self._beside(".lock")
-
-    @property
-    def log(self) -> Path:
-        """The process's output."""
-        return self._beside(".log")
-
-    @property
-    def failure(self) -> Path:
-        """Reason of the last failure."""
-        return self._beside(".failed.json")
+    def __init__(self, root: Path, name: str) -> None:
+        self.root, self.name = root, name
+        self.run = root / "cells" / name
+        self.order = self.run.with_name(f"{name}.json")
+        self.lock = self.run.with_name(f"{name}.lock")
+        self.log = self.run.with_name(f"{name}.log")
+        self.failure = self.run.with_name(f"{name}.failed.json")
 
     @property
     def begun(self) -> bool:

@@ -123,16 +123,12 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     lock = files.claim()
     try:
         lock.acquire(timeout=0)
+        if files.finished(seeds):  # by another runner meanwhile: not this one's to tell
+            sys.exit(BUSY)
+        stop_with(multiprocessing.parent_process())
+        begin(files, order)
     except Timeout:
         sys.exit(BUSY)
-    except OSError as error:
-        record_failure(files, reason_of(error))
-        sys.exit(1)
-    if files.finished(seeds):  # by another runner meanwhile: not this one's to tell
-        sys.exit(BUSY)
-    stop_with(multiprocessing.parent_process())
-    try:
-        begin(files, order)
     except OSError as error:
         record_failure(files, reason_of(error))
         sys.exit(1)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -80,6 +81,16 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     assert "no GPU is visible to torch" in capsys.readouterr().err
 
 
+@pytest.fixture
+def checked(monkeypatch, tmp_path):
+    """The command's words and a GPU; gives the devices on which operators were checked."""
+    devices = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "refuse_unless_correct", devices.append)
+    monkeypatch.setattr("sys.argv", ["gpu", "operators", "-o", str(tmp_path)])
+    return devices
+
+
 @pytest.mark.parametrize(
     ("rows", "code", "left"),
     [
@@ -88,11 +99,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     ],
     ids=["a rival may fail", "MaBERT may not"],
 )
-def test_a_failure_of_mabert_is_one_of_the_step(monkeypatch, tmp_path, capsys, rows, code, left):
-    checked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "refuse_unless_correct", checked.append)
-    monkeypatch.setattr("sys.argv", ["gpu", "operators", "-o", str(tmp_path)])
+def test_a_failure_of_mabert_is_one_of_the_step(checked, monkeypatch, tmp_path, capsys, rows, code, left):
     asked(rows, monkeypatch)
     assert gpu.main() == code
     assert left in capsys.readouterr().err
@@ -100,13 +107,8 @@ def test_a_failure_of_mabert_is_one_of_the_step(monkeypatch, tmp_path, capsys, r
     assert rows_of(tmp_path)[next(name for name in rows if rows[name] != 1)]["reason"] == "ValueError: odd"
 
 
-def test_nothing_is_timed_where_the_operators_are_wrong(monkeypatch, tmp_path):
-    def wrong(device):
-        raise RuntimeError("selective_scan: output is off")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "refuse_unless_correct", wrong)
-    monkeypatch.setattr("sys.argv", ["gpu", "operators", "-o", str(tmp_path)])
+def test_nothing_is_timed_where_the_operators_are_wrong(checked, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "refuse_unless_correct", Mock(side_effect=RuntimeError("selective_scan: output is off")))
     log = asked({"mabert": 1}, monkeypatch)
     with pytest.raises(RuntimeError, match="is off"):
         gpu.main()
@@ -214,11 +216,13 @@ def test_rows_of_models_are_those_of_the_other_benchmarks(on_a_processor, monkey
         assert {row["side"] for row in found.values()} == set(lengths.sides_of())
 
 
-def test_every_row_has_a_name_of_its_own_and_both_are_compiled():
+def test_every_row_has_a_name_of_its_own_and_the_models_that_matter_most_come_first():
     for step in gpu.STEPS.values():
         fields = [json.dumps(row.fields) for row in step().values() if row.fields]
         assert len(set(fields)) == len(fields) > 0
     assert {row.fields["model"] for row in gpu.compiled().values()} == {"mabert:compiled", "bert:compiled"}
+    families = list(dict.fromkeys(row.fields["model"] for row in gpu.models().values()))
+    assert set(families[:2]) == {"mabert", "bert"}
 
 
 @pytest.mark.parametrize("task", ["forward", "forward+backward"])
@@ -256,22 +260,17 @@ def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, ro
     assert log == ["sample", "run"][: 1 + bool(more)]
 
 
-def test_the_models_that_matter_most_come_first():
-    families = list(dict.fromkeys(row.fields["model"] for row in gpu.models().values()))
-    assert set(families[:2]) == {"mabert", "bert"}
-
-
-@pytest.mark.parametrize("error", [torch.AcceleratorError(ILLEGAL), RuntimeError(f"Triton Error [CUDA]: {ILLEGAL}")])
-def test_a_gpu_is_lost_after_an_error_of_its_driver(error):
-    assert gpu.gpu_is_lost(error)
-
-
-@pytest.mark.parametrize(("answer", "lost"), [(ILLEGAL, True), ("CUDA error: out of memory", False), (None, False)])
-def test_a_gpu_is_lost_where_it_answers_with_errors(monkeypatch, answer, lost):
-    def synchronise():
-        if answer is not None:
-            raise RuntimeError(answer)
-
+@pytest.mark.parametrize(
+    ("error", "answer", "lost"),
+    [
+        (torch.AcceleratorError(ILLEGAL), None, True),
+        (RuntimeError(f"Triton Error [CUDA]: {ILLEGAL}"), None, True),
+        (RuntimeError("cuBLAS has no words"), RuntimeError(ILLEGAL), True),
+        (RuntimeError("cuBLAS has no words"), RuntimeError("CUDA error: out of memory"), False),
+        (RuntimeError("cuBLAS has no words"), None, False),
+    ],
+)
+def test_a_gpu_is_lost_after_an_error_of_its_driver_or_where_it_answers_with_one(monkeypatch, error, answer, lost):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
-    assert gpu.gpu_is_lost(RuntimeError("cuBLAS has no words")) == lost
+    monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=answer))
+    assert gpu.gpu_is_lost(error) == lost

@@ -87,17 +87,7 @@ def test_rivals_and_their_time_may_be_chosen(monkeypatch, tmp_path, in_this_proc
     assert {row["samples"] for row in result["rows"]} == {3}, "no call past the third without time for it"
 
 
-def test_a_rival_that_is_not_there_is_named(capsys):
-    assert cli.main(["bench", "lengths", "--models", "bert:mkl"]) == 2
-    assert "there is no engine 'mkl' for 'bert:mkl'" in capsys.readouterr().err
-
-
 def test_the_tokens_of_texts_are_counted_without_the_hub(tmp_path):
     (tmp_path / "a.txt").write_text("a bird sings\n" + "a bird " * 300 + "\n")
     tokenizer = parse(["bench", "lengths"], [measure.add_bench]).tokenizer
     assert measure.lengths_of_texts([f"own={tmp_path / 'a.txt'}"], tokenizer) == {"own": [5, 602]}
-
-
-def test_texts_are_named(capsys):
-    assert cli.main(["bench", "lengths", "--texts", "reviews.jsonl"]) == 2
-    assert "--texts is 'reviews.jsonl'; it must be NAME=FILE" in capsys.readouterr().err

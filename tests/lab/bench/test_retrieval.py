@@ -204,19 +204,3 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
             *["passkey", "needle"] * 2,
         ]
         assert all(0 <= row["top1"] <= row["mrr10"] <= 1 for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["retrieval"], "bench retrieval has no model; name one folder or several"),
-        (["retrieval", "m"], "bench retrieval has no data; name a file or folder of documents"),
-        (["retrieval", "m", "--data", "gone.txt"], "gone.txt: no such file or folder"),
-        (["retrieval", "m", "--data", "x", "--quick"], "quick is for measurements of speed, not for `bench retrieval`"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(capsys, arguments, message):
-    assert main(["bench", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -137,37 +137,25 @@ def test_a_process_is_bounded_in_its_memory():
     assert done.stdout.strip() == "out of memory", done.stderr
 
 
-def test_errors_are_told_apart():
-    assert status_of(MemoryError()) == "out of memory"
-    assert status_of(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")) == "out of memory"
-    assert status_of(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried")) == "out of memory"
-    assert status_of(RuntimeError("std::bad_alloc")) == "out of memory"
-    assert status_of(ValueError("odd")) == "failed"
-
-
-def answers_to(questions, monkeypatch, error):
-    """What a process answers whose calls raise an error, and whose memory cannot be released after it."""
-
-    def fails(*_):
-        raise error
-
-    answering = SimpleNamespace(call=fails, release=fails, name=lambda: "still here")
-    monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
-    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
-    waiting, answers = [(question, ()) for question in questions], []
-
-    def recv():
-        if not waiting:
-            raise EOFError
-        return waiting.pop(0)
-
-    serve(SimpleNamespace(recv=recv, send=answers.append), "bert")
-    return answers
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_errors(error):
+    assert (status_of(error), status_of(ValueError("odd"))) == ("out of memory", "failed")
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("can't allocate memory")])
 def test_after_an_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
-    assert answers_to(["call", "name"], monkeypatch, error) == [
-        (status_of(error), f"{type(error).__name__}: {error}"),
-        ("ok", "still here"),
-    ]
+    answering = Mock(call=Mock(side_effect=error), release=Mock(side_effect=error), variables=lambda: "still here")
+    pipe = Mock(recv=Mock(side_effect=[("call", ()), ("variables", ()), EOFError]))
+    monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
+    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
+    serve(pipe, "bert")
+    answers = [sent.args[0] for sent in pipe.send.call_args_list]
+    assert answers == [(status_of(error), f"{type(error).__name__}: {error}"), ("ok", "still here")]

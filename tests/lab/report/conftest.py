@@ -5,25 +5,25 @@ import json
 import pytest
 
 from mabert_lab.report.sources import find
-from tests.lab.report.rows import CPU, whole
+from tests.lab.report.rows import CPU, efficiency, whole
 from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, study
 
 
 @pytest.fixture
 def load(tmp_path):
-    """Writes the rows of one or more files, each a month later than the one before, and reads them together."""
+    """Reads the contents of files together, whatever their order; rows stand for a file of them, each a month later."""
 
-    def write(*files, **changes):
+    def read(*files):
         paths = []
-        for month, rows in enumerate(files, start=1):
-            environment = {"date": f"2026-{month:02}-01T00:00:00+00:00", "processor": "processor", "threads": 2}
-            content = {"kind": "efficiency", "environment": environment, "quick": False, "parameters": {}, "rows": rows}
+        for month, content in enumerate(files, start=1):
+            whole = (
+                efficiency(content, date=f"2026-{month:02}-01T00:00:00+00:00") if isinstance(content, list) else content
+            )
             paths.append(tmp_path / f"{month}.json")
-            paths[-1].write_text(json.dumps({**content, **changes}), encoding="utf-8")
-        # The order in which files are given must not matter.
+            paths[-1].write_text(json.dumps(whole), encoding="utf-8")
         return find(reversed(paths)).efficiency
 
-    return write
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -41,21 +41,12 @@ def results(tmp_path_factory):
         study(like_the_paper("pooling", 1.0, every), "pooling"),
         study(budgets, "budget"),
     ]
-    about = {"kind": "efficiency", "environment": ENVIRONMENT, "quick": False, "parameters": {}}
-    contents.append({**about, "rows": whole() + whole(CPU._replace(profile="best"))})
+    contents.append(efficiency(whole() + whole(CPU._replace(profile="best")), **ENVIRONMENT))
+    regime = {"weights": "trained", "direction": "forward", "conv": "causal"}
     drift = [
-        {
-            "weights": "trained",
-            "direction": "forward",
-            "conv": "causal",
-            "side": side,
-            "attention": attention,
-            "masking": masking,
-            "cls": [0.0, distance],
-            "mean": [0.0, distance],
-        }
-        for side, attention in [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
-        for masking, distance in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
+        {**regime, "side": side, "attention": seen, "masking": masking, "cls": [0.0, far], "mean": [0.0, far]}
+        for side, seen in [("right", "masked"), ("left", "masked"), ("right", "unmasked")]
+        for masking, far in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
     ]
     contents.append({"kind": "drift", "environment": ENVIRONMENT, "texts": 24, "lengths": [0, 8], "rows": drift})
     speed = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens_per_second": 1234.5}

@@ -27,6 +27,12 @@ def raw(measure, model, length, value=None, condition=CPU, **changes):
     return {**row, **numbers, "samples": None if measure == "memory" else 15, **changes}
 
 
+def efficiency(rows, **environment):
+    """The content of a file."""
+    about = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **environment}
+    return {"kind": "efficiency", "environment": about, "quick": False, "parameters": {}, "rows": rows}
+
+
 def whole(condition=CPU):
     """The paper's own numbers as if measured, with ModernBERT beside them."""
     rows = [

@@ -1,15 +1,12 @@
 """Measurements are checked, merged, and shown: the later stays, ratios are bounded, what lacks a number says why."""
 
-import json
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.efficiency_section import efficiency_page, headline, measured_table, number, ratio_table
-from mabert_lab.report.sources import find
-from tests.lab.report.rows import CPU, GPU, SLOW, raw, whole
+from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
 
 TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
 
@@ -72,49 +69,15 @@ def test_a_model_that_was_too_slow_is_bounded_by_what_its_row_says(load):
     assert table["training"]["at_least"].dropna().to_dict() == {("bert", 128): 120}
 
 
-def test_dates_of_other_time_zones_are_compared_as_moments(tmp_path):
-    rows = [raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 2.0)]
-    files = tmp_path / "a", tmp_path / "b"
-    for file, date, own in zip(files, ("2026-01-01T12:00:00+05:00", "2026-01-01T08:00:00"), rows, strict=True):
-        about = {"kind": "efficiency", "environment": {"date": date}, "quick": False, "parameters": {}}
-        file.write_text(json.dumps({**about, "rows": own}), encoding="utf-8")
-    assert numbers(find(files[::-1]).efficiency.tables[CPU]["latency"]) == {("bert", 128): 2.0}
+def test_dates_of_other_time_zones_are_compared_as_moments(load):
+    dates = ("2026-01-01T12:00:00+05:00", "2026-01-01T08:00:00")
+    files = (efficiency([raw("latency", "bert", 128, float(n))], date=date) for n, date in enumerate(dates, 1))
+    assert numbers(load(*files).tables[CPU]["latency"]) == {("bert", 128): 2.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "needed"),
-    [
-        ({"environment": {}}, r"not as mabert bench models writes it \(KeyError: 'date'\)"),
-        ({"rows": []}, "no rows"),
-        ({"rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
-        (
-            {"rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
-            "not as mabert bench models .* .TypeError",
-        ),
-    ],
-)
-def test_other_files_are_refused_by_name(load, changes, needed):
-    with pytest.raises(ValueError, match=rf"1\.json: .*{needed}"):
-        load([raw("latency", "bert", 128, 1.0)], **changes)
-
-
-def test_nothing_at_all_is_refused(tmp_path):
-    (tmp_path / "b.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"b\.json: nothing to report"):
-        find([tmp_path / "b.json"])
-
-
-def measured(file, **told):
-    """A file with one row, of a model of the file's own."""
-    environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "threads": 2, **told}
-    rows = [raw("latency", {"a": "bert", "b": "mabert", "c": "albert"}[file.name], 128, 1.0)]
-    content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment, "rows": rows}
-    file.write_text(json.dumps(content))
-    return file
-
-
-def machines(*files):
-    return [condition.machine for condition in find(files).efficiency.tables]
+def of_one(model, **environment):
+    """A file with one row."""
+    return efficiency([raw("latency", model, 128, 1.0)], **environment)
 
 
 @pytest.mark.parametrize(
@@ -125,21 +88,25 @@ def machines(*files):
         ({"packages": {"torch": "3"}}, "one, 2 threads, torch 3"),
     ],
 )
-def test_machines_are_not_mixed(tmp_path, changed, there):
-    a, b = measured(tmp_path / "a"), measured(tmp_path / "b", date="2026-01-02T00:00:00+00:00", **changed)
-    results = find([a, b]).efficiency
+def test_machines_are_not_mixed(load, changed, there):
+    results = load(of_one("bert"), of_one("mabert", date="2026-01-02T00:00:00+00:00", **changed))
     tables = {condition.machine: list(results.tables[condition]["latency"]["model"]) for condition in results.tables}
     assert tables == {"one, 2 threads, torch None": ["bert"], there: ["mabert"]}
-    assert machines(a) == [""]
+    assert [condition.machine for condition in load(of_one("bert")).tables] == [""]
 
 
-def test_processors_of_one_name_and_other_instructions_are_not_mixed(tmp_path):
-    a, b = measured(tmp_path / "a", instructions="AVX512"), measured(tmp_path / "b", instructions="AVX2")
-    assert machines(a, b) == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
-    measured(a)  # as before it was recorded
-    assert machines(a, b) == [""]
-    c = measured(tmp_path / "c", instructions="AVX512", date="2026-01-03T00:00:00+00:00")
-    assert machines(a, b, c) == [f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")]
+def test_processors_of_one_name_and_other_instructions_are_not_mixed(load):
+    def machines(*instructions):
+        models = ("bert", "mabert", "albert")
+        files = (of_one(model, **about) for model, about in zip(models, instructions, strict=False))
+        return [condition.machine for condition in load(*files).tables]
+
+    unrecorded, new, old = {}, {"instructions": "AVX512"}, {"instructions": "AVX2"}
+    assert machines(new, old) == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
+    assert machines(unrecorded, old) == [""]
+    assert machines(unrecorded, old, new) == [
+        f"one{kind}, 2 threads, torch None" for kind in (" (AVX2)", " (AVX512)", "")
+    ]
 
 
 RIVALS = [name for name in NAMES if name != "mabert"]

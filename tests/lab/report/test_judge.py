@@ -124,12 +124,8 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
     holds, fails, cannot = (verdicts(claim, drifts=curves(**each)) for each in DRIFTS[claim.rule["rule"]])
     assert (holds, fails, cannot) == ({HOLDS}, {FAILS}, {OPEN})
     assert verdicts(claim) == {UNMEASURED}
-
-
-@pytest.mark.parametrize("claim", DRIFT, ids=short)
-def test_few_texts_decide_nothing(claim):
     for each in DRIFTS[claim.rule["rule"]]:
-        assert verdicts(claim, drifts=curves(texts=15, **each)) == {OPEN}
+        assert verdicts(claim, drifts=curves(texts=15, **each)) == {OPEN}, "by so few texts"
 
 
 def test_what_is_rounding_is_shown_as_0():

@@ -6,17 +6,11 @@ import re
 import pytest
 
 from mabert_lab.report.sources import find
-from tests.lab.report.rows import raw
+from tests.lab.report.rows import efficiency, raw
 from tests.lab.report.studies import ENVIRONMENT, row, study
 
 ROWS = [row("MMTMMTMMTMMT", {"cola": [0.1, 0.2]}, "MMTMMTMMTMMT")]
-EFFICIENCY = {
-    "kind": "efficiency",
-    "environment": ENVIRONMENT,
-    "quick": False,
-    "parameters": {},
-    "rows": [raw("latency", "bert", 128, 5.0)],
-}
+EFFICIENCY = efficiency([raw("latency", "bert", 128, 5.0)], **ENVIRONMENT)
 
 
 @pytest.fixture
@@ -94,6 +88,13 @@ WRONG = [
     (b"\xff\xfe\x00", "not UTF-8: byte 0xff at offset 0"),
     ({**EFFICIENCY, "quick": True}, "a quick trial run, whose numbers say nothing; measure without --quick"),
     ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "not as mabert bench models writes it (KeyError: 'profile')"),
+    ({**EFFICIENCY, "rows": []}, "no rows"),
+    ({**EFFICIENCY, "rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
+    (
+        {**EFFICIENCY, "rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
+        "not as mabert bench models writes it (Type",
+    ),
+    ({**EFFICIENCY, "environment": {}}, "not as mabert bench models writes it (KeyError: 'date')"),
     ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
     ({"kind": "drift", "rows": []}, "not as mabert study drift writes it (KeyError: 'texts')"),
     ({"kind": "throughput", "rows": [{"model": "bert"}]}, "not as mabert bench throughput writes it (KeyError: "),
@@ -120,16 +121,9 @@ def test_a_damaged_file_is_refused_by_name_and_in_a_folder_left_out_and_told_of(
     assert reason.strip() in told
 
 
-def test_what_two_machines_measured_stands_apart(put, tmp_path):
-    put("study.json", study(ROWS))
-    put("here.json", EFFICIENCY)
-    put("there.json", {**EFFICIENCY, "environment": {**ENVIRONMENT, "processor": "another"}})
-    conditions = find([tmp_path]).efficiency.tables
-    assert len({condition.machine for condition in conditions}) == 2
-
-
 def test_nothing_to_report_says_what_is_needed(put, tmp_path):
     put("config.json", {})
+    put("list.json", [])
     with pytest.raises(ValueError, match=r"nothing to report; give JSON files that mabert study, mabert bench"):
         find([tmp_path])
     with pytest.raises(ValueError, match="no paths: nothing to report"):

@@ -1,13 +1,20 @@
 """A tiny text, vocabulary, task and scale for the tests of studies."""
 
 import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
 
 import numpy as np
 import yaml
 
+from mabert.conversion import pieces, training
+from mabert.train import trainer
 from mabert.train.fields import build
 from mabert_lab.study.grid import Scale, Study
 from mabert_lab.study.plan import Planner
+from mabert_lab.study.work import serve
 from tests.train.helpers import MODEL, TRAINING, WORDS, corpus, tokenizer
 
 FINETUNE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
@@ -96,3 +103,33 @@ def written(folder, fields, arms):
     content = {"title": "A study", "label": "tab:pooling_pred_100pct", "arms": arms, "reference": next(iter(arms))}
     (folder / "test.yaml").write_text(yaml.safe_dump(content))
     return ["grid", str(folder / "test.yaml"), "--scale", str(folder / "small.yaml"), "--data", str(folder / "glue")]
+
+
+def begun(cell, root, target=serve):
+    """The process of a cell, begun."""
+    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def ended(cell, root, target=serve):
+    """The exit code of a cell's process."""
+    process = begun(cell, root, target)
+    process.join()
+    return process.exitcode
+
+
+def serve_until(root, name, *arguments):
+    """A cell's process that saves after each step, and is killed at the checkpoint that a file `last` names."""
+    pieces.SHORTEST, training.SAVE_SECONDS, trainer.SAVE_SECONDS = 16, 0.0, 0.0
+    publish, last = trainer.publish, Path(root) / "last"
+    wanted = last.read_text() if last.is_file() else None
+
+    def killed(written, place):
+        publish(written, place)
+        if wanted is not None and str(place).endswith(wanted):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.publish = killed
+    serve(root, name, *arguments)

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from mabert_lab.study import plan as plans
+from mabert_lab.study import precision
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import cells_of
+from mabert_lab.study.precision import at_another_precision, emulated_precision
 from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
 
@@ -178,16 +180,16 @@ def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path
 
     there = plan("auto", "bf16")
     (root / "cells").mkdir()
-    assert plans.at_another_precision(plan("auto"), root) is None
+    assert at_another_precision(plan("auto"), root) is None
     cell = next(cell for cell in there.cells.values() if cell.kind == kind)
     CellFiles(root, cell.name).order.write_text("{}")
-    told = plans.at_another_precision(plan("auto"), root)
+    told = at_another_precision(plan("auto"), root)
     assert told.startswith(f"precision auto is fp32 on this machine, and {root} has {cell.title!r} at bf16")
     field = {"pretraining": "pretrain.training.precision", "finetuning": "finetune.precision"}[kind]
     assert told.endswith(f"; to go on with it: {field}=bf16"), "the other is set already"
     assert cell.name in plan("bf16").cells
-    assert plans.at_another_precision(plan("fp32"), root) is None, "that was asked for"
-    assert plans.at_another_precision(there, root) is None
+    assert at_another_precision(plan("fp32"), root) is None, "that was asked for"
+    assert at_another_precision(there, root) is None
 
 
 class ReadWhole:
@@ -226,12 +228,12 @@ def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
 
 @pytest.mark.parametrize("here", ["float32", "bfloat16"])
 def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(tmp_path, monkeypatch, here):
-    monkeypatch.setattr(plans, "fast_dtype", lambda: here)
+    monkeypatch.setattr(precision, "fast_dtype", lambda: here)
     fields = changed(world(tmp_path), (*TRAINING, "precision"), "bf16")
     root = tmp_path / "root"
 
     def complaint(fields):
-        return plans.emulated_precision(planned(tmp_path, root, fields=fields), root)
+        return emulated_precision(planned(tmp_path, root, fields=fields), root)
 
     told, both = complaint(fields), complaint(changed(fields, ("finetune", "precision"), "bf16"))
     assert complaint(world(tmp_path / "other")) is None
@@ -244,19 +246,23 @@ def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(
         name = next(name for name, cell in plan.cells.items() if cell.kind == "pretraining")
         CellFiles(root, name).run.mkdir(parents=True)
         (CellFiles(root, name).run / "result.json").write_text("{}")
-        assert plans.emulated_precision(plan, root) is None, "what is finished is not computed again"
+        assert emulated_precision(plan, root) is None, "what is finished is not computed again"
 
 
-def test_text_must_be_named(tmp_path):
-    fields = changed(world(tmp_path), ("pretrain", "data", "sources"), [])
-    with pytest.raises(ValueError, match="the study names no text; give --text"):
-        planned(tmp_path, tmp_path / "root", fields=fields)
-
-
-def test_cells_begin_with_random_weights(tmp_path):
+@pytest.mark.parametrize(
+    ("pretrain", "message"),
+    [
+        ({"data": {"sources": []}}, "the study names no text; give --text"),
+        (
+            {"model": {}, "start_from": "runs/mini"},
+            "pretrain.start_from is 'runs/mini'; cells begin with random weights",
+        ),
+    ],
+)
+def test_a_pretraining_needs_text_and_begins_with_random_weights(tmp_path, pretrain, message):
     fields = world(tmp_path)
-    fields["pretrain"] = {**fields["pretrain"], "model": {}, "start_from": "runs/mini"}
-    with pytest.raises(ValueError, match=r"pretrain.start_from is 'runs/mini'; cells begin with random weights"):
+    fields["pretrain"] |= pretrain
+    with pytest.raises(ValueError, match=message):
         planned(tmp_path, tmp_path / "root", fields=fields)
 
 

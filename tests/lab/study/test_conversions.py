@@ -1,8 +1,6 @@
 """Arms that are conversions of one encoder: their cells, what names them, and runs that are killed."""
 
 import json
-import multiprocessing
-import os
 import signal
 import sys
 from pathlib import Path
@@ -11,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert.conversion import pieces, training
-from mabert.train import trainer
 from mabert_lab.cli import main
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import report
@@ -22,9 +18,8 @@ from mabert_lab.study.grid import CONVERT_SCALES, CONVERTED, load_scale, load_st
 from mabert_lab.study.plan import Planner
 from mabert_lab.study.results import by_conversion, gathered, write_results
 from mabert_lab.study.runner import Runner, Status
-from mabert_lab.study.work import serve
 from tests.conversion.helpers import saved_teacher
-from tests.lab.study.helpers import FINETUNE, changed, cola, planned, study
+from tests.lab.study.helpers import FINETUNE, changed, cola, ended, planned, serve_until, study
 from tests.train.helpers import corpus, of_family
 
 ARMS = {"T": {"convert": {"pattern": "T"}}, "MTM": {"convert": {"pattern": "MTM", "direction": "forward"}}}
@@ -171,13 +166,14 @@ def test_the_first_rows_of_a_task_are_a_sample_of_it(tmp_path, fields):
         (("convert", "recipe"), {"tokens": -1}, "convert.recipe: tokens is -1"),
         (("convert", "recipe"), {"seed": 1}, "convert.recipe.seed is 1; the seeds of conversion are"),
         (("convert", "teacher"), None, "the study converts an encoder; give --from MODEL, a folder or hub name"),
+        (("convert", "teacher"), "./not-there", "no model folder not-there"),
         (("convert", "texts"), [], "the study names no text; give --text"),
         (("convert", "seeds"), [], r"seeds are \[\]"),
         (("seeds",), [0, 100], r"seeds are \[0, 100\]; where arms are conversions, they must be below 100"),
     ],
 )
 def test_what_is_no_conversion_is_told_in_a_line(tmp_path, fields, path, value, message):
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as told:
         planned(tmp_path, tmp_path / "root", {"as asked": {"convert": {}}}, changed(fields, path, value))
     assert "\n" not in str(told.value)
 
@@ -206,26 +202,6 @@ def test_arms_are_all_conversions_or_none(arms, message):
         study(ARMS, budgets=["10%"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["budget", "--from", "x"], "--from goes with pattern, components, pooling and grid, not with budget"),
-        (["pattern", "--conversions", "2"], "--conversions goes with arms that are conversions, and those of pattern"),
-        (["pattern", "--scale", "convert"], "--scale convert is for conversions; give --from MODEL as well"),
-        (["pattern", "--from", "./not-there", "--scale", "convert-tiny"], "no model folder not-there"),
-    ],
-)
-def test_an_option_of_conversions_that_would_not_be_looked_at_is_refused(
-    capsys, tmp_path, fields, monkeypatch, arguments, message
-):
-    monkeypatch.chdir(tmp_path)
-    given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", "out"]
-    assert main(["study", *arguments, *given]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.splitlines()) == 1
-
-
 def test_the_dry_run_counts_conversions_and_runs_none(capsys, tmp_path, fields, encoders):
     given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
     words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
@@ -244,30 +220,6 @@ def test_an_arm_tells_of_the_conversion_that_failed(tmp_path, fields):
     assert [each["status"] for each in made["pretraining"]["conversions"]] == ["missing", "failed"]
 
 
-def serve_small(root, name, *arguments):
-    """A cell's process that saves after each step; it is killed when the checkpoint that a file names is there."""
-    pieces.SHORTEST, training.SAVE_SECONDS = 16, 0.0
-    publish, last = trainer.publish, Path(root) / "last"
-    wanted = last.read_text() if last.is_file() else None
-
-    def killed(written, place):
-        publish(written, place)
-        if wanted is not None and str(place).endswith(wanted):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    trainer.publish = killed
-    serve(root, name, *arguments)
-
-
-def ended(cell, root):
-    """The exit code of a cell's process."""
-    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
-    process = multiprocessing.get_context("forkserver").Process(target=serve_small, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are begun and killed as Linux does")
 @pytest.mark.slow
 def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_study_goes_on(tmp_path, fields):
@@ -278,11 +230,11 @@ def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_stu
         (place / "cells").mkdir(parents=True)
     for last in ("align/checkpoint-2", "end-to-end/checkpoint-1"):
         (root / "last").write_text(last)
-        assert ended(cell, root) == -signal.SIGKILL
+        assert ended(cell, root, serve_until) == -signal.SIGKILL
         assert (CellFiles(root, cell.name).run / "unfinished" / last).is_dir()
         assert not CellFiles(root, cell.name).done(cell)
     (root / "last").unlink()
-    assert (ended(cell, root), ended(cell, whole)) == (0, 0)
+    assert (ended(cell, root, serve_until), ended(cell, whole, serve_until)) == (0, 0)
     ours, theirs = (CellFiles(place, cell.name).run / "model.safetensors" for place in (root, whole))
     assert ours.read_bytes() == theirs.read_bytes()
 

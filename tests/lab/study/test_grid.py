@@ -213,18 +213,29 @@ def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path,
     assert QUESTIONS[load_study(name).label] == name
 
 
+def beside(folder, column, classes=("other", "same"), more=""):
+    """The table of pairs, its classes spelt so, to stand beside a column of the paper."""
+    glue = folder / "glue"
+    glue.mkdir(exist_ok=True)
+    task = StudyTask.of("pairs", {**pairs(glue), "paper": column})
+    for file in ("pairs.tsv", "pairs.jsonl"):
+        text = (glue / file).read_text()
+        for name, other in zip(("other", "same"), classes, strict=True):
+            text = text.replace(f"\t{name}\n", f"\t{other}\n").replace(f'"{name}"', f'"{other}"')
+        (glue / file).write_text(text + (more if file == "pairs.tsv" else ""))
+    return task.load(str(glue))
+
+
 def test_a_column_knows_what_one_class_for_all_would_score(tmp_path):
     world(tmp_path)
     (cola,) = StudyTask.of("cola", None).load(str(tmp_path / "glue")).columns(1)
     assert cola["constant"] == 0, "a correlation"
-    content = {**pairs(tmp_path / "glue"), "paper": "mnli_m"}
-    loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+    loaded = beside(tmp_path, "mnli_m")
     dev = list(loaded.splits["validation"]["label"])
     assert loaded.columns(1)[0]["constant"] == max(dev.count(0), dev.count(1)) / len(dev)
-    spell(tmp_path / "glue", other="not_equivalent", same="equivalent")
     positive = dev.count(1) / len(dev)
-    scored = StudyTask.of("pairs", {**content, "paper": "mrpc"}).load(str(tmp_path / "glue"))
-    assert scored.columns(1)[0]["constant"] == pytest.approx(2 * positive / (1 + positive)), "F1 of always 1"
+    (scored,) = beside(tmp_path, "mrpc", ("not_equivalent", "equivalent")).columns(1)
+    assert scored["constant"] == pytest.approx(2 * positive / (1 + positive)), "F1 of always 1"
 
 
 def test_an_official_task_with_other_rows_says_so(tmp_path, monkeypatch):
@@ -244,53 +255,45 @@ def test_a_name_that_is_none_is_refused():
         load_scale("huge")
 
 
-def spell(glue, **names):
-    """Spells the classes of the pairs otherwise."""
-    for file in ("pairs.tsv", "pairs.jsonl"):
-        text = (glue / file).read_text()
-        for name, other in names.items():
-            text = text.replace(f"\t{name}\n", f"\t{other}\n").replace(f'"{name}"', f'"{other}"')
-        (glue / file).write_text(text)
-
-
 @pytest.mark.parametrize(
     ("column", "metric"), [("cola", "matthews_correlation"), ("mrpc", "f1"), ("qqp", "f1"), ("mnli_mm", "accuracy")]
 )
 def test_a_table_is_scored_as_the_column_that_it_stands_beside(tmp_path, column, metric):
-    (tmp_path / "glue").mkdir()
-    content = {**pairs(tmp_path / "glue"), "paper": column}
-    spell(tmp_path / "glue", other="0", same="1")
-    (found,) = StudyTask.of("pairs", content).load(str(tmp_path / "glue")).columns(1)
+    (found,) = beside(tmp_path, column, ("0", "1")).columns(1)
     assert found["metric"] == metric
 
 
 @pytest.mark.parametrize(
-    ("column", "spelling"),
-    [
-        ("mrpc", ("not_equivalent", "equivalent")),
-        ("mrpc", ("0", "1")),
-        ("qqp", ("not_duplicate", "duplicate")),
-    ],
+    ("column", "classes"),
+    [("mrpc", ("not_equivalent", "equivalent")), ("mrpc", ("0", "1")), ("qqp", ("not_duplicate", "duplicate"))],
 )
-def test_f1_beside_the_papers_is_of_the_papers_class_however_it_sorts(tmp_path, column, spelling):
-    (tmp_path / "glue").mkdir()
-    content = {**pairs(tmp_path / "glue"), "paper": column}
-    spell(tmp_path / "glue", other=spelling[0], same=spelling[1])
-    loaded = StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
-    assert loaded.task.label_names == spelling
-    assert loaded.task.positive == spelling[1]
+def test_f1_beside_the_papers_is_of_the_papers_class_however_it_sorts(tmp_path, column, classes):
+    loaded = beside(tmp_path, column, classes)
+    assert loaded.task.label_names == classes
+    assert loaded.task.positive == classes[1]
     assert list(loaded.splits["validation"]["label"][:3]) == [0, 1, 1]
 
 
-def test_classes_that_do_not_say_which_is_the_papers_are_refused(tmp_path):
-    (tmp_path / "glue").mkdir()
-    content = {**pairs(tmp_path / "glue"), "paper": "qqp"}
-    message = (
-        "tasks.pairs has the classes other and same; the paper's qqp is scored by the F1 of duplicate, so they must be "
-        "not_duplicate and duplicate, or 0 and 1"
-    )
+@pytest.mark.parametrize(
+    ("column", "more", "message"),
+    [
+        (
+            "qqp",
+            "",
+            "tasks.pairs has the classes other and same; the paper's qqp is scored by the F1 of duplicate, so they "
+            "must be not_duplicate and duplicate, or 0 and 1",
+        ),
+        (
+            "mrpc",
+            "a\tb\tthird\n",
+            "beside the paper's mrpc, which is scored by f1; a table of 3 classes has accuracy, f1_macro, matthews",
+        ),
+        ("wnli", "", "tasks.pairs.paper is 'wnli'; the paper's columns are cola, sst2"),
+    ],
+)
+def test_a_table_that_cannot_be_scored_as_its_column_is_refused(tmp_path, column, more, message):
     with pytest.raises(ValueError, match=message):
-        StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
+        beside(tmp_path, column, more=more)
 
 
 @pytest.mark.parametrize(
@@ -327,21 +330,9 @@ def test_tasks_that_keep_their_own_fine_tuning_field_are_named(tmp_path, caplog)
     ]
 
 
-def test_a_table_that_cannot_be_scored_as_its_column_is_refused(tmp_path):
-    (tmp_path / "glue").mkdir()
-    content = {**pairs(tmp_path / "glue"), "paper": "mrpc"}
-    table = tmp_path / "glue/pairs.tsv"
-    table.write_text(table.read_text() + "a\tb\tthird\n")
-    message = "beside the paper's mrpc, which is scored by f1; a table of 3 classes has accuracy, f1_macro, matthews"
-    with pytest.raises(ValueError, match=message):
-        StudyTask.of("pairs", content).load(str(tmp_path / "glue"))
-    with pytest.raises(ValueError, match=r"tasks.pairs.paper is 'wnli'; the paper's columns are cola, sst2"):
-        StudyTask.of("pairs", {**content, "paper": "wnli"})
-
-
 def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
     world(tmp_path)
-    table = StudyTask.of("pairs", {**pairs(tmp_path / "glue"), "paper": "mnli_m"}).load(str(tmp_path / "glue"))
+    table = beside(tmp_path, "mnli_m")
     (column,) = table.columns(epochs=2)
     assert (column["key"], column["title"], column["sample"]) == ("pairs", "Pairs, 30 rows", "30 rows")
     assert (column["train"], column["validation"], column["epochs"]) == (30, 10, 2)

@@ -1,23 +1,16 @@
-"""What a study shows: its cells, and each change of one."""
+"""What a study shows: its cells, each change of one, and why it cannot begin."""
 
-import json
-
+import pytest
 from rich.console import Console
 
 from mabert_lab import cli
-from mabert_lab.study import plan as plans
+from mabert_lab.study import precision
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.progress import StudyProgress, show_plan
 from mabert_lab.study.runner import Status
 from tests.lab.study.helpers import planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
-
-
-def finish(root, name):
-    files = CellFiles(root, name)
-    files.run.mkdir(parents=True)
-    (files.run / "result.json").write_text(json.dumps({"seconds": 1.0}))
 
 
 def test_every_change_is_a_line(tmp_path):
@@ -65,7 +58,7 @@ def test_a_dry_run_on_the_command_line_lists_the_cells_and_begins_nothing(tmp_pa
     for cell in plan.cells.values():
         assert f"{cell.name} {cell.title} {cell.steps:,} {cell.parameters:,}" in out
     assert not (tmp_path / "root/cells").exists()
-    monkeypatch.setattr(plans, "fast_dtype", lambda: "float32")
+    monkeypatch.setattr(precision, "fast_dtype", lambda: "float32")
     assert cli.main([*arguments, "pretrain.training.precision=bf16"]) == 0
     assert "mabert: pretrain.training.precision: bf16, for which this machine has no" in capsys.readouterr().err
 
@@ -74,9 +67,30 @@ def test_a_dry_run_says_which_cells_are_done(tmp_path, capsys):
     fields = world(tmp_path)
     plan = planned(tmp_path, tmp_path / "root", ARMS, fields)
     first = next(iter(plan.cells.values()))
-    finish(tmp_path / "root", first.name)
+    files = CellFiles(tmp_path / "root", first.name)
+    files.run.mkdir(parents=True)
+    (files.run / "result.json").write_text("{}")
     assert cli.main(["study", *written(tmp_path, fields, ARMS), "-o", str(tmp_path / "root"), "--dry-run"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"{first.name} {first.title} {first.steps:,} {first.parameters:,} done" in out
     assert out.count(" done") == 1
     assert out.endswith(": 1 pretrainings and 2 fine-tunings to run")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["finetune.pooling=mean"], "finetune.pooling would change nothing: every arm of the study has its own"),
+        (
+            ["finetune.max_length=99"],
+            "the fine-tuning of map on CoLA: max_length is 99, the model has positions for 24",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_is(capsys, tmp_path, given, message):
+    arguments = written(tmp_path, world(tmp_path), {"map": {"paper": "map", "finetune": {"pooling": "map"}}})
+    assert cli.main(["study", *arguments, "-o", str(tmp_path / "root"), *given]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mabert: {message}")
+    assert len(told.splitlines()) == 1
+    assert not (tmp_path / "root/cells").exists()

@@ -1,8 +1,6 @@
 """Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
 
-import argparse
 import json
-import multiprocessing
 import os
 import resource
 import shutil
@@ -12,6 +10,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 from safetensors.torch import load_file
@@ -19,7 +18,6 @@ from transformers import TrainerCallback
 
 from mabert.machine.environment import processor
 from mabert.machine.processes import ended_as_interrupted
-from mabert.train import trainer
 from mabert.train.checkpoint import MANIFEST, seal
 from mabert_lab.report.studies import read_study
 from mabert_lab.study import work
@@ -28,7 +26,7 @@ from mabert_lab.study.plan import FORMAT
 from mabert_lab.study.results import gathered, pretrained, results_file, write_results
 from mabert_lab.study.runner import Runner, locked
 from mabert_lab.study.work import BUSY, STOPPED, serve
-from tests.lab.study.helpers import FINETUNE, planned, world, written
+from tests.lab.study.helpers import FINETUNE, begun, changed, ended, planned, serve_until, world, written
 
 LOSS = 4.6039
 """Held-out loss of the pretraining."""
@@ -54,27 +52,11 @@ def command(arguments, root, **options):
     )
 
 
-def begun(cell, root, target=serve):
-    """The process of a cell, begun."""
-    arguments = (str(root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
-    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
-    process.start()
-    return process
-
-
 def waits_for(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
-
-
-def weights(root, name):
-    return load_file(CellFiles(root, name).run / "model.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +68,41 @@ def unbroken(tmp_path_factory):
     return folder, fields, plan, run(plan, folder / "root")
 
 
+@pytest.fixture
+def copied(unbroken, tmp_path):
+    """The same with a copy of its root in place of the states."""
+    folder, fields, plan, _ = unbroken
+    return folder, fields, plan, shutil.copytree(folder / "root", tmp_path / "root")
+
+
+@pytest.fixture
+def fresh(unbroken, tmp_path):
+    """Plans arms in the same world and an empty root; gives the plan, the root and the first cell."""
+    folder, fields, _, _ = unbroken
+    root = tmp_path / "root"
+    (root / "cells").mkdir(parents=True)
+
+    def made(arms=ARMS, **changes):
+        plan = planned(folder, root, arms, {**fields, **changes})
+        return plan, root, next(iter(plan.cells.values()))
+
+    return made
+
+
+def commanded(unbroken, tmp_path, arms, fields=None):
+    """The arguments of a command that runs arms in the same world."""
+    folder, usual, _, _ = unbroken
+    (tmp_path / "glue").symlink_to(folder / "glue")
+    return written(tmp_path, fields or usual, arms)
+
+
+def states_of(states):
+    return {status.state for status in states.values()}
+
+
 def test_a_study_runs_and_says_what_it_found(unbroken):
     folder, _, plan, states = unbroken
-    assert {status.state for status in states.values()} == {"done"}
+    assert states_of(states) == {"done"}
     assert all(status.seconds > 0 for status in states.values())
     result = json.loads(results_file(plan, folder / "root").read_text())
     read = read_study(result)
@@ -116,10 +130,9 @@ def test_a_study_runs_and_says_what_it_found(unbroken):
     assert not list((folder / "root/cells").glob("*/seed-*/model.safetensors")), "nothing starts from these"
 
 
-def test_every_machine_that_ran_a_seed_is_named(unbroken, tmp_path):
-    folder, _, plan, states = unbroken
-    root = tmp_path / "root"
-    shutil.copytree(folder / "root", root)
+def test_every_machine_that_ran_a_seed_is_named(unbroken, copied):
+    *_, states = unbroken
+    _, _, plan, root = copied
     place = next(CellFiles(root, cell.name).run for cell in plan.cells.values() if cell.kind == "finetuning")
     for seed in (0, 1):
         assert json.loads((place / f"seed-{seed}/result.json").read_text())["environment"]["processor"]
@@ -141,10 +154,10 @@ def change(file, how):
 def test_what_is_finished_is_not_done_again_and_more_seeds_are_added(unbroken):
     folder, fields, plan, _ = unbroken
     before = {path: path.stat().st_mtime_ns for path in (folder / "root/cells").rglob("result.json")}
-    assert {status.state for status in run(plan, folder / "root").values()} == {"done"}
+    assert states_of(run(plan, folder / "root")) == {"done"}
     assert before == {path: path.stat().st_mtime_ns for path in before}
     more = planned(folder, folder / "root", ARMS, fields, seeds=[0, 1, 2])
-    assert {status.state for status in run(more, folder / "root").values()} == {"done"}
+    assert states_of(run(more, folder / "root")) == {"done"}
     seeds = {path: when for path, when in before.items() if path.parent.name.startswith("seed")}
     assert len(seeds) == 4
     assert seeds == {path: path.stat().st_mtime_ns for path in seeds}
@@ -164,37 +177,32 @@ def marks(files):
     return [entry["loss"] for entry in files.result()["outcome"]["history"] if entry["step"] == 0]
 
 
-def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, tmp_path):
-    folder, fields, plan, _ = unbroken
-    root = tmp_path / "root"
-    broken = planned(folder, root, ARMS, fields)
-    (name,) = (name for name, cell in broken.cells.items() if cell.kind == "pretraining")
-    files = CellFiles(root, name)
-    files.run.parent.mkdir(parents=True)
+def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, fresh):
+    folder, _, plan, _ = unbroken
+    broken, root, cell = fresh()
+    files = CellFiles(root, cell.name)
     for checkpoint, loss in (("checkpoint-4", 77.0), ("checkpoint-8", 88.0)):
-        process = begun(broken.cells[name], root)
+        process = begun(cell, root)
         waits_for((files.run / checkpoint).is_dir)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
-        assert not files.done(broken.cells[name])
+        assert not files.done(cell)
         mark(files, loss)
-    states = run(broken, root)
-    assert {status.state for status in states.values()} == {"done"}
+    assert states_of(run(broken, root)) == {"done"}
     assert marks(files) == [88.0, 77.0], "each attempt went on where the one before had saved"
-    assert same(weights(root, name), weights(folder / "root", name))
+    ours, theirs = (load_file(CellFiles(at, cell.name).run / "model.safetensors") for at in (root, folder / "root"))
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
     ours, theirs = (json.loads(results_file(plan, at).read_text())["rows"] for at in (root, folder / "root"))
     for mine, other in zip(ours, theirs, strict=True):
         for seed in ("0", "1"):
             assert mine["scores"]["cola"]["accuracy"][seed] == other["scores"]["cola"]["accuracy"][seed]
 
 
-def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
+def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, fresh, tmp_path):
     folder, fields, plan, _ = unbroken
-    root = tmp_path / "root"
-    broken = planned(folder, root, ARMS, fields)
-    cell = next(iter(broken.cells.values()))
+    _, root, cell = fresh()
     files = CellFiles(root, cell.name)
-    files.run.parent.mkdir(parents=True)
     process = begun(cell, root)
     waits_for((files.run / "checkpoint-4").is_dir)
     process.kill()
@@ -210,20 +218,19 @@ def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, tmp_path):
     own["pretrain"]["model"]["ssm_direction"] = "forward"  # the default, spelt out
     again = planned(folder, moved, ARMS, own)
     assert list(again.cells) == list(plan.cells)
-    assert {status.state for status in run(again, moved).values()} == {"done"}
+    assert states_of(run(again, moved)) == {"done"}
     order = json.loads(CellFiles(moved, cell.name).order.read_text())
     assert order["recipe"]["training"]["micro_batch_size"] == 8
     assert marks(CellFiles(moved, cell.name)) == [77.0], "it began anew"
 
 
-def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_examples_lie(unbroken, tmp_path):
-    folder, fields, plan, _ = unbroken
-    root, glue = shutil.copytree(folder / "root", tmp_path / "root"), shutil.copytree(folder / "glue", tmp_path / "g")
-    own = json.loads(json.dumps(fields))
-    own["finetune"]["padding_safe_masking"] = "exact"  # the model's own, spelt out
+def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_examples_lie(copied, tmp_path):
+    folder, fields, plan, root = copied
+    glue = shutil.copytree(folder / "glue", tmp_path / "g")
+    own = changed(fields, ("finetune", "padding_safe_masking"), "exact")  # the model's own, spelt out
     more = planned(folder, root, ARMS, own, glue=glue, seeds=[0, 1, 2])
     assert list(more.cells) == list(plan.cells)
-    assert {status.state for status in run(more, root).values()} == {"done"}
+    assert states_of(run(more, root)) == {"done"}
     row = json.loads(results_file(more, root).read_text())["rows"][0]
     assert set(row["scores"]["cola"]["accuracy"]) == {"0", "1", "2"}
     files = CellFiles(root, more.rows[0].finetunings["cola"])
@@ -236,47 +243,39 @@ def test_a_begun_fine_tuning_goes_on_however_it_is_spelt_and_wherever_its_exampl
 
 def test_each_plan_has_results_of_its_own(unbroken):
     folder, fields, plan, _ = unbroken
-    root = folder / "root"
-    other = json.loads(json.dumps(fields))
-    other["pretrain"]["data"]["held_out"] = 0.2
+    root, other = folder / "root", changed(fields, ("pretrain", "data", "held_out"), 0.2)
     plans = [plan, planned(folder, root, ARMS, other), planned(folder, root, ARMS, fields, budgets=("50%", "100%"))]
     assert len({results_file(each, root) for each in plans}) == 3
 
 
-def test_a_cell_whose_record_is_missing_writes_it(unbroken, tmp_path):
-    folder, fields, plan, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_a_cell_whose_record_is_missing_writes_it(copied):
+    folder, fields, plan, root = copied
     name = plan.rows[0].finetunings["cola"]
     files = CellFiles(root, name)
     (files.run / "result.json").unlink()
     finished = sorted(int(file.parent.name.removeprefix("seed-")) for file in files.run.glob("seed-*/result.json"))
     assert not files.done(plan.cells[name])
-    assert {status.state for status in run(planned(folder, root, ARMS, fields), root).values()} == {"done"}
+    assert states_of(run(planned(folder, root, ARMS, fields), root)) == {"done"}
     assert files.result()["seeds"] == finished
     assert {0, 1} <= set(finished), "and those that another plan asked for"
 
 
-def test_a_cell_that_another_has_finished_meanwhile_is_left_alone(unbroken, tmp_path):
-    folder, _, plan, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_a_cell_that_another_has_finished_meanwhile_is_left_alone(copied):
+    _, _, plan, root = copied
     for cell in (plan.cells[plan.rows[0].pretraining], plan.cells[plan.rows[0].finetunings["cola"]]):
         files = CellFiles(root, cell.name)
         files.order.write_text("{}")
-        process = begun(cell, root)
-        process.join()
-        assert process.exitcode == BUSY
+        assert ended(cell, root) == BUSY
         assert files.order.read_text() == "{}"
 
 
-def test_the_tokenizer_is_known_where_the_folder_has_another_path(unbroken, tmp_path):
-    folder, _, plan, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_the_tokenizer_is_known_where_the_folder_has_another_path(copied):
+    _, _, plan, root = copied
     name = plan.rows[0].pretraining
     file = CellFiles(root, name).run / "result.json"
-    result = json.loads(file.read_text())
-    used = Path(result["request"]["tokenizer"])
-    result["request"]["tokenizer"] = str(Path("/elsewhere", *used.parts[-2:]))
-    file.write_text(json.dumps(result))
+    used = Path(json.loads(file.read_text())["request"]["tokenizer"])
+    moved = str(Path("/elsewhere", *used.parts[-2:]))
+    change(file, lambda result: result["request"].update(tokenizer=moved))
     expected = json.loads((root / "tokenizers" / used.name / "origin.json").read_text())["tokenizer"]
     assert expected
     assert pretrained(plan, root, name, {})["tokenizer"] == expected
@@ -313,16 +312,11 @@ def serve_counting(root, name, *arguments):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroken, tmp_path, times):
-    folder, fields, _, _ = unbroken
-    own = json.loads(json.dumps(fields))
-    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 700}
-    plan = planned(folder, tmp_path / "root", ARMS, own)
-    cell = next(iter(plan.cells.values()))
-    files = CellFiles(tmp_path / "root", cell.name)
-    files.run.parent.mkdir(parents=True)
-    process = begun(cell, tmp_path / "root", target=serve_counting)
-    waits_for((tmp_path / "root/step").is_file)
+def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(fresh, times):
+    _, root, cell = fresh({"map": {"pretrain": {"training.steps": 7000, "training.save_steps": 700}}})
+    files = CellFiles(root, cell.name)
+    process = begun(cell, root, target=serve_counting)
+    waits_for((root / "step").is_file)
     for _ in range(times):
         process.terminate()
     process.join()
@@ -331,9 +325,8 @@ def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(unbroke
     assert files.why_failed() is None
 
 
-def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(copied):
+    folder, fields, _, root = copied
     longer = {**fields, "tasks": {"cola": {"finetune": {"epochs": 120}}}, "seeds": [0]}
     plan = planned(folder, root, {"map": ARMS["map"]}, longer)
     cell = plan.cells[plan.rows[0].finetunings["cola"]]
@@ -345,41 +338,22 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(unbroken, tmp_pa
     assert process.exitcode == STOPPED
     (saved,) = files.run.glob("unfinished/*/checkpoint-*")
     (root / "step").unlink()
-    process = begun(cell, root, target=serve_counting)
-    process.join()
+    assert ended(cell, root, target=serve_counting) == 0
     assert int((root / "step").read_text()) == int(saved.name.removeprefix("checkpoint-")) + 1
     assert files.done(cell)
     assert not (files.run / "unfinished").exists()
 
 
-def serve_until(root, name, *arguments):
-    """A cell's process that saves after every step, and is killed when the first checkpoint of a name is there."""
-    trainer.SAVE_SECONDS = 0.0
-    publish, last = trainer.publish, (Path(root) / "last").read_text()
-
-    def killed(written, place):
-        publish(written, place)
-        if str(place).endswith(last):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    trainer.publish = killed
-    serve(root, name, *arguments)
-
-
-def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(unbroken, tmp_path):
-    folder, _, plan, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(copied):
+    folder, _, plan, root = copied
     name = plan.rows[0].finetunings["cola"]
     cell, files = plan.cells[name], CellFiles(root, name)
     shutil.rmtree(files.run)
     for last in ("seed-0-lr-0.02/checkpoint-2", "seed-1-lr-0.02/checkpoint-1"):
         (root / "last").write_text(last)
-        process = begun(cell, root, target=serve_until)
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
+        assert ended(cell, root, serve_until) == -signal.SIGKILL
         assert (files.run / "unfinished" / last).is_dir()
-    process = begun(cell, root)
-    process.join()
+    assert ended(cell, root) == 0
     assert files.done(cell)
     for seed in (0, 1):
         assert files.result(seed)["metrics"] == CellFiles(folder / "root", name).result(seed)["metrics"]
@@ -393,12 +367,9 @@ def steps_saved(root):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
 def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path, number, code):
-    folder, fields, _, _ = unbroken
-    own = json.loads(json.dumps(fields))
+    own = json.loads(json.dumps(unbroken[1]))
     own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 200}
-    arguments = written(tmp_path, own, ARMS)
-    (tmp_path / "glue").symlink_to(folder / "glue")
-    root = tmp_path / "root"
+    arguments, root = commanded(unbroken, tmp_path, ARMS, own), tmp_path / "root"
     first = command(arguments, root)
     waits_for(lambda: steps_saved(root))
     first.send_signal(number)
@@ -421,30 +392,29 @@ def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goe
     )
 
 
-def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
+def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(fresh):
     arms = {
         "good": {},
         "torn": {"pretrain": {"training.learning_rate": 1e9}},
         "odd": {"finetune": {"max_length": 4}},
     }
-    plan = planned(folder, tmp_path / "root", arms, fields)
-    states = run(plan, tmp_path / "root")
+    plan, root, _ = fresh(arms)
+    states = run(plan, root)
     assert states["pretrain torn, 100%"].state == "failed"
     assert "TrainingDivergedError: the loss is" in states["pretrain torn, 100%"].reason
     assert states["CoLA, torn"].state == "blocked"
     assert states["CoLA, odd"].state == "failed"
     assert "texts are longer than 4 tokens" in states["CoLA, odd"].reason
     assert states["CoLA, good"].state == "done"
-    good, torn, odd = json.loads(results_file(plan, tmp_path / "root").read_text())["rows"]
+    good, torn, odd = json.loads(results_file(plan, root).read_text())["rows"]
     assert good["scores"]["cola"]["accuracy"]
     assert torn["pretraining"]["status"] == "failed"
     assert (torn["scores"], torn["failed"][0]["column"]) == ({}, "cola")
     assert "longer than 4 tokens" in odd["failed"][0]["reason"]
     (failed,) = [name for name, cell in plan.cells.items() if cell.title == "CoLA, odd"]
-    files = CellFiles(tmp_path / "root", failed)
+    files = CellFiles(root, failed)
     plan.cells[failed].order["recipe"]["max_length"] = None
-    assert run(plan, tmp_path / "root")["CoLA, odd"].state == "done"
+    assert run(plan, root)["CoLA, odd"].state == "done"
     assert not files.failure.exists()
 
 
@@ -465,34 +435,22 @@ def test_what_changed_since_it_was_planned_is_not_taken_for_what_was(tmp_path):
     assert reason.startswith("ValueError: the text changed since this start of the study")
     text.write_text(before)
     again = planned(tmp_path, root, {"map": {}}, fields)
-    assert {status.state for status in run(again, root).values()} == {"done"}
+    assert states_of(run(again, root)) == {"done"}
 
 
-def fails(error):
-    def done(*_):
-        raise error
-
-    return done
-
-
-def test_a_failure_before_the_work_begins_is_recorded(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    plan = planned(folder, tmp_path / "root", {"map": {}}, fields)
-    first = next(iter(plan.cells))
-    CellFiles(tmp_path / "root", first).order.mkdir(parents=True)
-    states = run(plan, tmp_path / "root")
+def test_a_failure_before_the_work_begins_is_recorded(fresh):
+    plan, root, first = fresh({"map": {}})
+    CellFiles(root, first.name).order.mkdir()
+    states = run(plan, root)
     assert states["pretrain map, 100%"].state == "failed"
     assert "IsADirectoryError" in states["pretrain map, 100%"].reason
     assert states["CoLA, map"].state == "blocked"
 
 
 def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
     arms = {f"arm {seed}": {"pretrain": {"training.seed": seed}} for seed in range(3)}
-    arguments = written(tmp_path, fields, arms)
-    (tmp_path / "glue").symlink_to(folder / "glue")
-    root = tmp_path / "root"
-    both = [command(arguments, root) for _ in range(2)]
+    arguments = commanded(unbroken, tmp_path, arms)
+    both = [command(arguments, tmp_path / "root") for _ in range(2)]
     told = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
@@ -501,26 +459,19 @@ def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
     assert not any("leaked" in out for out in told)
 
 
-def test_a_process_leaves_a_cell_that_is_locked(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    plan = planned(folder, tmp_path / "root", ARMS, fields)
-    runner = Runner(plan, tmp_path / "root")
-    name = next(iter(plan.cells))
-    files = CellFiles(tmp_path / "root", name)
-    files.run.parent.mkdir(parents=True)
+def test_a_process_leaves_a_cell_that_is_locked(fresh):
+    plan, root, cell = fresh()
+    runner, files = Runner(plan, root), CellFiles(root, cell.name)
     with files.claim():
-        process = begun(plan.cells[name], tmp_path / "root")
-        process.join()
-        assert process.exitcode == BUSY
+        assert ended(cell, root) == BUSY
         assert not files.run.exists()
         runner.look()
-        assert runner.states[name].state == "elsewhere"
-        assert gathered(plan, tmp_path / "root", runner.states)["rows"][0]["pretraining"]["status"] == "running"
+        assert runner.states[cell.name].state == "elsewhere"
+        assert gathered(plan, root, runner.states)["rows"][0]["pretraining"]["status"] == "running"
 
 
-def test_what_failed_here_is_taken_up_again_where_another_runner_mended_it(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_what_failed_here_is_taken_up_again_where_another_runner_mended_it(copied):
+    folder, fields, _, root = copied
     plan = planned(folder, root, ARMS, {**fields, "seeds": [5]})
     start = next(iter(plan.cells))
     hidden, result = root / "result.json", CellFiles(root, start).run / "result.json"
@@ -542,15 +493,12 @@ def test_what_failed_here_is_taken_up_again_where_another_runner_mended_it(unbro
     assert states() == [("done", None), ("waiting", None), ("waiting", None)]
 
 
-def test_a_failure_is_told_from_one_before_this_runner_whatever_the_clocks_say(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    plan = planned(folder, tmp_path / "root", ARMS, fields)
-    name = next(iter(plan.cells))
-    files = CellFiles(tmp_path / "root", name)
-    files.run.parent.mkdir(parents=True)
+def test_a_failure_is_told_from_one_before_this_runner_whatever_the_clocks_say(fresh):
+    plan, root, cell = fresh()
+    name, files = cell.name, CellFiles(root, cell.name)
     work.record_failure(files, "before")
     os.utime(files.failure, (2**32, 2**32))
-    runner = Runner(plan, tmp_path / "root", failed_before={name: files.failure_mark()})
+    runner = Runner(plan, root, failed_before={name: files.failure_mark()})
     runner.look()
     assert runner.states[name].state == "waiting"
     work.record_failure(files, "now")
@@ -569,27 +517,7 @@ def test_a_view_that_cannot_be_shown_ends_no_run(unbroken):
 
     states = Runner(plan, folder / "root", watch=watch).run()
     assert shown
-    assert {status.state for status in states.values()} == {"done"}
-
-
-class Endless:
-    """A process that ends when it is told to."""
-
-    def __init__(self, **options):
-        self.told = []
-        begun_so_far.append(self)
-
-    def start(self):
-        self.told.append("start")
-
-    def join(self, timeout=None):
-        self.told.append("join")
-
-    def terminate(self):
-        self.told.append("terminate")
-
-
-begun_so_far = []
+    assert states_of(states) == {"done"}
 
 
 @pytest.mark.parametrize("ends", [RuntimeError("the view broke"), SystemExit(3), KeyboardInterrupt()])
@@ -597,11 +525,11 @@ def test_whatever_ends_a_runner_ends_its_cells_process_first(tmp_path, monkeypat
     def watch(states):
         raise ends
 
-    runner = Runner(planned(tmp_path, tmp_path / "root"), tmp_path / "root", watch=watch)
-    monkeypatch.setattr("mabert_lab.study.runner.context", lambda *_: argparse.Namespace(Process=Endless))
+    process, runner = Mock(), Runner(planned(tmp_path, tmp_path / "root"), tmp_path / "root", watch=watch)
+    monkeypatch.setattr("mabert_lab.study.runner.context", lambda *_: Mock(Process=lambda **_: process))
     with pytest.raises(type(ends)):
         runner.run()
-    assert begun_so_far[-1].told == ["start", "terminate", "join"]
+    assert process.method_calls == [call.start(), call.terminate(), call.join()]
     assert runner.states[next(iter(runner.plan.cells))].state == "waiting"
 
 
@@ -612,21 +540,18 @@ def test_what_a_cell_gives_is_what_its_format_stands_for(unbroken):
     assert (FORMAT, losses) == (3, [pytest.approx(LOSS, abs=1e-3)] * 2)
 
 
-def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    root = shutil.copytree(folder / "root", tmp_path / "root")
+def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(copied):
+    folder, fields, _, root = copied
     plan = planned(folder, root, ARMS, fields)
     run_of = CellFiles(root, next(iter(plan.cells))).run
     (run_of / "checkpoint-5").mkdir()
-    assert {status.state for status in run(plan, root).values()} == {"done"}
+    assert states_of(run(plan, root)) == {"done"}
     assert (run_of / "model.safetensors").is_file()
     assert not (run_of / "checkpoint-5").exists()
 
 
 def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
-    folder, fields, _, _ = unbroken
-    arguments = written(tmp_path, fields, {"map": {}})
-    (tmp_path / "glue").symlink_to(folder / "glue")
+    arguments = commanded(unbroken, tmp_path, {"map": {}})
 
     def small_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))

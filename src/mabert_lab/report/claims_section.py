@@ -1,0 +1,96 @@
+"""The tables of claims: what is decided, what is open, what was not measured, and every claim at every place."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mabert_lab.report.document import table
+from mabert_lab.report.efficiency_section import letters
+from mabert_lab.report.evidence import of_paper, verdicts
+from mabert_lab.report.judge import DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, WORDS, Claim, overall
+from mabert_lab.report.sources import Found
+
+_SHOWN = 2
+"""How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
+
+_EVERY = ("claim", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
+
+
+def judged_claims(found: Found) -> pd.DataFrame:
+    """Returns all verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
+    places = letters(found.efficiency)
+    judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
+    text = [claim.claim for claim in judged["claim"]]
+    return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
+
+
+def _short(place: str, places: Mapping[str, str]) -> str:
+    head, _, machine = place.partition(" on ")
+    return f"{head} on {places[machine]}" if machine in places else place
+
+
+def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
+    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all."""
+    own = dict(list(judged.groupby("text", sort=False)))
+    found = {text: overall(each["verdict"]) for text, each in own.items()}
+    counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
+    decided = [
+        (text, f"**{found[text]}**", _told(each, found[text]), _place(each["claim"].iloc[0]))
+        for text, each in own.items()
+        if found[text] in (HOLDS, FAILS, DEPENDS)
+    ]
+    notes = ["Of several comparisons that a claim needs, the weakest is shown. Places of the paper go by its labels."]
+    notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
+
+    def left(verdict: str) -> pd.DataFrame:
+        rows = [
+            (text, "; ".join(each["short"]), _needs(each), _place(each["claim"].iloc[0]))
+            for text, each in own.items()
+            if found[text] == verdict
+        ]
+        return table("", ("claim", "where", "it would take", "in the paper"), rows)
+
+    return {
+        "count": len(found),
+        "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
+        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
+        "open": left(OPEN),
+        "missing": left(UNMEASURED),
+        "every": table("", _EVERY, map(_whole, judged.itertuples())),
+    }
+
+
+def _told(own: pd.DataFrame, verdict: str) -> str:
+    """Describes the numbers at a claim's places, by verdict if these differ, and the places without numbers."""
+    parts = []
+    for each in (HOLDS, FAILS):
+        these = own[own["verdict"] == each]
+        shown = [f"{row.numbers.rpartition('; weakest ')[-1]} ({row.short})" for row in these.itertuples()]
+        if shown:
+            parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
+    for each in (OPEN, UNMEASURED):
+        if left := list(own.loc[own["verdict"] == each, "short"]):
+            parts.append(f"**{each}:** {_some(left)}")
+    return ". ".join(parts)
+
+
+def _some(words: Sequence[str]) -> str:
+    """Names the first few, and counts the rest."""
+    return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
+
+
+def _needs(own: pd.DataFrame) -> str:
+    """Says what a decision on a claim would need at any of its places."""
+    return "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; ")))
+
+
+def _place(claim: Claim) -> str:
+    return f'{claim.source}: "{claim.quote}"' + (f". {claim.note}" if claim.note else "")
+
+
+def _whole(each: Any) -> tuple[str, ...]:
+    """Returns the row of a verdict, with the verdict of the paper's own numbers."""
+    claim, theirs = each.claim, of_paper(each.claim)
+    told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
+    return each.text, each.verdict, each.short, each.numbers, each.takes, told
