@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
-from mabert.baselines.family import Shape
 from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
@@ -97,7 +96,7 @@ def test_dropout_is_that_of_the_family(tmp_path, name):
     start = of_family(name, tmp_path / "start", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plan = dataclasses.replace(begin(tmp_path, start), architecture=name, model={"hidden_dropout_prob": 0.25})
     changed = model_config(plan, tokenizer())
-    hidden = family_named(name).dropout(Shape(hidden_dropout=0.25, attention_dropout=0.0))
+    hidden = family_named(name).dropout(0.25, 0.0)
     assert {field: getattr(changed, field) for field in hidden} == hidden
 
 

@@ -19,7 +19,4 @@ class Albert(Family):
         return {**super().sizes(shape), "embedding_size": min(EMBEDDING, shape.hidden_size)}
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
-        return {
-            **self.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)),
-            "classifier_dropout_prob": rate,
-        }
+        return {**self.dropout(rate, rate), "classifier_dropout_prob": rate}

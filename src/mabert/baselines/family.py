@@ -29,10 +29,8 @@ COMMON = (
 )
 """Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
 
-DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
-"""The dropout fields among them, with the field of `Shape` that each sets."""
-
-NO_DROPOUT: dict[str, Any] = dict.fromkeys(DROPOUTS.values(), 0.0)
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+"""The dropout fields among them, in the order in which `Family.dropout` takes them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +43,6 @@ class Shape:
         heads: Attention heads.
         intermediate_size: Inner width of the feed-forward networks.
         positions: Longest input where positions are learned.
-        hidden_dropout: Dropout probability of embeddings and sub-layers.
-        attention_dropout: Dropout probability of attention weights.
     """
 
     hidden_size: int = 768
@@ -54,26 +50,6 @@ class Shape:
     heads: int = 12
     intermediate_size: int = 3072
     positions: int = 512
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Shape":
-        """Returns the shape of a MaBERT with a recipe's common fields.
-
-        Raises:
-            ValueError: If the fields make no model; names the field.
-        """
-        config = make_config(**fields)
-        return cls(
-            config.hidden_size,
-            len(config.layer_pattern),
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.max_position_embeddings,
-            config.hidden_dropout_prob,
-            config.attention_probs_dropout_prob,
-        )
 
 
 class Family:
@@ -135,10 +111,9 @@ class Family:
     def own_dropout(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a recipe's model fields with the common dropout fields renamed to the family's."""
         own = {name: value for name, value in fields.items() if name not in DROPOUTS}
-        for name, field in DROPOUTS.items():
+        for name, rates in zip(DROPOUTS, ((1.0, 0.0), (0.0, 1.0)), strict=True):
             if name in fields:
-                without, with_it = self.dropout(Shape(**NO_DROPOUT)), self.dropout(Shape(**{**NO_DROPOUT, field: 1.0}))
-                own |= {each: fields[name] for each in with_it if with_it[each] != without[each]}
+                own |= {field: fields[name] for field, rate in self.dropout(*rates).items() if rate}
         return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
@@ -151,9 +126,17 @@ class Family:
         Raises:
             ValueError: If the fields make no model.
         """
-        shape = Shape.of({name: value for name, value in fields.items() if name in COMMON})
+        common = make_config(**{name: value for name, value in fields.items() if name in COMMON})
+        shape = Shape(
+            common.hidden_size,
+            len(common.layer_pattern),
+            common.num_attention_heads,
+            common.intermediate_size,
+            common.max_position_embeddings,
+        )
+        dropout = self.dropout(common.hidden_dropout_prob, common.attention_probs_dropout_prob)
         own = {name: value for name, value in fields.items() if name not in COMMON}
-        return self.base_config(**{**self.sizes(shape), **self.dropout(shape), **own, **of_run})
+        return self.base_config(**{**self.sizes(shape), **dropout, **own, **of_run})
 
     def special_ids(self, pad: int, cls: int, sep: int) -> dict[str, int]:
         """Returns the fields for special tokens that the family's configuration has."""
@@ -172,17 +155,13 @@ class Family:
             "max_position_embeddings": shape.positions,
         }
 
-    def dropout(self, shape: Shape) -> dict[str, Any]:
-        """Returns the fields for the dropout of a shape."""
-        return {
-            "hidden_dropout_prob": shape.hidden_dropout,
-            "attention_probs_dropout_prob": shape.attention_dropout,
-        }
+    def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
+        """Returns the fields for the dropout of embeddings and sub-layers (`hidden`) and of attention weights."""
+        return {"hidden_dropout_prob": hidden, "attention_probs_dropout_prob": attention}
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
         """Returns the fields that set every dropout, including a classifier's, to one probability."""
-        both = Shape(hidden_dropout=rate, attention_dropout=rate)
-        return {**self.dropout(both), "classifier_dropout": rate}
+        return {**self.dropout(rate, rate), "classifier_dropout": rate}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         """Returns the maximum input length in tokens; None for no limit."""

@@ -27,9 +27,8 @@ class ModernBert(Family):
             "intermediate_size": round(INTERMEDIATE * shape.intermediate_size / BASE.intermediate_size),
         }
 
-    def dropout(self, shape: Shape) -> dict[str, Any]:
-        hidden = dict.fromkeys(("embedding_dropout", "mlp_dropout"), shape.hidden_dropout)
-        return {**hidden, "attention_dropout": shape.attention_dropout}
+    def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
+        return {"embedding_dropout": hidden, "mlp_dropout": hidden, "attention_dropout": attention}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         return None

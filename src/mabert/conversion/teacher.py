@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import POOLER, Use, check_vocabulary, class_for, refuse_quantized
-from mabert.bounds import check_fields
+from mabert.baselines.load import Use, check_vocabulary, class_for, config_of_kind, refuse_quantized, with_weights
 from mabert.conversion.families import TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.folders import CONFIG, config_fields
+from mabert.files.folders import config_fields
 from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model.config import in_words, make_config
-from mabert.model.load import load_model
+from mabert.model.config import make_config
 
 STUDENTS: dict[Use, type[PreTrainedModel]] = {
     "encoder": MaBertModel,
@@ -74,11 +71,7 @@ def teacher_config(path: str | Path) -> PreTrainedConfig:
     refuse_quantized(path)
     if (positions := fields.get("position_embedding_type", "absolute")) != "absolute":
         raise NotATeacherError(f"{path} has position_embedding_type {positions!r}; absolute positions can be converted")
-    try:
-        check_fields(fields)
-        return AutoConfig.for_model(kind, **fields)
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"{Path(path) / CONFIG}: {in_words(error)}") from error
+    return config_of_kind(kind, path, fields)
 
 
 def use_of(path: str | Path, config: PreTrainedConfig) -> Use:
@@ -109,8 +102,7 @@ def load_teacher(path: str | Path) -> PreTrainedModel:
     config = teacher_config(path)
     use = use_of(path, config)
     check_dtypes(path)
-    drawn = (POOLER,) if use == "encoder" else ()
-    return load_model(class_for(use, config), path, config=config, dtype=torch.float32, drawn=drawn)
+    return with_weights(class_for(use, config), path, config, torch.float32)
 
 
 def check_dtypes(path: str | Path) -> None:
