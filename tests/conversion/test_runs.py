@@ -17,6 +17,7 @@ from mabert import MaBertForSequenceClassification
 from mabert.cli import main
 from mabert.conversion import agreement, distil, training
 from mabert.conversion import run as running
+from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
@@ -159,7 +160,7 @@ def test_any_teacher_and_options_make_an_embedder(
 
 @pytest.mark.parametrize(("asked", "depth"), [("MMT", 3), ("mmt", 6), ("MMT*2", 12)])
 def test_a_pattern_is_repeated_to_the_teachers_depth(asked, depth):
-    assert running.at_depth(asked, depth) == "MMT" * (depth // 3)
+    assert at_depth(asked, depth) == "MMT" * (depth // 3)
 
 
 def test_a_wrong_pattern_is_refused_before_the_text_is_read(tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.load import Use, check_vocabulary, class_for, config_of_kind, refuse_quantized, with_weights
-from mabert.conversion.families import TEACHERS, Names, TeacherFamily
+from mabert.conversion.families import KEPT, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.folders import config_fields
@@ -33,9 +33,6 @@ HEADS: dict[str, Use] = {
     "ForSequenceClassification": "classifier",
 }
 """Endings of class names, and the use of such a model."""
-
-KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type", "id2label", "label2id")
-"""Fields that have the same name and meaning in MaBERT and every teacher."""
 
 SEVERAL = "multi_label_classification"
 """`problem_type` of a classifier whose texts may have several labels."""
@@ -131,8 +128,9 @@ def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBer
         ValueError: If the result is no valid configuration.
     """
     family = TEACHERS[teacher.model_type]
-    fields = {"layer_pattern": "T", **family.fields(teacher)}
+    fields: dict[str, Any] = {"layer_pattern": "T", "ssm_bias": True}
     fields |= {name: getattr(teacher, name) for name in KEPT if getattr(teacher, name, None) is not None}
+    fields |= family.fields(teacher)
     fields["pooling"] = getattr(teacher, "classifier_pooling", "cls") if use == "classifier" else "mean"
     if use == "classifier":
         fields["pooler_act"] = family.pooler_act(teacher)
