@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 import mabert
 from mabert.baselines.extend import extend
@@ -23,7 +22,7 @@ from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small
-from tests.train.helpers import WORDS, recipe
+from tests.train.helpers import WORDS, kill_at, recipe, same_weights
 from tests.train.test_finetune import splits
 
 MODEL = {"layer_pattern": "MT", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
@@ -151,27 +150,15 @@ def test_scoring_hidden_positions_only_changes_neither_loss_nor_gradients(name):
 
 @pytest.mark.slow
 def test_a_baseline_resumes_to_the_same_bits(tmp_path):
-    whole = pretrain(plan(tmp_path, "bert"), tmp_path / "whole", tokenizer=words_of("bert"), progress=False)
-    stop = {"save_steps": 4}
+    def run(place, **options):
+        recipe = plan(tmp_path, "bert", save_steps=4)
+        return pretrain(recipe, place, tokenizer=words_of("bert"), progress=False, **options)
 
-    class Kill(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 9:
-                raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        pretrain(
-            plan(tmp_path, "bert", **stop),
-            tmp_path / "cut",
-            tokenizer=words_of("bert"),
-            progress=False,
-            callbacks=[Kill()],
-        )
-    pretrain(plan(tmp_path, "bert", **stop), tmp_path / "cut", tokenizer=words_of("bert"), progress=False, resume=True)
-    first, second = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "cut"))
-    assert whole["outcome"]["steps"] == 12
-    for key, value in first.items():
-        assert torch.equal(second[key], value), key
+    assert run(tmp_path / "whole")["outcome"]["steps"] == 12
+    with pytest.raises(SystemError):
+        run(tmp_path / "cut", callbacks=[kill_at(9)])
+    run(tmp_path / "cut", resume=True)
+    same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(

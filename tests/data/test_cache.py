@@ -32,11 +32,6 @@ def make(tokenizer, tmp_path):
     return make
 
 
-@pytest.fixture(scope="module")
-def cache(text_file, tokenizer, tmp_path_factory):
-    return build_cache(text_file, tokenizer, tmp_path_factory.mktemp("caches"), progress=False)
-
-
 def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from mabert.data.build import build_cache
 from mabert.data.collate import Collator
 from mabert.data.mlm import IGNORE, MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import SPECIAL_TOKENS
@@ -15,11 +14,6 @@ from mabert.data.windows import Windows
 
 SEEDS = st.integers(0, 2**63)
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=60).map(np.array)
-
-
-@pytest.fixture(scope="module")
-def cache(text_file, tokenizer, tmp_path_factory):
-    return build_cache(text_file, tokenizer, tmp_path_factory.mktemp("caches"), progress=False)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["pieces", "words"])
