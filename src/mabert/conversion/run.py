@@ -58,6 +58,9 @@ STEP_SIZES = 6
 SURVEYED, TYPICAL = 4_000, 512
 """Held-out tokens on which layers' importance is measured, and tokens of the longest text among them."""
 
+TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""Text lengths at which teacher and student are timed, besides the longest learnt from."""
+
 BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
 """Logged if texts may be longer than the teacher reads."""
 
@@ -166,16 +169,12 @@ def read(
 
 def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRecipe) -> dict[str, Any]:
     """Measures the student's agreement with its teacher, and the speed of both."""
-    lengths, dtype = timed_lengths(asked.length), resolve_precision(asked.precision)
+    dtype = resolve_precision(asked.precision)
+    lengths = [*(tokens for tokens in TIMED if tokens < asked.length), asked.length]
     with torch.autocast(student.device.type, torch.bfloat16, enabled=dtype == "bf16"):
         agreement = compare(known.copy, student, known.use, samples)
     times = speed(known.model.to(student.device), student, lengths, known.longest, dtype)
     return {"agreement": agreement, "speed": times}
-
-
-def timed_lengths(length: int) -> list[int]:
-    """Returns the text lengths at which teacher and student are timed: powers of two, and the longest learnt from."""
-    return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
 
 
 def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
