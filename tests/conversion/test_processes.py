@@ -9,21 +9,16 @@ from tests.conversion.helpers import bits
 from tests.train.helpers import under_torchrun
 
 PROGRAM = """
-import itertools, sys
+import sys
+import pytest
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
 from tests.conversion.helpers import convert
+from tests.conversion.test_runs import kill, stop_at
 make_small()
 training.SAVE_SECONDS = 0.0
 teacher, text, output, stop, resume = sys.argv[1:]
-steps, step = itertools.count(), training.ConversionTrainer.training_step
-
-def counted(self, *given, **options):
-    if next(steps) == int(stop):
-        raise SystemError("killed")
-    return step(self, *given, **options)
-
-training.ConversionTrainer.training_step = counted
+stop_at(pytest.MonkeyPatch(), int(stop), kill)
 convert(teacher, text, output, resume=resume == "resume")
 """
 
