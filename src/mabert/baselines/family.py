@@ -17,39 +17,12 @@ from mabert.model.config import MaBertConfig, in_words, make_config
 from mabert.model.embeddings import stretch
 from mabert.model.load import parameters_of
 
-COMMON = (
-    "hidden_size",
-    "layer_pattern",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)
-"""Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-"""The dropout fields among them, in the order in which `Family.dropout` takes them."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Sizes of an encoder in MaBERT's terms; the defaults are base size.
-
-    Attributes:
-        hidden_size: Width D.
-        layers: Depth.
-        heads: Attention heads.
-        intermediate_size: Inner width of the feed-forward networks.
-        positions: Longest input where positions are learned.
-    """
-
-    hidden_size: int = 768
-    layers: int = 12
-    heads: int = 12
-    intermediate_size: int = 3072
-    positions: int = 512
+COMMON = ("layer_pattern", *SIZES, *DROPOUTS)
+"""Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
 
 
 class Family:
@@ -127,16 +100,9 @@ class Family:
             ValueError: If the fields make no model.
         """
         common = make_config(**{name: value for name, value in fields.items() if name in COMMON})
-        shape = Shape(
-            common.hidden_size,
-            len(common.layer_pattern),
-            common.num_attention_heads,
-            common.intermediate_size,
-            common.max_position_embeddings,
-        )
         dropout = self.dropout(common.hidden_dropout_prob, common.attention_probs_dropout_prob)
         own = {name: value for name, value in fields.items() if name not in COMMON}
-        return self.base_config(**{**self.sizes(shape), **dropout, **own, **of_run})
+        return self.base_config(**{**self.sizes(common), **dropout, **own, **of_run})
 
     def special_ids(self, pad: int, cls: int, sep: int) -> dict[str, int]:
         """Returns the fields for special tokens that the family's configuration has."""
@@ -145,15 +111,9 @@ class Family:
         fields = {f"{role}_token_id": token for role, token in roles.items()}
         return {name: token for name, token in fields.items() if getattr(published, name, None) is not None}
 
-    def sizes(self, shape: Shape) -> dict[str, Any]:
-        """Returns the fields for a shape; for base size, those of the published model."""
-        return {
-            "hidden_size": shape.hidden_size,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "intermediate_size": shape.intermediate_size,
-            "max_position_embeddings": shape.positions,
-        }
+    def sizes(self, common: MaBertConfig) -> dict[str, Any]:
+        """Returns the fields for the sizes of a MaBERT; for its base size, those of the published model."""
+        return {name: getattr(common, name) for name in SIZES}
 
     def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
         """Returns the fields for the dropout of embeddings and sub-layers (`hidden`) and of attention weights."""
