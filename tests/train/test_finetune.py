@@ -16,9 +16,9 @@ from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
 from mabert.train import finetune as finetuning
-from mabert.train import finetune_once as once
-from mabert.train import trainer
-from mabert.train.finetune_once import FinetuneTrainer, epochs_of, logits_of, rate_for
+from mabert.train import job, trainer
+from mabert.train.finetune_once import FinetuneTrainer
+from mabert.train.job import epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
@@ -363,10 +363,10 @@ def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch
 def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     alone, ran, parts = logits_of(*to_measure, rows=16), [], []
     to_measure[0].register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
-    monkeypatch.setattr(once, "reduce", lambda part, how: parts.append((part, how)) or part)
+    monkeypatch.setattr(job, "reduce", lambda part, how: parts.append((part, how)) or part)
     for rank in range(2):
         one = SimpleNamespace(process_index=rank, num_processes=2)
-        monkeypatch.setattr(once, "PartialState", lambda one=one: one)
+        monkeypatch.setattr(job, "PartialState", lambda one=one: one)
         logits_of(*to_measure, rows=16)
     assert sum(ran) == len(alone) > max(ran) > 0
     assert [how for _, how in parts] == ["sum", "sum"]

@@ -18,14 +18,8 @@ from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.folders import config_fields
 from mabert.files.sentences import SentenceFolder
-from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
+from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-
-STUDENTS: dict[Use, type[PreTrainedModel]] = {
-    "encoder": MaBertModel,
-    "masked_lm": MaBertForMaskedLM,
-    "classifier": MaBertForSequenceClassification,
-}
 
 HEADS: dict[str, Use] = {
     "Model": "encoder",
@@ -153,7 +147,8 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
     Raises:
         ValueError: If the teacher lacks a weight that its kind should have.
     """
-    student = STUDENTS[use](student_config(teacher.config, use, **changes)).eval()
+    config = student_config(teacher.config, use, **changes)
+    student = class_for(use, config)(config).eval()
     there = translated(teacher, TEACHERS[teacher.config.model_type], use)
     weights = student.state_dict()
     for name in (name for name in there if name.endswith(POSITIONS)):
