@@ -39,12 +39,16 @@ def words_of(name):
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
 
 
+def run(recipe, folder, **options):
+    """Pretrains by a recipe, quietly."""
+    return pretrain(recipe, folder, tokenizer=words_of(recipe.architecture), progress=False, **options)
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def pretrained(request, tmp_path_factory):
     """A model of each family, pretrained for twelve steps."""
     folder = tmp_path_factory.mktemp(request.param)
-    result = pretrain(plan(folder, request.param), folder / "run", tokenizer=words_of(request.param), progress=False)
-    return request.param, folder / "run", result
+    return request.param, folder / "run", run(plan(folder, request.param), folder / "run")
 
 
 @pytest.mark.slow
@@ -150,14 +154,11 @@ def test_scoring_hidden_positions_only_changes_neither_loss_nor_gradients(name):
 
 @pytest.mark.slow
 def test_a_baseline_resumes_to_the_same_bits(tmp_path):
-    def run(place, **options):
-        recipe = plan(tmp_path, "bert", save_steps=4)
-        return pretrain(recipe, place, tokenizer=words_of("bert"), progress=False, **options)
-
-    assert run(tmp_path / "whole")["outcome"]["steps"] == 12
+    recipe = plan(tmp_path, "bert", save_steps=4)
+    assert run(recipe, tmp_path / "whole")["outcome"]["steps"] == 12
     with pytest.raises(SystemError):
-        run(tmp_path / "cut", callbacks=[kill_at(9)])
-    run(tmp_path / "cut", resume=True)
+        run(recipe, tmp_path / "cut", callbacks=[kill_at(9)])
+    run(recipe, tmp_path / "cut", resume=True)
     same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -176,7 +177,7 @@ def test_fields_that_a_family_has_not_are_refused(overrides, message):
 
 def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
     with pytest.raises(ValueError, match="only MaBERT takes packed rows here"):
-        pretrain(plan(tmp_path, "bert", packing="pack"), tmp_path / "run", tokenizer=words_of("bert"), progress=False)
+        run(plan(tmp_path, "bert", packing="pack"), tmp_path / "run")
     small("bert").save_pretrained(tmp_path / "model")
     words_of("bert").save_pretrained(tmp_path / "model")
     task = table_task("birds", ("no", "yes"))
@@ -207,7 +208,7 @@ def test_fields_that_make_no_model_get_one_line(name, fields, message, tmp_path)
     base = plan(tmp_path, name)
     wrong = dataclasses.replace(base, model={**base.model, **fields})
     with pytest.raises(ValueError, match=message):
-        pretrain(wrong, tmp_path / "run", tokenizer=words_of(name), progress=False)
+        run(wrong, tmp_path / "run")
 
 
 def test_a_folder_in_use_is_refused_before_a_tokenizer_is_looked_for(tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
 from tests.conversion.conftest import made_once
 from tests.conversion.helpers import bits, convert, saved_teacher
-from tests.conversion.test_runs import kill, stop_at
-from tests.train.helpers import corpus
+from tests.conversion.test_runs import stop_at
+from tests.train.helpers import corpus, kill
 
 LENGTH, POSITIONS = 90, 40
 """Tokens of the longest text, and those that the teachers have positions for."""

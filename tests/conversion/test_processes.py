@@ -14,7 +14,8 @@ import pytest
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
 from tests.conversion.helpers import convert
-from tests.conversion.test_runs import kill, stop_at
+from tests.conversion.test_runs import stop_at
+from tests.train.helpers import kill
 make_small()
 training.SAVE_SECONDS = 0.0
 teacher, text, output, stop, resume = sys.argv[1:]

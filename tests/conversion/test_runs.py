@@ -3,9 +3,7 @@
 import itertools
 import json
 import math
-import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
-from tests.train.helpers import corpus
+from tests.train.helpers import corpus, interrupt, kill
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
@@ -38,14 +36,6 @@ def stop_at(monkeypatch, number, stop):
         return step(self, *given, **options)
 
     monkeypatch.setattr(ConversionTrainer, "training_step", counted)
-
-
-def kill():
-    raise SystemError("killed")
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0)]

@@ -145,18 +145,29 @@ class At(TrainerCallback):
                 self.what(model)
 
 
+def interrupt(model=None):
+    """Sends what Ctrl-C sends."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def kill(model=None):
+    """Ends a run as a kill does."""
+    raise SystemError("killed")
+
+
 def stop_at(step):
-    """Sends what Ctrl-C sends, during one step."""
-    return At(step, lambda model: os.kill(os.getpid(), signal.SIGINT))
+    """Ctrl-C during one step."""
+    return At(step, interrupt)
 
 
 def kill_at(step):
-    """Ends a run as a kill does, during one step."""
+    """A kill during one step."""
+    return At(step, kill)
 
-    def killed(model):
-        raise SystemError("killed")
 
-    return At(step, killed)
+def too_much(*given, **more):
+    """A forward that needs more memory than there is."""
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def must_part() -> None:
