@@ -85,7 +85,7 @@ class Family:
         """Returns a recipe's model fields with the common dropout fields renamed to the family's."""
         own = {name: value for name, value in fields.items() if name not in DROPOUTS}
         for name, rates in zip(DROPOUTS, ((1.0, 0.0), (0.0, 1.0)), strict=True):
-            if name in fields:
+            if name in fields:  # it sets the fields that follow its rate
                 own |= {field: fields[name] for field, rate in self.dropout(*rates).items() if rate}
         return own
 

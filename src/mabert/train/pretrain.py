@@ -119,9 +119,7 @@ def pretrain(
         recipe = dataclasses.replace(recipe, start_from=str(place))
     origin = "given by the caller"
     if tokenizer is None:
-        cache, before = recipe.data.cache or default_cache(), folder.resolved().get("tokenizer") if resume else None
-        named, text = recipe.tokenizer or recipe.start_from, recipe.data.readable()
-        tokenizer, origin = find_tokenizer(family, named, text, Path(cache), before)
+        tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)
     config = model_config(recipe, tokenizer)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
@@ -158,6 +156,12 @@ def pretrain(
     trainer.train(kept)
     outcome = finish(trainer, folder.path, finishes) | data.counts
     return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
+
+
+def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:
+    """Returns the recipe's tokenizer and its origin; `before` is the origin recorded when the run began."""
+    family, cache = family_named(recipe.architecture), Path(recipe.data.cache or default_cache())
+    return find_tokenizer(family, recipe.tokenizer or recipe.start_from, recipe.data.readable(), cache, before)
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
