@@ -34,8 +34,8 @@ class TeacherFamily:
     """A kind of encoder that can be converted.
 
     Attributes:
-        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture, without those of
-            `KEPT`.
+        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture, as far as the
+            teacher's own fields in `KEPT` do not.
         encoder: Names of the encoder's modules.
         masked_lm: Names of the modules of a masked language model's head.
         classifier: Names of the modules of a classifier's head.
