@@ -17,8 +17,7 @@ from mabert.cli import parser
 from mabert.cli.command import Ranged
 from mabert.machine import memory
 from mabert.model.config import make_config
-from mabert.train.finetune_once import FinetuneRecipe
-from mabert.train.recipe import DataRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe
+from mabert.train.recipe import DataRecipe, FinetuneRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe
 from mabert_lab.cli import COMMANDS
 from tests.bad_input.conftest import hashes
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 import mabert
 from mabert.baselines.extend import extend
@@ -23,7 +22,7 @@ from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small
-from tests.train.helpers import WORDS, recipe
+from tests.train.helpers import WORDS, kill_at, recipe, same_weights
 from tests.train.test_finetune import splits
 
 MODEL = {"layer_pattern": "MT", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
@@ -40,12 +39,16 @@ def words_of(name):
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
 
 
+def run(recipe, folder, **options):
+    """Pretrains by a recipe, quietly."""
+    return pretrain(recipe, folder, tokenizer=words_of(recipe.architecture), progress=False, **options)
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def pretrained(request, tmp_path_factory):
     """A model of each family, pretrained for twelve steps."""
     folder = tmp_path_factory.mktemp(request.param)
-    result = pretrain(plan(folder, request.param), folder / "run", tokenizer=words_of(request.param), progress=False)
-    return request.param, folder / "run", result
+    return request.param, folder / "run", run(plan(folder, request.param), folder / "run")
 
 
 @pytest.mark.slow
@@ -151,27 +154,12 @@ def test_scoring_hidden_positions_only_changes_neither_loss_nor_gradients(name):
 
 @pytest.mark.slow
 def test_a_baseline_resumes_to_the_same_bits(tmp_path):
-    whole = pretrain(plan(tmp_path, "bert"), tmp_path / "whole", tokenizer=words_of("bert"), progress=False)
-    stop = {"save_steps": 4}
-
-    class Kill(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 9:
-                raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        pretrain(
-            plan(tmp_path, "bert", **stop),
-            tmp_path / "cut",
-            tokenizer=words_of("bert"),
-            progress=False,
-            callbacks=[Kill()],
-        )
-    pretrain(plan(tmp_path, "bert", **stop), tmp_path / "cut", tokenizer=words_of("bert"), progress=False, resume=True)
-    first, second = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "cut"))
-    assert whole["outcome"]["steps"] == 12
-    for key, value in first.items():
-        assert torch.equal(second[key], value), key
+    recipe = plan(tmp_path, "bert", save_steps=4)
+    assert run(recipe, tmp_path / "whole")["outcome"]["steps"] == 12
+    with pytest.raises(SystemError):
+        run(recipe, tmp_path / "cut", callbacks=[kill_at(9)])
+    run(recipe, tmp_path / "cut", resume=True)
+    same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +177,7 @@ def test_fields_that_a_family_has_not_are_refused(overrides, message):
 
 def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
     with pytest.raises(ValueError, match="only MaBERT takes packed rows here"):
-        pretrain(plan(tmp_path, "bert", packing="pack"), tmp_path / "run", tokenizer=words_of("bert"), progress=False)
+        run(plan(tmp_path, "bert", packing="pack"), tmp_path / "run")
     small("bert").save_pretrained(tmp_path / "model")
     words_of("bert").save_pretrained(tmp_path / "model")
     task = table_task("birds", ("no", "yes"))
@@ -220,7 +208,7 @@ def test_fields_that_make_no_model_get_one_line(name, fields, message, tmp_path)
     base = plan(tmp_path, name)
     wrong = dataclasses.replace(base, model={**base.model, **fields})
     with pytest.raises(ValueError, match=message):
-        pretrain(wrong, tmp_path / "run", tokenizer=words_of(name), progress=False)
+        run(wrong, tmp_path / "run")
 
 
 def test_a_folder_in_use_is_refused_before_a_tokenizer_is_looked_for(tmp_path, monkeypatch):

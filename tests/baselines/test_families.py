@@ -9,10 +9,10 @@ from transformers import AutoModelForMaskedLM
 
 import mabert
 from mabert.baselines import attention as fast
-from mabert.baselines.family import Shape
 from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.model.config import make_config
 from mabert.model.embeddings import stretch
 from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
@@ -48,7 +48,7 @@ def test_base_models_have_the_published_number_of_parameters(name):
 def test_base_size_by_way_of_a_recipe_is_the_published_model(name):
     family = FAMILIES[name]
     published = family.base_config()
-    sizes = family.sizes(Shape(positions=published.max_position_embeddings))
+    sizes = family.sizes(make_config(max_position_embeddings=published.max_position_embeddings))
     assert {key: getattr(published, key) for key in sizes} == sizes
 
 

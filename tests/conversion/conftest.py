@@ -1,5 +1,6 @@
 """Teachers in folders, and a text to convert them on."""
 
+import contextlib
 import gc
 
 import pytest
@@ -7,6 +8,15 @@ import torch
 
 from mabert.conversion import pieces
 from tests.conversion.helpers import convert, saved_teacher, text
+
+
+@contextlib.contextmanager
+def made_once(tmp_path_factory):
+    """What a whole session's conversions are made in: their own cache, one thread; yields the patch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        torch.set_num_threads(1)
+        yield patch
 
 
 def make_small(patch=None):
@@ -62,9 +72,7 @@ def classifier(tmp_path_factory):
 @pytest.fixture(scope="session")
 def converted(tmp_path_factory, embedder, words_to_learn):
     """A conversion of the embedder that nothing stopped, and its result."""
-    with pytest.MonkeyPatch.context() as patch:
+    with made_once(tmp_path_factory) as patch:
         make_small(patch)
-        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        torch.set_num_threads(1)
         folder = tmp_path_factory.mktemp("converted") / "out"
         return folder, convert(embedder, words_to_learn, folder)

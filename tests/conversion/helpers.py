@@ -9,6 +9,9 @@ from transformers import AutoConfig
 import mabert
 from mabert.baselines.load import class_for
 from mabert.conversion.families import TEACHERS
+from mabert.conversion.run import begun
+from mabert.conversion.teacher import check_copy
+from mabert.conversion.watch import packed
 from tests.train.helpers import corpus, tokenizer
 
 FAMILIES = list(TEACHERS)
@@ -57,6 +60,27 @@ def teacher(kind, use="encoder", seed=0, pad=PAD, more=None, **sizes):
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     return model
+
+
+def student_and_copy(kind="bert", use="encoder", pattern="MTM", seed=0, **changes):
+    """A student of a random teacher, and the copy of that which keeps every layer."""
+    model = teacher(kind, use, seed=seed)
+    copy = check_copy(model, use)
+    return begun(model, copy, use, {"layer_pattern": pattern, **changes}), copy
+
+
+def texts_of(lengths, seed=0):
+    """Texts of random tokens."""
+    draws = torch.Generator().manual_seed(seed)
+    return [torch.randint(PAD + 1, VOCABULARY, (length,), generator=draws) for length in lengths]
+
+
+def row_of(texts, use="encoder"):
+    """Texts as a packed row; for a masked language model, with a label at every third token."""
+    row = packed(texts, torch.device("cpu"))
+    if use == "masked_lm":
+        row["labels"] = row["input_ids"].masked_fill(torch.arange(row["input_ids"].shape[1]) % 3 > 0, -100)
+    return row
 
 
 LABELS = {"id2label": {0: "bad", 1: "fine", 2: "good"}, "label2id": {"bad": 0, "fine": 1, "good": 2}}

@@ -11,21 +11,18 @@ from hypothesis import strategies as st
 from mabert.conversion import agreement
 from mabert.conversion.agreement import compare, constants, correlation, lines, nearest, same_answers, shuffled
 from mabert.conversion.choose import Survey, warnings_of
-from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
 from mabert.conversion.watch import unexplained as share
-from mabert.data.collate import FlatteningCollator
-from tests.conversion.helpers import VOCABULARY, teacher
+from tests.conversion.helpers import VOCABULARY, row_of, student_and_copy, teacher, texts_of
 from tests.conversion.test_pieces import pieces_of, source
 
 ANGLES = np.deg2rad([0, 10, 90, 95])
 FOUR = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1).astype(np.float32)
 
 
-def texts(lengths=(9, 5, 30, 12), seed=0):
-    draws = torch.Generator().manual_seed(seed)
-    return [torch.randint(2, VOCABULARY, (length,), generator=draws) for length in lengths]
+def texts(lengths=(9, 5, 30, 12)):
+    return texts_of(lengths)
 
 
 def cut_texts(lengths, length):
@@ -33,10 +30,6 @@ def cut_texts(lengths, length):
     documents = source(lengths)
     documents.cache.ids = np.random.default_rng(0).integers(4, VOCABULARY, size=len(documents.cache.ids))
     return pieces_of([documents], length)
-
-
-def row_of(given):
-    return FlatteningCollator()([{"input_ids": each} for each in given])
 
 
 def turned(degrees):
@@ -110,9 +103,7 @@ def test_a_student_that_is_its_teacher_agrees_wholly(monkeypatch, use):
 
 
 def test_the_floor_is_the_teacher_with_constants_where_the_student_has_cores():
-    model = teacher("bert")
-    copy = check_copy(model, "encoder")
-    student = begun(model, copy, "encoder", {"layer_pattern": "MTM"})
+    student, copy = student_and_copy()
     pieces = cut_texts([30] * 20, 24)
     assert set(constants(copy, student, texts())) == {0, 2}
     told = compare(copy, student, "encoder", pieces)
@@ -126,9 +117,7 @@ def test_the_floor_is_the_teacher_with_constants_where_the_student_has_cores():
 
 
 def test_bands_hold_the_texts_of_their_lengths_and_leave_out_single_ones(monkeypatch):
-    model = teacher("bert")
-    copy = check_copy(model, "encoder")
-    student = begun(model, copy, "encoder", {"layer_pattern": "TMT"})
+    student, copy = student_and_copy(pattern="TMT")
     pieces = cut_texts([20] * 30 + [38], 40)
     monkeypatch.setattr(agreement, "BANDS", (10, 20, 39))
     lengths = np.array(pieces.lengths)

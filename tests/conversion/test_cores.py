@@ -8,27 +8,17 @@ from hypothesis import strategies as st
 from mabert.conversion.align import Alignment
 from mabert.conversion.distil import Distillation, divergence
 from mabert.conversion.initial import OPEN
-from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
-from mabert.data.collate import FlatteningCollator
 from mabert.model.masking import PaddingMask
 from mabert.ops import use_backend
-from tests.conversion.helpers import FAMILIES, PAD, USES, VOCABULARY, teacher
+from tests.conversion.helpers import FAMILIES, PAD, USES, VOCABULARY, row_of, student_and_copy, teacher, texts_of
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-11}
 DIRECTIONS = ["forward", "backward", "bidirectional"]
 
 
-def student_and_copy(kind="bert", use="encoder", pattern="MTM", seed=0, **changes):
-    model = teacher(kind, use, seed=seed)
-    copy = check_copy(model, use)
-    return begun(model, copy, use, {"layer_pattern": pattern, **changes}), copy
-
-
-def row(lengths=(9, 5, 14), seed=0):
-    draws = torch.Generator().manual_seed(seed)
-    ids = [torch.randint(PAD + 1, VOCABULARY, (length,), generator=draws) for length in lengths]
-    return FlatteningCollator()([{"input_ids": each} for each in ids])
+def row(use="encoder"):
+    return row_of(texts_of((9, 5, 14)), use)
 
 
 @pytest.mark.parametrize("use", USES)
@@ -138,10 +128,10 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(use):
     copy = check_copy(model, use)
     same = Distillation(copy, student_of(model, use), use).train()
     with torch.no_grad():
-        assert same(**labelled(use)).abs().max() < 1e-5
+        assert same(**row(use)).abs().max() < 1e-5
     student, copy = student_and_copy(use=use)
     other = Distillation(copy, student, use).train()
-    losses = other(**labelled(use))
+    losses = other(**row(use))
     assert not other.student.training
     assert len(losses) == (3 if use == "encoder" else 2)
     assert (losses > 1e-4).all()
@@ -149,15 +139,6 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(use):
     learning = [weight.grad for name, weight in student.named_parameters() if ".mixer." in name]
     assert all(grad is not None and grad.isfinite().all() for grad in learning)
     assert not any(weight.grad is not None for weight in copy.parameters())
-
-
-def labelled(use):
-    """A row, with a label at every third token for a masked language model."""
-    made = row()
-    if use == "masked_lm":
-        ids = made["input_ids"]
-        made["labels"] = ids.masked_fill(torch.arange(ids.shape[1]) % 3 > 0, -100)
-    return made
 
 
 def test_several_labels_diverge_one_by_one():

@@ -16,7 +16,7 @@ from mabert.cli import main
 from mabert.conversion import run as running
 from mabert.conversion.delta import compose, save_delta
 from mabert.model.delta import FILE
-from tests.conversion.conftest import make_small
+from tests.conversion.conftest import made_once, make_small
 from tests.conversion.helpers import convert, saved_teacher
 from tests.conversion.test_runs import TEXTS
 
@@ -29,10 +29,8 @@ WIDE = {"A_log", "D", "delta_bias"}
 def deltas(request, tmp_path_factory, words_to_learn):
     """Deltas of three teachers by name, and the students that they were saved from, as whole folders beside them."""
     place = tmp_path_factory.mktemp("deltas")
-    with pytest.MonkeyPatch.context() as patch:
+    with made_once(tmp_path_factory) as patch:
         make_small(patch)
-        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        torch.set_num_threads(1)
         for name in USES:
 
             def both(student, *given, name=name):

@@ -12,24 +12,22 @@ from mabert_lab.cli import main
 from tests.conversion.helpers import bits
 
 CHILD = """
-import itertools, pathlib, sys, time
+import pathlib, sys, time
+import pytest
 import torch
 from mabert_lab.cli import main
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
+from tests.conversion.test_runs import stop_at
+
+def pause():
+    pathlib.Path(sys.argv[1]).touch()
+    time.sleep(float(sys.argv[2]))
 
 torch.set_num_threads(1)
 make_small()
 training.SAVE_SECONDS = 0.0
-count, step = itertools.count(), training.ConversionTrainer.training_step
-
-def slow(self, *given, **options):
-    if next(count) == 4:
-        pathlib.Path(sys.argv[1]).touch()
-        time.sleep(float(sys.argv[2]))
-    return step(self, *given, **options)
-
-training.ConversionTrainer.training_step = slow
+stop_at(pytest.MonkeyPatch(), 4, pause)
 sys.exit(main(sys.argv[3:]))
 """
 
@@ -39,11 +37,8 @@ sys.exit(main(sys.argv[3:]))
 def test_it_goes_on_where_it_was(
     tmp_path, capsys, small_batches, converted, embedder, words_to_learn, number, pause, code
 ):
-    words = ["convert", embedder, "-o", tmp_path / "out", "--text", words_to_learn, "--pattern", "MTM"]
-    words = [
-        str(word)
-        for word in (*words, "--tokens", "1000", "--length", "30", "--precision", "fp32", "--batch-tokens", "160")
-    ]
+    words = ["convert", str(embedder), "-o", str(tmp_path / "out"), "--text", str(words_to_learn), "--pattern", "MTM"]
+    words += ["--tokens", "1000", "--length", "30", "--precision", "fp32", "--batch-tokens", "160"]
     command = [sys.executable, "-c", CHILD, str(tmp_path / "here"), str(pause), *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as child:
         until = time.monotonic() + 90

@@ -13,9 +13,10 @@ from mabert.conversion import agreement, align, choose, distil, training
 from mabert.conversion import run as running
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
+from tests.conversion.conftest import made_once
 from tests.conversion.helpers import bits, convert, saved_teacher
-from tests.conversion.test_runs import kill, stop_at
-from tests.train.helpers import corpus
+from tests.conversion.test_runs import stop_at
+from tests.train.helpers import corpus, kill
 
 LENGTH, POSITIONS = 90, 40
 """Tokens of the longest text, and those that the teachers have positions for."""
@@ -37,9 +38,7 @@ def long_text(tmp_path_factory):
 @pytest.fixture(scope="session")
 def longer(tmp_path_factory, embedder, long_text):
     """A conversion of the embedder that nothing stopped, and its result."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        torch.set_num_threads(1)
+    with made_once(tmp_path_factory):
         folder = tmp_path_factory.mktemp("longer") / "out"
         return folder, convert(embedder, long_text, folder, length=LENGTH)
 

@@ -1,47 +1,36 @@
 """Conversions by several processes: they learn in steps of as many tokens as one does, and may be stopped."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 import mabert
 from tests.conversion.helpers import bits
+from tests.train.helpers import under_torchrun
 
 PROGRAM = """
-import itertools, sys
+import sys
+import pytest
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
 from tests.conversion.helpers import convert
+from tests.conversion.test_runs import stop_at
+from tests.train.helpers import kill
 make_small()
 training.SAVE_SECONDS = 0.0
 teacher, text, output, stop, resume = sys.argv[1:]
-steps, step = itertools.count(), training.ConversionTrainer.training_step
-
-def counted(self, *given, **options):
-    if next(steps) == int(stop):
-        raise SystemError("killed")
-    return step(self, *given, **options)
-
-training.ConversionTrainer.training_step = counted
+stop_at(pytest.MonkeyPatch(), int(stop), kill)
 convert(teacher, text, output, resume=resume == "resume")
 """
 
 
 @pytest.mark.slow
 def test_two_processes_learn_as_one_does_and_go_on_to_the_same_bits(tmp_path, embedder, words_to_learn, converted):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-
     def start(folder, stop=-1, resume=""):
-        given = map(str, (tmp_path / "program.py", embedder, words_to_learn, tmp_path / folder, stop, resume))
-        return subprocess.run([*launch, *given], capture_output=True, text=True, env=environment)
+        return under_torchrun(tmp_path, PROGRAM, embedder, words_to_learn, tmp_path / folder, stop, resume)
 
-    whole = start("whole")
-    assert whole.returncode == 0, whole.stderr
+    code, told = start("whole")
+    assert code == 0, told
     result = json.loads((tmp_path / "whole/result.json").read_text())
     assert result["request"]["resolved"]["processes"] == 2
     for name, alone in converted[1]["outcome"]["stages"].items():
@@ -50,9 +39,8 @@ def test_two_processes_learn_as_one_does_and_go_on_to_the_same_bits(tmp_path, em
         assert shared["tokens"] == pytest.approx(alone["tokens"], rel=0.2)
     assert mabert.load(tmp_path / "whole").embed(["a small house"], progress=False).shape == (1, 16)
 
-    stopped = start("stopped", 3)
-    assert "SystemError: killed" in stopped.stderr
+    assert "SystemError: killed" in start("stopped", 3)[1]
     assert not (tmp_path / "stopped/result.json").exists()
-    again = start("stopped", resume="resume")
-    assert again.returncode == 0, again.stderr
+    code, told = start("stopped", resume="resume")
+    assert code == 0, told
     assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")

@@ -3,9 +3,7 @@
 import itertools
 import json
 import math
-import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -17,10 +15,11 @@ from mabert import MaBertForSequenceClassification
 from mabert.cli import main
 from mabert.conversion import agreement, distil, training
 from mabert.conversion import run as running
+from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
-from tests.train.helpers import corpus
+from tests.train.helpers import corpus, interrupt, kill
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
@@ -37,14 +36,6 @@ def stop_at(monkeypatch, number, stop):
         return step(self, *given, **options)
 
     monkeypatch.setattr(ConversionTrainer, "training_step", counted)
-
-
-def kill():
-    raise SystemError("killed")
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0)]
@@ -159,7 +150,7 @@ def test_any_teacher_and_options_make_an_embedder(
 
 @pytest.mark.parametrize(("asked", "depth"), [("MMT", 3), ("mmt", 6), ("MMT*2", 12)])
 def test_a_pattern_is_repeated_to_the_teachers_depth(asked, depth):
-    assert running.at_depth(asked, depth) == "MMT" * (depth // 3)
+    assert at_depth(asked, depth) == "MMT" * (depth // 3)
 
 
 def test_a_wrong_pattern_is_refused_before_the_text_is_read(tmp_path):

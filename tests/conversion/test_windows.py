@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from mabert.conversion import agreement
 from mabert.conversion.align import Alignment
 from mabert.conversion.distil import Distillation, divergence
-from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_of, packing_of
 from mabert.conversion.windows import lengthened, steps, windows_of
-from mabert.data.collate import FlatteningCollator
-from tests.conversion.helpers import USES, VOCABULARY, teacher
+from tests.conversion.helpers import USES, row_of, student_and_copy, teacher, texts_of
 
 POSITIONS = 40
 """Of the helpers' teachers."""
@@ -23,26 +21,19 @@ LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=5)
 LIMITS = st.integers(3, 70)
 
 
-def row_of(lengths, labels=False):
-    """Texts as a row whose ids tell every token from every other, perhaps with a label at every third token."""
-    ids = list(torch.arange(sum(lengths)).split(lengths))
-    if not labels:
-        return FlatteningCollator()([{"input_ids": each} for each in ids])
-    return FlatteningCollator()([{"input_ids": each, "labels": each.masked_fill(each % 3 > 0, -100)} for each in ids])
+def counted_row(lengths, use="encoder"):
+    """Texts as a row whose ids tell every token from every other."""
+    return row_of(torch.arange(sum(lengths)).split(lengths), use)
 
 
-def random_row(lengths, seed=0):
-    """Texts of random tokens as a row."""
-    draws = torch.Generator().manual_seed(seed)
-    return FlatteningCollator()(
-        [{"input_ids": torch.randint(2, VOCABULARY, (length,), generator=draws)} for length in lengths]
-    )
+def random_row(lengths, use="encoder"):
+    return row_of(texts_of(lengths), use)
 
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, LIMITS)
 def test_every_token_is_spoken_for_once_in_a_slice_of_its_text_where_it_stands_most_in_the_middle(lengths, limit):
-    row = row_of(lengths, labels=True)
+    row = counted_row(lengths, "masked_lm")
     windows = windows_of(row, limit)
     found, cut = windows.row["input_ids"][0], list(packing_of(windows.row).lengths)
     assert torch.equal(found[windows.index], row["input_ids"][0])
@@ -63,9 +54,9 @@ def test_every_token_is_spoken_for_once_in_a_slice_of_its_text_where_it_stands_m
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(30, 60), st.booleans())
-def test_texts_that_fit_stay_as_they_are(lengths, limit, labels):
-    row = row_of(lengths, labels)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(30, 60), st.sampled_from(USES))
+def test_texts_that_fit_stay_as_they_are(lengths, limit, use):
+    row = counted_row(lengths, use)
     windows = windows_of(row, limit)
     assert set(windows.row) == set(row)
     for name, value in row.items():
@@ -79,7 +70,7 @@ def test_texts_that_fit_stay_as_they_are(lengths, limit, labels):
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, LIMITS)
 def test_means_weigh_windows_by_the_tokens_that_they_speak_for(lengths, limit):
-    row = row_of(lengths)
+    row = counted_row(lengths)
     windows = windows_of(row, limit)
     ones = windows.of_texts(torch.ones(len(windows.text), 2))
     torch.testing.assert_close(ones, torch.ones(len(lengths), 2))
@@ -99,7 +90,7 @@ def test_the_longer_table_is_that_of_the_windows_where_they_speak(limit, more):
     longer = lengthened(table, limit + more)
     assert torch.equal(longer[:limit], table)
     length = limit + more + limit  # whose last window, which speaks at its end as well, lies behind the table
-    windows = windows_of(row_of([length]), limit)
+    windows = windows_of(counted_row([length]), limit)
     positions = windows.row["position_ids"][0, windows.index]
     assert torch.equal(longer[limit:, 0].long(), positions[limit : limit + more])
     step, before = steps(limit)
@@ -169,12 +160,8 @@ def test_the_answer_to_learn_is_that_of_a_tokens_window_or_the_mean_over_those_o
 
 @pytest.mark.parametrize("use", USES)
 def test_cores_learn_from_long_texts(use):
-    model = teacher("bert", use)
-    copy = check_copy(model, use)
-    student = begun(model, copy, use, {"layer_pattern": "MTM", "max_position_embeddings": 120})
-    row = random_row((100, 20, 75))
-    if use == "masked_lm":
-        row["labels"] = row["input_ids"].masked_fill(torch.arange(195) % 3 > 0, -100)
+    student, copy = student_and_copy(use=use, max_position_embeddings=120)
+    row = random_row((100, 20, 75), use)
     for losses in (
         Alignment(copy.base_model, student.base_model)(**random_row((100, 20, 75))),
         Distillation(copy, student, use).train()(**row),

@@ -8,6 +8,7 @@ import lzma
 import random
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from mabert.data.build import build_cache
 from mabert.data.train_tokenizer import train_wordpiece
 
 NOUNS = ["river", "castle", "engine", "window", "teacher", "garden", "village", "doctor", "captain", "mountain"]
@@ -73,6 +75,18 @@ def text_file(documents, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def cache(text_file, tokenizer, tmp_path_factory):
+    return build_cache(text_file, tokenizer, tmp_path_factory.mktemp("caches"), progress=False)
+
+
+@pytest.fixture
+def prepared_here(tmp_path, monkeypatch):
+    """What `datasets` prepares goes to the test's own folder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
 
 
 def words(count: int) -> str:

@@ -182,13 +182,7 @@ def hub_set(folder, task, classes=None):
     return folder
 
 
-@pytest.fixture
-def no_downloads(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-
-
-@pytest.mark.usefixtures("no_downloads")
+@pytest.mark.usefixtures("prepared_here")
 @pytest.mark.parametrize("task", TASKS)
 def test_the_hub_gives_the_same_columns(tmp_path, task):
     texts, classes, splits = ON_THE_HUB[task]
@@ -200,7 +194,7 @@ def test_the_hub_gives_the_same_columns(tmp_path, task):
         assert rows[0] == {**read, **label, "index": 4}
 
 
-@pytest.mark.usefixtures("no_downloads")
+@pytest.mark.usefixtures("prepared_here")
 def test_a_hub_set_with_other_classes_is_refused(tmp_path):
     source = hub_set(tmp_path / "set", "mrpc", ["equivalent", "not_equivalent"])
     with pytest.raises(ValueError, match=r"the classes are \['equivalent', 'not_equivalent'\], not \['not_equivalent'"):

@@ -4,9 +4,11 @@ import errno
 import os
 import shutil
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.arrow_writer import ArrowWriter
 
 from mabert.data.corpus import read_documents
 from mabert.data.hub import HubSource
@@ -14,12 +16,8 @@ from mabert.files.reading import digest
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(tmp_path, prepared_here):
     """A data set in a folder, read by the library as one of the hub is: two configurations, one with two splits."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
     folder = tmp_path / "set"
     for place, texts in {
         "en/train": ["first", "second", "", "fourth", "fifth"],
@@ -113,8 +111,6 @@ def test_identity_follows_options_and_files(hub):
 
 
 def test_a_set_of_the_hub_is_known_by_its_commit(hub, monkeypatch):
-    import datasets
-
     load, commit = datasets.load_dataset_builder, ["abc"]
 
     def from_the_hub(name, config=None, revision=None):
@@ -169,8 +165,6 @@ def test_what_cannot_be_read_gets_one_clear_line(hub, options, message):
 
 
 def test_a_full_disk_is_told_as_one(hub, monkeypatch):
-    from datasets.arrow_writer import ArrowWriter
-
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -180,8 +174,6 @@ def test_a_full_disk_is_told_as_one(hub, monkeypatch):
 
 
 def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
-    import datasets
-
     load, revisions = datasets.load_dataset_builder, []
 
     def published_as_a_script(name, config=None, revision=None, data_dir=None):
@@ -198,8 +190,6 @@ def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
 
 @pytest.mark.parametrize("read", [lambda: list(read_documents("hub:a/b")), lambda: HubSource("a/b").dataset()])
 def test_an_unreachable_data_set_is_named_once(monkeypatch, read):
-    import datasets
-
     def unreachable(name, config, revision):
         raise ConnectionError("Couldn't reach 'a/b' on the Hub\n(timeout)")
 

@@ -52,8 +52,10 @@ def test_the_metrics_are_the_papers():
 def test_correlations():
     scores = compute(TASKS["stsb"], np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0]))
     assert scores == pytest.approx({"pearson": 0.8, "spearman": 0.8, "correlation": 0.8})
-    constant = compute(TASKS["stsb"], np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0]))
-    assert constant == {"pearson": 0.0, "spearman": 0.0, "correlation": 0.0}
+    constant, moving = np.full(4, 2.5), np.array([1.0, 2.0, 4.0, 3.0])
+    for task in (TASKS["stsb"], table_task("t", [])):
+        assert compute(task, constant, moving) == {"pearson": 0.0, "spearman": 0.0, "correlation": 0.0}
+        assert set(compute(task, moving, constant).values()) == {None}
 
 
 def test_the_positive_class_is_that_of_f1():

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from mabert.data.build import build_cache
 from mabert.data.collate import Collator
 from mabert.data.mlm import IGNORE, MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import SPECIAL_TOKENS
@@ -15,11 +14,6 @@ from mabert.data.windows import Windows
 
 SEEDS = st.integers(0, 2**63)
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=60).map(np.array)
-
-
-@pytest.fixture(scope="module")
-def cache(text_file, tokenizer, tmp_path_factory):
-    return build_cache(text_file, tokenizer, tmp_path_factory.mktemp("caches"), progress=False)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["pieces", "words"])
@@ -164,13 +158,6 @@ def test_stream_limits(cache, tokenizer):
     for index in (-1, 220):
         with pytest.raises(IndexError, match=f"sample {index} of 220"):
             source[index]
-    masking = source.masking
-    with pytest.raises(ValueError, match="at least one stage"):
-        PretrainingStream([], masking)
-    with pytest.raises(ValueError, match=r"stages have \[-1\] samples"):
-        PretrainingStream([(source.stages[0][0], -1)], masking)
-    with pytest.raises(ValueError, match="the seed is -1"):
-        PretrainingStream(source.stages, masking, -1)
 
 
 def test_validation_is_fixed_and_a_limit_takes_a_part(cache, tokenizer):
@@ -184,5 +171,3 @@ def test_validation_is_fixed_and_a_limit_takes_a_part(cache, tokenizer):
     rows = {tuple(full[i]["input_ids"].tolist()) for i in range(len(full))}
     assert len(part) == 8
     assert {tuple(part[i]["input_ids"].tolist()) for i in range(8)} <= rows
-    with pytest.raises(ValueError, match="the limit is 0"):
-        ValidationSet(windows, masking, limit=0)

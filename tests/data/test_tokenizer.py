@@ -11,14 +11,6 @@ from mabert.files.places import SHIPPED
 SENTENCE = "The quiet river crossed the Castle, unafraid."
 
 
-def test_training_is_repeatable_and_special_tokens_come_first(documents, tokenizer):
-    assert train_wordpiece(iter(documents), 130).get_vocab() == tokenizer.get_vocab()
-    assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
-    assert special_ids(tokenizer) == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert len(tokenizer) <= 130
-    assert tokenizer.decode(tokenizer(SENTENCE)["input_ids"]).startswith("[CLS] the quiet river")
-
-
 def test_saved_and_loaded_from_every_form_it_is_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "saved")
     ordered = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)

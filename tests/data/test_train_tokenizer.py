@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from mabert.data.build import build_cache
 from mabert.data.mlm import IGNORE, MlmMasking
-from mabert.data.tokenizer import fingerprint, load_tokenizer, special_ids
+from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids
 from mabert.data.train_tokenizer import train_wordpiece
 from tests.data.conftest import VOCABULARY, of_bytes
 
@@ -31,7 +31,6 @@ VARIED = [
     "``quoted'' \u4e2d\u6587 \u0438 \u0434\u0440.",
     "the [MASK] <mask> river </s> <pad> [SEP]",
 ]
-IDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 
 
 @pytest.fixture
@@ -67,10 +66,12 @@ def test_special_tokens_and_segments_are_where_they_belong(texts, segments):
     assert tokenizer(*pair).get("token_type_ids") == ([0] * (len(a) + 2) + [1] * (len(b) + 1) if segments else None)
 
 
-def test_ids_of_special_tokens(own):
-    assert {token: own.convert_tokens_to_ids(token) for token in IDS} == IDS
-    assert set(own.all_special_tokens) == set(IDS)
+def test_special_tokens_come_first(own):
+    assert own.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
+    assert special_ids(own) == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert set(own.all_special_tokens) == set(SPECIAL_TOKENS)
     assert sorted(own.get_vocab().values()) == list(range(len(own)))
+    assert own.decode(ids(own, SENTENCE)).startswith("[CLS] the quiet river")
 
 
 def test_there_are_as_many_tokens_as_asked_for_or_as_the_text_gives(texts, own):

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ def under_accelerate(options, folder, program, *arguments):
 def launched(launcher, folder, program, *arguments):
     """Runs a program by a launcher, a module with its options; returns the exit code and what it said."""
     (folder / "program.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     told = [str(folder / "program.py"), *map(str, arguments)]
     done = subprocess.run(
         [sys.executable, "-m", *launcher, *told], capture_output=True, text=True, env=environment, timeout=250
@@ -146,18 +145,29 @@ class At(TrainerCallback):
                 self.what(model)
 
 
+def interrupt(model=None):
+    """Sends what Ctrl-C sends."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def kill(model=None):
+    """Ends a run as a kill does."""
+    raise SystemError("killed")
+
+
 def stop_at(step):
-    """Sends what Ctrl-C sends, during one step."""
-    return At(step, lambda model: os.kill(os.getpid(), signal.SIGINT))
+    """Ctrl-C during one step."""
+    return At(step, interrupt)
 
 
 def kill_at(step):
-    """Ends a run as a kill does, during one step."""
+    """A kill during one step."""
+    return At(step, kill)
 
-    def killed(model):
-        raise SystemError("killed")
 
-    return At(step, killed)
+def too_much(*given, **more):
+    """A forward that needs more memory than there is."""
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def must_part() -> None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,13 +15,13 @@ from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
 from mabert.train import finetune as finetuning
-from mabert.train import finetune_once as once
-from mabert.train import trainer
-from mabert.train.finetune_once import FinetuneTrainer, epochs_of, logits_of, rate_for
+from mabert.train import job, trainer
+from mabert.train.finetune_once import FinetuneTrainer
+from mabert.train.job import epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
-from tests.train.helpers import At, of_family, rows, same_weights, tokenizer
+from tests.train.helpers import At, interrupt, kill, of_family, rows, same_weights, tokenizer, too_much
 from tests.train.tasks import go, record, splits
 
 TESTED = splits() | {"test": rows(10, 2, False)}
@@ -207,29 +206,21 @@ class Ends(At):
                 model.classifier.weight.zero_()
 
 
-def killed(model):
-    raise SystemError("killed")
-
-
-def interrupted(model):
-    signal.raise_signal(signal.SIGINT)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "how", "step", "kept"),
     [
-        ({"batches": "length", "packing": "none"}, interrupted, 25, 26),
-        ({"batches": "random"}, interrupted, 30, 30),
-        ({"batch_tokens": 100, "packing": "pack"}, killed, 25, 25),
-        ({"learning_rates": [1e-2, 2e-2]}, killed, 25, 25),
+        ({"batches": "length", "packing": "none"}, interrupt, 25, 26),
+        ({"batches": "random"}, interrupt, 30, 30),
+        ({"batch_tokens": 100, "packing": "pack"}, kill, 25, 25),
+        ({"learning_rates": [1e-2, 2e-2]}, kill, 25, 25),
     ],
     ids=["Ctrl-C", "Ctrl-C in the last evaluation", "a kill, batches of tokens", "a kill, in a grid"],
 )
 def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
     pretrained, tmp_path, monkeypatch, recipe, how, step, kept
 ):
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0 if how is killed else math.inf)
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0 if how is kill else math.inf)
 
     def start(folder, step, **options):
         changes = {"epochs": 3, "dropout": 0.1, "select": "best", **recipe, **options}
@@ -238,7 +229,7 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
     whole, seen = start("whole", None), watched_batches(monkeypatch)
     with pytest.raises((SystemError, KeyboardInterrupt)) as stop:
         start("stopped", step)
-    assert how is killed or f"checkpoint-{kept}; go on with --resume" in str(stop.value)
+    assert how is kill or f"checkpoint-{kept}; go on with --resume" in str(stop.value)
     with pytest.raises(ValueError, match=r"already holds files.*--resume"):
         start("stopped", None)
     seen.clear()
@@ -267,7 +258,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
     assert "No space left on device" in caplog.text
     assert caplog.text.count("are free on that disk; training goes on") == 10
     with pytest.raises(OSError, match="No space left on device"):
-        go(pretrained, tmp_path / "other", callbacks=[Ends(3, interrupted)])
+        go(pretrained, tmp_path / "other", callbacks=[Ends(3, interrupt)])
 
 
 def test_another_request_or_other_examples_are_no_resumption(pretrained, tmp_path):
@@ -352,9 +343,6 @@ def test_padded_batches_of_mixed_lengths_are_measured_in_order(to_measure, monke
     ],
 )
 def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch, rows, message):
-    def too_much(*given, **more):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     monkeypatch.setattr(to_measure[0], "forward", too_much)
     with pytest.raises(MemoryError, match=message):
         logits_of(*to_measure, rows=rows)
@@ -363,10 +351,10 @@ def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch
 def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     alone, ran, parts = logits_of(*to_measure, rows=16), [], []
     to_measure[0].register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
-    monkeypatch.setattr(once, "reduce", lambda part, how: parts.append((part, how)) or part)
+    monkeypatch.setattr(job, "reduce", lambda part, how: parts.append((part, how)) or part)
     for rank in range(2):
         one = SimpleNamespace(process_index=rank, num_processes=2)
-        monkeypatch.setattr(once, "PartialState", lambda one=one: one)
+        monkeypatch.setattr(job, "PartialState", lambda one=one: one)
         logits_of(*to_measure, rows=16)
     assert sum(ran) == len(alone) > max(ran) > 0
     assert [how for _, how in parts] == ["sum", "sum"]

@@ -25,6 +25,7 @@ from tests.train.helpers import (
     same_weights,
     stop_at,
     tokenizer,
+    too_much,
     under_accelerate,
     under_torchrun,
     weights,
@@ -243,10 +244,6 @@ def test_a_held_out_loss_that_explodes_is_divergence(tmp_path, monkeypatch, eval
     step = min(eval_steps, 12)
     with pytest.raises(TrainingDivergedError, match=f"the loss is 15 on held-out text after step {step}"):
         go(recipe(tmp_path, eval_steps=eval_steps), tmp_path / "run")
-
-
-def too_much(*given, **more):
-    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.slow

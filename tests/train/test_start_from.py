@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.baselines.extend import extend
-from mabert.baselines.family import Shape
 from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
@@ -44,18 +43,6 @@ def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_pa
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
 
 
-def test_a_name_leads_to_the_model_that_every_command_finds(tmp_path, start, monkeypatch):
-    monkeypatch.setattr(places, "SHIPPED", tmp_path)
-    monkeypatch.chdir(tmp_path.parent)
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path, steps=1))))
-    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", "start", "-o", str(tmp_path / "run")]
-    assert main(command) == 0
-    assert main([*command, "--resume"]) == 0
-    request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
-    assert request["start_from"] == "start"
-    assert request["resolved"]["weights"] == weights_digest(start)
-
-
 def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):
     plan = dataclasses.replace(begin(tmp_path, start, steps=1), stages=[Stage(48, 1.0)])
     with pytest.raises(ValueError, match=r"windows of 48 tokens, .* is 24; `mabert extend .*start` gives it more"):
@@ -66,19 +53,24 @@ def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):
     assert load_config(tmp_path / "run").max_position_embeddings == 48
 
 
-def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, start):
-    plan = as_mapping(recipe(tmp_path, steps=1)) | {"tokenizer": "elsewhere"}
+@pytest.mark.parametrize("named", [False, True])
+def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, start, monkeypatch, named):
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    plan, place = as_mapping(recipe(tmp_path, steps=1)) | {"tokenizer": "elsewhere"}, "start" if named else str(start)
     assert plan["model"]["hidden_size"] != 24
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", str(start), "-o", str(tmp_path / "run")]
-    assert main([*command, "model.hidden_dropout_prob=0"]) == 0
+    output = ["-o", str(tmp_path / "run")]
+    command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", place, "model.hidden_dropout_prob=0", *output]
+    assert main(command) == 0
     after = load_config(tmp_path / "run")
     assert (after.hidden_size, after.hidden_dropout_prob) == (24, 0.0)
     request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
-    assert request["start_from"] == str(start)
+    assert request["start_from"] == place
     assert "start_from" not in as_mapping(recipe(tmp_path)), "other runs are known as before"
-    assert request["resolved"]["weights"]
-    assert main(["pretrain", "mini", "--resume", "-o", str(tmp_path / "run")]) == 0, "it goes on as it was asked for"
+    assert request["resolved"]["weights"] == weights_digest(start)
+    for again in (command, ["pretrain", "mini", *output]):
+        assert main([*again, "--resume"]) == 0, "it goes on as it was asked for"
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "longformer", "deberta", "modernbert"])
@@ -97,7 +89,7 @@ def test_dropout_is_that_of_the_family(tmp_path, name):
     start = of_family(name, tmp_path / "start", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plan = dataclasses.replace(begin(tmp_path, start), architecture=name, model={"hidden_dropout_prob": 0.25})
     changed = model_config(plan, tokenizer())
-    hidden = family_named(name).dropout(Shape(hidden_dropout=0.25, attention_dropout=0.0))
+    hidden = family_named(name).dropout(0.25, 0.0)
     assert {field: getattr(changed, field) for field in hidden} == hidden
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mabert.baselines.registry import FAMILIES
+from mabert.data.corpus import parse_sources
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.train import vocabulary
 from mabert.train.vocabulary import beginnings, find_tokenizer, trained_tokenizer
@@ -71,8 +72,6 @@ def test_a_run_that_had_it_from_the_hub_does_not_go_on_with_another(without_hub,
 
 
 def test_every_source_gives_its_share(tmp_path):
-    from mabert.data.corpus import parse_sources
-
     for name, letter in (("a", "a"), ("b", "b")):
         (tmp_path / f"{name}.txt").write_text("\n\n".join([letter * 10] * 5))
     parsed = parse_sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])

@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar
 
-from mabert.baselines.family import Family, Shape
+from mabert.baselines.family import Family
+from mabert.model.config import MaBertConfig
 
 EMBEDDING = 128
 """Width of ALBERT's token embedding at all of its sizes."""
@@ -15,11 +16,8 @@ class Albert(Family):
     head = "predictions"
     base: ClassVar = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 
-    def sizes(self, shape: Shape) -> dict[str, Any]:
-        return {**super().sizes(shape), "embedding_size": min(EMBEDDING, shape.hidden_size)}
+    def sizes(self, common: MaBertConfig) -> dict[str, Any]:
+        return {**super().sizes(common), "embedding_size": min(EMBEDDING, common.hidden_size)}
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
-        return {
-            **self.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)),
-            "classifier_dropout_prob": rate,
-        }
+        return {**self.dropout(rate, rate), "classifier_dropout_prob": rate}

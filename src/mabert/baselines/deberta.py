@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.family import Family, Shape
+from mabert.baselines.family import Family
 
 
 class Deberta(Family):
@@ -30,8 +30,7 @@ class Deberta(Family):
     }
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
-        both = Shape(hidden_dropout=rate, attention_dropout=rate)
-        return {**self.dropout(both), "cls_dropout": rate, "pooler_dropout": rate}
+        return {**self.dropout(rate, rate), "cls_dropout": rate, "pooler_dropout": rate}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         return None

@@ -17,63 +17,12 @@ from mabert.model.config import MaBertConfig, in_words, make_config
 from mabert.model.embeddings import stretch
 from mabert.model.load import parameters_of
 
-COMMON = (
-    "hidden_size",
-    "layer_pattern",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+COMMON = ("layer_pattern", *SIZES, *DROPOUTS)
 """Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
-
-DROPOUTS = {"hidden_dropout_prob": "hidden_dropout", "attention_probs_dropout_prob": "attention_dropout"}
-"""The dropout fields among them, with the field of `Shape` that each sets."""
-
-NO_DROPOUT: dict[str, Any] = dict.fromkeys(DROPOUTS.values(), 0.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Sizes of an encoder in MaBERT's terms; the defaults are base size.
-
-    Attributes:
-        hidden_size: Width D.
-        layers: Depth.
-        heads: Attention heads.
-        intermediate_size: Inner width of the feed-forward networks.
-        positions: Longest input where positions are learned.
-        hidden_dropout: Dropout probability of embeddings and sub-layers.
-        attention_dropout: Dropout probability of attention weights.
-    """
-
-    hidden_size: int = 768
-    layers: int = 12
-    heads: int = 12
-    intermediate_size: int = 3072
-    positions: int = 512
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Shape":
-        """Returns the shape of a MaBERT with a recipe's common fields.
-
-        Raises:
-            ValueError: If the fields make no model; names the field.
-        """
-        config = make_config(**fields)
-        return cls(
-            config.hidden_size,
-            len(config.layer_pattern),
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.max_position_embeddings,
-            config.hidden_dropout_prob,
-            config.attention_probs_dropout_prob,
-        )
 
 
 class Family:
@@ -135,10 +84,9 @@ class Family:
     def own_dropout(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a recipe's model fields with the common dropout fields renamed to the family's."""
         own = {name: value for name, value in fields.items() if name not in DROPOUTS}
-        for name, field in DROPOUTS.items():
-            if name in fields:
-                without, with_it = self.dropout(Shape(**NO_DROPOUT)), self.dropout(Shape(**{**NO_DROPOUT, field: 1.0}))
-                own |= {each: fields[name] for each in with_it if with_it[each] != without[each]}
+        for name, rates in zip(DROPOUTS, ((1.0, 0.0), (0.0, 1.0)), strict=True):
+            if name in fields:  # it sets the fields that follow its rate
+                own |= {field: fields[name] for field, rate in self.dropout(*rates).items() if rate}
         return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
@@ -151,9 +99,10 @@ class Family:
         Raises:
             ValueError: If the fields make no model.
         """
-        shape = Shape.of({name: value for name, value in fields.items() if name in COMMON})
+        common = make_config(**{name: value for name, value in fields.items() if name in COMMON})
+        dropout = self.dropout(common.hidden_dropout_prob, common.attention_probs_dropout_prob)
         own = {name: value for name, value in fields.items() if name not in COMMON}
-        return self.base_config(**{**self.sizes(shape), **self.dropout(shape), **own, **of_run})
+        return self.base_config(**{**self.sizes(common), **dropout, **own, **of_run})
 
     def special_ids(self, pad: int, cls: int, sep: int) -> dict[str, int]:
         """Returns the fields for special tokens that the family's configuration has."""
@@ -162,27 +111,17 @@ class Family:
         fields = {f"{role}_token_id": token for role, token in roles.items()}
         return {name: token for name, token in fields.items() if getattr(published, name, None) is not None}
 
-    def sizes(self, shape: Shape) -> dict[str, Any]:
-        """Returns the fields for a shape; for base size, those of the published model."""
-        return {
-            "hidden_size": shape.hidden_size,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "intermediate_size": shape.intermediate_size,
-            "max_position_embeddings": shape.positions,
-        }
+    def sizes(self, common: MaBertConfig) -> dict[str, Any]:
+        """Returns the fields for the sizes of a MaBERT; for its base size, those of the published model."""
+        return {name: getattr(common, name) for name in SIZES}
 
-    def dropout(self, shape: Shape) -> dict[str, Any]:
-        """Returns the fields for the dropout of a shape."""
-        return {
-            "hidden_dropout_prob": shape.hidden_dropout,
-            "attention_probs_dropout_prob": shape.attention_dropout,
-        }
+    def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
+        """Returns the fields for the dropout of embeddings and sub-layers (`hidden`) and of attention weights."""
+        return {"hidden_dropout_prob": hidden, "attention_probs_dropout_prob": attention}
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
         """Returns the fields that set every dropout, including a classifier's, to one probability."""
-        both = Shape(hidden_dropout=rate, attention_dropout=rate)
-        return {**self.dropout(both), "classifier_dropout": rate}
+        return {**self.dropout(rate, rate), "classifier_dropout": rate}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         """Returns the maximum input length in tokens; None for no limit."""

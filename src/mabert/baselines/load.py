@@ -63,6 +63,15 @@ def load_config(path: str | Path, **changes: Any) -> PreTrainedConfig:
         raise ValueError(f"{Path(path) / CONFIG} has no model_type; those known are {', '.join(known)}")
     if kind not in known:
         raise ValueError(f"{path} holds a model of type {kind!r}; there are {', '.join(known)}")
+    return config_of_kind(kind, path, fields)
+
+
+def config_of_kind(kind: str, path: str | Path, fields: dict[str, Any]) -> PreTrainedConfig:
+    """Makes the configuration of a transformers model type from the fields read from a folder.
+
+    Raises:
+        ValueError: If a field has a wrong value; names the file.
+    """
     try:
         check_fields(fields)
         return AutoConfig.for_model(kind, **fields)
@@ -115,9 +124,15 @@ def load_as_saved(path: str | Path) -> PreTrainedModel:
         ValueError: As `load`.
     """
     config = load_config(path)
-    kind = saved_class(config)
+    return ready(with_weights(saved_class(config), path, config))
+
+
+def with_weights(
+    kind: type[PreTrainedModel], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """Loads a model of a class, of which only an encoder's pooler may be missing there; errors are those of `load`."""
     drawn = (POOLER,) if kind is class_for("encoder", config) else ()
-    return ready(load_model(kind, path, config=config, drawn=drawn))
+    return load_model(kind, path, config=config, dtype=dtype, drawn=drawn)
 
 
 def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
@@ -148,8 +163,7 @@ def load(
         ValueError: If it is of no supported family, its weights are damaged, or they lack what the use needs.
     """
     config = config or load_config(path)
-    drawn = (POOLER,) if use == "encoder" else ()
-    return ready(load_model(class_for(use, config), path, config=config, dtype=dtype, drawn=drawn))
+    return ready(with_weights(class_for(use, config), path, config, dtype))
 
 
 def saved_use(config: PreTrainedConfig) -> Use:

@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.family import Family, Shape
+from mabert.baselines.family import Family
+from mabert.model.config import MaBertConfig
 
-BASE = Shape()
-LAYERS, INTERMEDIATE = 22, 1152
+LAYERS, INTERMEDIATE = 22 / 12, 1152 / 3072
+"""Depth and inner width of ModernBERT-base, relative to BERT-base."""
 
 
 class ModernBert(Family):
@@ -19,17 +20,14 @@ class ModernBert(Family):
     compiles: ClassVar = {"bfloat16": range(1, 1024)}
     compiles_at_best: ClassVar = {"bfloat16": range(1, 256)}  # else the uncompiled kernel gains more
 
-    def sizes(self, shape: Shape) -> dict[str, Any]:
-        """Scales a shape as ModernBERT-base relates to BERT-base: deeper, with narrower feed-forward networks."""
-        return {
-            **super().sizes(shape),
-            "num_hidden_layers": round(LAYERS * shape.layers / BASE.layers),
-            "intermediate_size": round(INTERMEDIATE * shape.intermediate_size / BASE.intermediate_size),
-        }
+    def sizes(self, common: MaBertConfig) -> dict[str, Any]:
+        """Scales the sizes as ModernBERT-base relates to BERT-base: deeper, with narrower feed-forward networks."""
+        sizes = super().sizes(common)
+        deeper = {"num_hidden_layers": round(LAYERS * sizes["num_hidden_layers"])}
+        return {**sizes, **deeper, "intermediate_size": round(INTERMEDIATE * sizes["intermediate_size"])}
 
-    def dropout(self, shape: Shape) -> dict[str, Any]:
-        hidden = dict.fromkeys(("embedding_dropout", "mlp_dropout"), shape.hidden_dropout)
-        return {**hidden, "attention_dropout": shape.attention_dropout}
+    def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
+        return {"embedding_dropout": hidden, "mlp_dropout": hidden, "attention_dropout": attention}
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         return None

@@ -12,10 +12,18 @@ from mabert.baselines.load import Use
 from mabert.conversion.align import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.teacher import SEVERAL
-from mabert.conversion.watch import Row, attention_means, held, hidden_states_of, packing_of, pooled, unexplained
+from mabert.conversion.watch import (
+    Row,
+    attention_means,
+    held,
+    hidden_states_of,
+    packed,
+    packing_of,
+    pooled,
+    unexplained,
+)
 from mabert.conversion.windows import windows_of
 from mabert.data.batches import batches_by_length
-from mabert.data.collate import FlatteningCollator
 
 TOKENS = 4096
 """Tokens per batch."""
@@ -95,10 +103,8 @@ def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, 
 
 def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
     """Yields packed rows of texts of similar lengths, each with the indices of its texts."""
-    collate = FlatteningCollator()
     for chosen in batches_by_length([len(text) for text in texts], tokens):
-        row = collate([{"input_ids": texts[index]} for index in chosen])
-        yield chosen, {name: value.to(device) if isinstance(value, Tensor) else value for name, value in row.items()}
+        yield chosen, packed([texts[index] for index in chosen], device)
 
 
 @torch.no_grad()

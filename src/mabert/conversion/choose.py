@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mabert.conversion.watch import attention_means, held, unexplained
+from mabert.conversion.watch import attention_means, held, packed, unexplained
 from mabert.conversion.windows import windows_of
-from mabert.data.collate import FlatteningCollator
 
 KEPT = 1 / 3
 """Share of the layers that keep their attention, as in the paper's schedule."""
@@ -27,9 +26,7 @@ class Survey:
 
     @torch.no_grad()
     def __init__(self, encoder: Any, texts: Sequence[Tensor]) -> None:
-        row = FlatteningCollator()([{"input_ids": text} for text in texts])
-        row = {k: value.to(encoder.device) if isinstance(value, Tensor) else value for k, value in row.items()}
-        self.row = windows_of(row, encoder.config.max_position_embeddings).row
+        self.row = windows_of(packed(texts, encoder.device), encoder.config.max_position_embeddings).row
         self.encoder, self.depth = encoder, len(encoder.layers)
         self.means = attention_means(encoder, self.row, range(self.depth))
         self.whole = encoder(**self.row).last_hidden_state

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mabert.baselines.load import Use
-from mabert.conversion.teacher import STUDENTS, check_copy, load_teacher, student_of, weights_hash
+from mabert.conversion.teacher import HEADS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.folders import CONFIG
 from mabert.files.places import default_cache, place_of
@@ -99,8 +99,8 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         raise ValueError(f"{file} describes itself as {said[:40]!r}; it must be a mapping of names to values")
     if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
-    if about["use"] not in STUDENTS:
-        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(STUDENTS)}")
+    if about["use"] not in HEADS.values():
+        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(HEADS.values())}")
     return about, cores
 
 

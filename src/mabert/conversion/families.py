@@ -6,6 +6,23 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+KEPT = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "initializer_range",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "tie_word_embeddings",
+    "problem_type",
+    "id2label",
+    "label2id",
+)
+"""Fields that have the same name and meaning in MaBERT and every teacher."""
+
 PARTS = ("query", "key", "value")
 
 Names = Mapping[str, str | tuple[str, ...]]
@@ -17,7 +34,8 @@ class TeacherFamily:
     """A kind of encoder that can be converted.
 
     Attributes:
-        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture.
+        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture, as far as the
+            teacher's own fields in `KEPT` do not.
         encoder: Names of the encoder's modules.
         masked_lm: Names of the modules of a masked language model's head.
         classifier: Names of the modules of a classifier's head.
@@ -33,48 +51,34 @@ class TeacherFamily:
     skipped_positions: Callable[[Any], int] = lambda config: 0
 
 
+POST_NORM = {"norm_position": "post", "final_norm": False}
+"""Norms after the sub-layers, and none at the end."""
+
+
 def from_bert(config: PreTrainedConfig) -> dict[str, Any]:
     """BERT (Devlin et al. 2019): norms after the sub-layers, no last norm, learned positions."""
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
+    return POST_NORM | {
         "embedding_size": getattr(config, "embedding_size", None),
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
         "intermediate_size": config.intermediate_size,
         "hidden_act": config.hidden_act,
         "hidden_dropout_prob": config.hidden_dropout_prob,
         "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
         "classifier_dropout": getattr(config, "classifier_dropout", None),
-        "max_position_embeddings": config.max_position_embeddings,
         "type_vocab_size": config.type_vocab_size,
-        "initializer_range": config.initializer_range,
         "layer_norm_eps": config.layer_norm_eps,
-        "norm_position": "post",
-        "final_norm": False,
-        "ssm_bias": True,
     }
 
 
 def from_distilbert(config: Any) -> dict[str, Any]:
     """DistilBERT (Sanh et al. 2019): BERT without segments."""
-    return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.dim,
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
+    return POST_NORM | {
         "intermediate_size": config.hidden_dim,
         "hidden_act": config.activation,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "classifier_dropout": config.seq_classif_dropout,
-        "max_position_embeddings": config.max_position_embeddings,
         "type_vocab_size": 1,
-        "initializer_range": config.initializer_range,
         "layer_norm_eps": 1e-12,
-        "norm_position": "post",
-        "final_norm": False,
-        "ssm_bias": True,
     }
 
 
@@ -102,27 +106,20 @@ def from_modernbert(config: Any) -> dict[str, Any]:
         raise ValueError(f"rope_parameters are {scaled}; rotary frequencies that are scaled cannot be converted")
     local = [kind == "sliding_attention" for kind in config.layer_types]
     return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
         "intermediate_size": config.intermediate_size,
         "hidden_act": config.hidden_activation,
         "feed_forward": "glu",
         "hidden_dropout_prob": config.mlp_dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "classifier_dropout": config.classifier_dropout,
-        "max_position_embeddings": config.max_position_embeddings,
         "position_embedding": "rotary",
         "rotary_base": [float(config.rope_parameters[kind]["rope_theta"]) for kind in config.layer_types],
         "attention_window": [config.local_attention // 2 if here else None for here in local],
         "type_vocab_size": 1,
-        "initializer_range": config.initializer_range,
         "layer_norm_eps": config.norm_eps,
         "norm_bias": config.norm_bias,
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
-        "ssm_bias": True,
         "first_norm": False,
         "pooler_norm": True,
     }

@@ -5,16 +5,14 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from mabert.baselines.load import Use
-from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
 from mabert.conversion import choose
 from mabert.conversion.agreement import compare, lines
 from mabert.conversion.align import Alignment
@@ -23,6 +21,7 @@ from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Pieces, cut
+from mabert.conversion.recipe import ConversionRecipe, checked_pattern
 from mabert.conversion.speed import speed
 from mabert.conversion.teacher import Teacher, student_of, teacher_config, use_of, weights_hash
 from mabert.conversion.training import train
@@ -37,7 +36,6 @@ from mabert.files.places import default_cache, place_of
 from mabert.files.reading import digest
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.model.config import expand_schedule
 from mabert.train.fields import build
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
@@ -60,39 +58,11 @@ STEP_SIZES = 6
 SURVEYED, TYPICAL = 4_000, 512
 """Held-out tokens on which layers' importance is measured, and tokens of the longest text among them."""
 
+TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""Text lengths at which teacher and student are timed, besides the longest learnt from."""
+
 BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
 """Logged if texts may be longer than the teacher reads."""
-
-
-@dataclass(frozen=True)
-class ConversionRecipe:
-    """Settings of a conversion.
-
-    Attributes:
-        pattern: The student's schedule, repeated to the teacher's depth; `auto` measures which layers' attention
-            matters least and replaces two thirds of them.
-        tokens: Tokens to learn from.
-        length: Tokens of the longest text to learn from. If the teacher has fewer positions, the student gets this many
-            and learns from the teacher's windows, see `mabert.conversion.windows`.
-        direction: Direction of the Mamba cores.
-        expand: Expansion ε of the cores.
-        end_to_end: Share of the tokens that stage 2 learns from.
-        precision: `fp32`, `bf16`, or `auto`, which is bf16 if the device is fast in it.
-        seed: Seed of everything random.
-        batch_tokens: Most tokens of a step. Small steps learn the most from each token, large ones keep a GPU busy.
-        delta: Whether to save only the cores; the folder then names its teacher, which is joined to them on loading.
-    """
-
-    pattern: str = "auto"
-    tokens: Annotated[int, TO_LEARN] = 2_000_000
-    length: Annotated[int, LONGEST] = 512
-    direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
-    expand: Annotated[float, EXPANSION] = 2
-    end_to_end: Annotated[float, SHARE] = 0.25
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    seed: Annotated[int, SEED] = 0
-    batch_tokens: Annotated[int, BATCH] = 512
-    delta: bool = False
 
 
 def convert(
@@ -199,16 +169,12 @@ def read(
 
 def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRecipe) -> dict[str, Any]:
     """Measures the student's agreement with its teacher, and the speed of both."""
-    lengths, dtype = timed_lengths(asked.length), resolve_precision(asked.precision)
+    dtype = resolve_precision(asked.precision)
+    lengths = [*(tokens for tokens in TIMED if tokens < asked.length), asked.length]
     with torch.autocast(student.device.type, torch.bfloat16, enabled=dtype == "bf16"):
         agreement = compare(known.copy, student, known.use, samples)
     times = speed(known.model.to(student.device), student, lengths, known.longest, dtype)
     return {"agreement": agreement, "speed": times}
-
-
-def timed_lengths(length: int) -> list[int]:
-    """Returns the text lengths at which teacher and student are timed: powers of two, and the longest learnt from."""
-    return [*(tokens for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if tokens < length), length]
 
 
 def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
@@ -232,38 +198,6 @@ def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[f
     for line in choose.warnings_of(wanted, lost):
         logger.warning(line)
     return wanted, lost
-
-
-def at_depth(asked: str, depth: int) -> str:
-    """Repeats a schedule, in capitals or not, to a teacher's depth.
-
-    Raises:
-        ValueError: If it is no schedule, or no repetition has that many layers.
-    """
-    try:
-        letters = expand_schedule(asked.upper())
-    except ValueError:
-        raise ValueError(f"pattern is {asked!r}; it must be letters M and T, such as MMT or MMT*2, or auto") from None
-    if len(letters) > depth or depth % len(letters):
-        raise ValueError(
-            f"pattern is {asked!r}, {len(letters)} layers; the teacher has {depth}: give as many letters, or a pattern "
-            "that repeats to them"
-        )
-    return letters * (depth // len(letters))
-
-
-def checked_pattern(asked: str, depth: int) -> str:
-    """Returns the requested schedule at the teacher's depth, or `auto`.
-
-    Raises:
-        ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
-    """
-    if asked == "auto":
-        return asked
-    pattern = at_depth(asked, depth)
-    if "M" not in pattern or set(pattern) - {"M", "T"}:
-        raise ValueError(f"pattern is {asked!r}; it must have at least one M, and no letters but M and T")
-    return pattern
 
 
 def resolved(
@@ -317,13 +251,7 @@ def learn(
     copy, use = known.copy.to(device).requires_grad_(False), known.use
     student.to(device)
     masking = MlmMasking(known.tokenizer) if use == "masked_lm" else None
-    how: dict[str, Any] = {
-        "collate": FlatteningCollator(masking, asked.seed),
-        "precision": asked.precision,
-        "seed": asked.seed,
-        "batch_tokens": asked.batch_tokens,
-        "resume": resume,
-    }
+    how: dict[str, Any] = {"collate": FlatteningCollator(masking, asked.seed), "resume": resume}
     first, second = divided(pieces, 1 - asked.end_to_end)
     spent: dict[str, Any] = {}
     if len(first):
@@ -331,15 +259,15 @@ def learn(
         alignment = Alignment(copy.base_model, student.base_model)
         alignment.requires_grad_(True)
         title = "aligning" if progress else None
-        spent["align"] = train(alignment, first, folder / UNFINISHED / "align", title=title, rate=ALIGNING, **how)
+        place = folder / UNFINISHED / "align"
+        spent["align"] = train(alignment, first, place, asked, title=title, rate=ALIGNING, **how)
     if len(second):
         for name, weight in student.named_parameters():
             weight.requires_grad_(CORE in name)
         whole = Distillation(copy, student, use)
         title = "end to end" if progress else None
-        spent["end_to_end"] = train(
-            whole, second, folder / UNFINISHED / "end-to-end", title=title, rate=END_TO_END, **how
-        )
+        place = folder / UNFINISHED / "end-to-end"
+        spent["end_to_end"] = train(whole, second, place, asked, title=title, rate=END_TO_END, **how)
     student.config.sparse_prediction = False
     return spent
 

@@ -8,27 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import POOLER, Use, check_vocabulary, class_for, refuse_quantized
-from mabert.bounds import check_fields
-from mabert.conversion.families import TEACHERS, Names, TeacherFamily
+from mabert.baselines.load import Use, check_vocabulary, class_for, config_of_kind, refuse_quantized, with_weights
+from mabert.conversion.families import KEPT, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.folders import CONFIG, config_fields
+from mabert.files.folders import config_fields
 from mabert.files.sentences import SentenceFolder
-from mabert.model import MaBertConfig, MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model.config import in_words, make_config
-from mabert.model.load import load_model
-
-STUDENTS: dict[Use, type[PreTrainedModel]] = {
-    "encoder": MaBertModel,
-    "masked_lm": MaBertForMaskedLM,
-    "classifier": MaBertForSequenceClassification,
-}
+from mabert.model import MaBertConfig
+from mabert.model.config import make_config
 
 HEADS: dict[str, Use] = {
     "Model": "encoder",
@@ -36,9 +27,6 @@ HEADS: dict[str, Use] = {
     "ForSequenceClassification": "classifier",
 }
 """Endings of class names, and the use of such a model."""
-
-KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type", "id2label", "label2id")
-"""Fields that have the same name and meaning in MaBERT and every teacher."""
 
 SEVERAL = "multi_label_classification"
 """`problem_type` of a classifier whose texts may have several labels."""
@@ -74,11 +62,7 @@ def teacher_config(path: str | Path) -> PreTrainedConfig:
     refuse_quantized(path)
     if (positions := fields.get("position_embedding_type", "absolute")) != "absolute":
         raise NotATeacherError(f"{path} has position_embedding_type {positions!r}; absolute positions can be converted")
-    try:
-        check_fields(fields)
-        return AutoConfig.for_model(kind, **fields)
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"{Path(path) / CONFIG}: {in_words(error)}") from error
+    return config_of_kind(kind, path, fields)
 
 
 def use_of(path: str | Path, config: PreTrainedConfig) -> Use:
@@ -109,8 +93,7 @@ def load_teacher(path: str | Path) -> PreTrainedModel:
     config = teacher_config(path)
     use = use_of(path, config)
     check_dtypes(path)
-    drawn = (POOLER,) if use == "encoder" else ()
-    return load_model(class_for(use, config), path, config=config, dtype=torch.float32, drawn=drawn)
+    return with_weights(class_for(use, config), path, config, torch.float32)
 
 
 def check_dtypes(path: str | Path) -> None:
@@ -139,8 +122,9 @@ def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBer
         ValueError: If the result is no valid configuration.
     """
     family = TEACHERS[teacher.model_type]
-    fields = {"layer_pattern": "T", **family.fields(teacher)}
+    fields: dict[str, Any] = {"layer_pattern": "T", "ssm_bias": True}
     fields |= {name: getattr(teacher, name) for name in KEPT if getattr(teacher, name, None) is not None}
+    fields |= family.fields(teacher)
     fields["pooling"] = getattr(teacher, "classifier_pooling", "cls") if use == "classifier" else "mean"
     if use == "classifier":
         fields["pooler_act"] = family.pooler_act(teacher)
@@ -163,7 +147,8 @@ def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrained
     Raises:
         ValueError: If the teacher lacks a weight that its kind should have.
     """
-    student = STUDENTS[use](student_config(teacher.config, use, **changes)).eval()
+    config = student_config(teacher.config, use, **changes)
+    student = class_for(use, config)(config).eval()
     there = translated(teacher, TEACHERS[teacher.config.model_type], use)
     weights = student.state_dict()
     for name in (name for name in there if name.endswith(POSITIONS)):

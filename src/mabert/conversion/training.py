@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mabert.conversion.pieces import Pieces
+from mabert.conversion.recipe import ConversionRecipe
 from mabert.data.batches import TokenBudgetSampler
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.trainer import MaBertTrainer, training_arguments
@@ -58,15 +59,12 @@ def train(
     module: nn.Module,
     pieces: Pieces,
     folder: Path,
+    asked: ConversionRecipe,
     *,
     title: str | None,
     rate: float,
     collate: Any,
-    precision: str,
-    seed: int,
-    batch_tokens: int,
     resume: bool,
-    beta2: float = 0.98,
 ) -> dict[str, Any]:
     """Trains one stage to its end, from the start or a checkpoint.
 
@@ -74,14 +72,11 @@ def train(
         module: The module; its parameters that require gradients are trained.
         pieces: The texts; each is read once.
         folder: Folder for checkpoints.
+        asked: Settings of the conversion.
         title: Title of the progress bar; None shows none.
         rate: Peak learning rate.
         collate: Makes a packed row.
-        precision: `fp32`, `bf16` or `auto`.
-        seed: Seed of the order.
-        batch_tokens: Most tokens of a step, in all processes together; a longer text is a step of its own.
         resume: Whether to resume from the newest checkpoint, if there is one.
-        beta2: Adam's second decay rate.
 
     Returns:
         `steps`, `tokens`, `seconds` and the `history` of losses.
@@ -90,24 +85,22 @@ def train(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    each = max(1, batch_tokens // processes)
-    sampler = TokenBudgetSampler(pieces.lengths, each, seed=seed, processes=processes)
-    batches = list(sampler)
-    steps = len(batches) // processes
-    lengths = pieces.lengths
-    taken = [sum(lengths[index] for index in batch) for batch in batches]
+    lengths, each = pieces.lengths, max(1, asked.batch_tokens // processes)
+    sampler = TokenBudgetSampler(lengths, each, seed=asked.seed, processes=processes)
+    taken = [sum(lengths[index] for index in batch) for batch in sampler]
+    steps = len(taken) // processes
     arguments = training_arguments(
         folder,
-        precision,
+        asked.precision,
         max_steps=steps,
         learning_rate=rate,
         warmup_steps=steps // 20,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
-        adam_beta2=beta2,
+        adam_beta2=0.98,
         weight_decay=0.01,
         max_grad_norm=1.0,
-        seed=seed,
+        seed=asked.seed,
         logging_steps=LOG_STEPS,
         save_strategy="no",
         save_total_limit=1,

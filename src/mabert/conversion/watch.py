@@ -1,18 +1,25 @@
 """Tools that record, compare or hold constant what layers of an encoder output."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mabert.data.collate import FlatteningCollator
 from mabert.model.boundaries import read_boundaries
 from mabert.model.packing import Packing
 from mabert.model.pooling import Pooler
 
 Row = dict[str, Any]
 """A packed row as `FlatteningCollator` makes it."""
+
+
+def packed(texts: Sequence[Tensor], device: torch.device) -> Row:
+    """Packs texts, given as the ids of each, int64 (time,), in a row on a device."""
+    row = FlatteningCollator()([{"input_ids": text} for text in texts])
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in row.items()}
 
 
 class _EnoughError(Exception):

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mabert.conversion.watch import Row, packing_of
-from mabert.data.collate import FlatteningCollator
+from mabert.conversion.watch import Row, packed, packing_of
 from mabert.data.mlm import IGNORE
 
 
@@ -81,19 +80,18 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
             windows.append(row["input_ids"][0, (start + taken).to(device)])
             window_start += len(taken)
         start += length
-    packed: Row = FlatteningCollator()([{"input_ids": window} for window in windows])
-    packed = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in packed.items()}
+    cut = packed(windows, device)
     found = torch.cat(index).to(device)
     if "labels" in row:
-        packed["labels"] = torch.full_like(packed["input_ids"], IGNORE)
-        packed["labels"][0, found] = row["labels"][0]
+        cut["labels"] = torch.full_like(cut["input_ids"], IGNORE)
+        cut["labels"][0, found] = row["labels"][0]
     return TeacherWindows(
-        row=packed,
+        row=cut,
         index=found,
         text=torch.tensor(text, device=device),
         share=torch.cat(share).to(device),
         starts=packing.cu_seqlens[:-1].long(),
-        window_starts=packed["cu_seq_lens_q"][:-1].long(),
+        window_starts=cut["cu_seq_lens_q"][:-1].long(),
     )
 
 

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache, write_npy_header
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.files.writing import locked, whole_file, whole_folder, write_text
+from mabert.files.writing import make_once, whole_file, write_text
 from mabert.machine.progress import ByteProgress
 
 logger = logging.getLogger(__name__)
@@ -56,16 +56,14 @@ def build_cache(
         tokenizer: a fast tokenizer with the five special tokens (`load_tokenizer`).
         folder: where caches are kept.
         text_column: the key or column with the text in JSONL and Parquet files.
-        max_tokens: stop after exactly this many tokens, cutting the last document.
+        max_tokens: stop after exactly this many tokens, at least 1, cutting the last document.
         progress: show a progress bar with rate and time left.
 
     Raises:
         FileNotFoundError: a source does not exist.
-        ValueError: a source cannot be read, holds no text, or `max_tokens` is below 1.
+        ValueError: a source cannot be read or holds no text.
         CannotSaveError: the disk is full; nothing half-built is left.
     """
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"max_tokens is {max_tokens}; it must be at least 1")
     parsed = parse_sources(sources, text_column)
     recipe = {
         "format": FORMAT,
@@ -76,29 +74,25 @@ def build_cache(
     }
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / key
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_name(f".{key}.lock")):
-        if place.exists():
-            logger.info("reusing the token cache %s", place)
-        else:
-            _build(place, parsed, tokenizer, recipe, progress)
+    if place.exists():
+        logger.info("reusing the token cache %s", place)
+    make_once(place, lambda building: _build(building, parsed, tokenizer, recipe, progress))
     return TokenCache(place)
 
 
 def _build(
-    place: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, recipe: dict[str, Any], progress: bool
+    folder: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, recipe: dict[str, Any], progress: bool
 ) -> None:
     started = time.monotonic()
-    with whole_folder(place) as building:
-        offsets = _write_ids(building / IDS, sources, tokenizer, recipe["max_tokens"], progress)
-        if len(offsets) == 1:
-            raise ValueError("the sources hold no text that gives a token")
-        with whole_file(building / OFFSETS) as file:
-            np.save(file, offsets)
-        manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
-        manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
-        manifest["seconds"] = round(time.monotonic() - started, 3)
-        write_text(building / MANIFEST, json.dumps(manifest, indent=1))
+    offsets = _write_ids(folder / IDS, sources, tokenizer, recipe["max_tokens"], progress)
+    if len(offsets) == 1:
+        raise ValueError("the sources hold no text that gives a token")
+    with whole_file(folder / OFFSETS) as file:
+        np.save(file, offsets)
+    manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
+    manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
+    manifest["seconds"] = round(time.monotonic() - started, 3)
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _write_ids(

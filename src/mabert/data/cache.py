@@ -88,10 +88,8 @@ class TokenCache:
             seed: chooses the documents.
 
         Raises:
-            ValueError: the fraction is out of range, or the corpus is too small to give both parts a token.
+            ValueError: the corpus is too small to give both parts a token.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"the held-out fraction is {fraction}; it must lie between 0 and 1")
         total = len(self.ids)
         wanted = max(1, round(total * fraction))
         if wanted >= total:

@@ -132,21 +132,12 @@ class PretrainingStream(Dataset):
     arguments and i alone, so a run resumed at sample i continues exactly.
 
     Args:
-        stages: pairs of windows and number of samples, in the order of the run.
+        stages: pairs of windows and number of samples, in the order of the run; at least one.
         masking: chooses and hides tokens.
         seed: seed of order and masks; non-negative.
-
-    Raises:
-        ValueError: no stage, a negative number of samples, or a negative seed.
     """
 
     def __init__(self, stages: Sequence[tuple[Windows, int]], masking: MlmMasking, seed: int = 0) -> None:
-        if not stages:
-            raise ValueError("a pretraining stream needs at least one stage")
-        if any(samples < 0 for _, samples in stages):
-            raise ValueError(f"stages have {[samples for _, samples in stages]} samples; none may be negative")
-        if seed < 0:
-            raise ValueError(f"the seed is {seed}; it must not be negative")
         self.stages, self.masking, self.seed = list(stages), masking, seed
         self._ends = list(itertools.accumulate(samples for _, samples in stages))
         self._order: tuple[tuple[int, int], np.ndarray] | None = None
@@ -179,12 +170,10 @@ class ValidationSet(Dataset):
         windows: cut from held-out documents.
         masking: chooses and hides tokens.
         seed: seed of the masks, and of the choice of windows if `limit` is below their number.
-        limit: maximum number of windows; None takes all, in order.
+        limit: maximum number of windows, at least 1; None takes all, in order.
     """
 
     def __init__(self, windows: Windows, masking: MlmMasking, seed: int = 0, limit: int | None = None) -> None:
-        if limit is not None and limit < 1:
-            raise ValueError(f"the limit is {limit}; a validation set needs at least one window")
         self.windows, self.masking, self.seed = windows, masking, seed
         self._examples: Sequence[int] = range(len(windows))
         if limit is not None and limit < len(windows):

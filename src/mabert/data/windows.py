@@ -26,14 +26,12 @@ class Windows:
         mode: `packed` or `document`.
 
     Raises:
-        ValueError: the length is below 4, the mode is unknown, or there are no documents.
+        ValueError: the mode is unknown, or there are no documents.
     """
 
     def __init__(self, documents: Documents, length: int, mode: str = "packed") -> None:
         if mode not in MODES:
             raise ValueError(f"windows are {' or '.join(MODES)}, not {mode!r}")
-        if length < 4:
-            raise ValueError(f"a window of {length} tokens is too short; [CLS] and [SEP] are two of at least 4")
         if not len(documents):
             raise ValueError("there are no documents to cut into windows")
         self.documents, self.length, self._packed = documents, length, mode == "packed"

@@ -25,7 +25,8 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.train.finetune_once import Job, finetune_once, rate_for
+from mabert.train.finetune_once import finetune_once
+from mabert.train.job import Job, rate_for
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe, check_seeds
 from mabert.train.run import RESULT, RunFolder, grid_file, write_record

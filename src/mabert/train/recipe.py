@@ -11,7 +11,7 @@ from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS,
 from mabert.data.corpus import Source, parse_sources
 from mabert.files.reading import shown
 from mabert.train.fields import Checked, build, convert, convert_number, read_yaml, unknown, with_overrides
-from mabert.train.run import DIRECTORY, REQUEST, located
+from mabert.train.run import DIRECTORY, RunFolder, located
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -340,16 +340,14 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     Raises:
         ValueError: If the folder holds no pretraining run.
     """
-    path = Path(folder) / REQUEST
-    if not path.is_file():
-        raise ValueError(f"{folder} holds no run to resume (no {REQUEST})")
-    content = located(read_yaml(path), PATHS)
-    return build(PretrainRecipe, with_overrides(content, overrides), "")
+    run = RunFolder(folder)
+    run.check({}, resume=True)
+    return build(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides), "")
 
 
 def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
     """Returns the recipe with its files named as when the run in a folder began."""
-    began = read_yaml(Path(folder) / REQUEST).get(DIRECTORY) if (Path(folder) / REQUEST).is_file() else None
+    began = RunFolder(folder).request().get(DIRECTORY)
     return build(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS), "")
 
 

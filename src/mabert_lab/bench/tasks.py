@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.family import Shape
 from mabert.baselines.load import build
 from mabert.infer.info import peak_bytes
 from mabert.machine.memory import is_out_of_memory
@@ -162,7 +161,7 @@ class TrainingStep:
             raise ValueError(f"the engine {engine!r} runs forwards alone, no training step")
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
-        config = configured(family, cell, own, **family.dropout(Shape(hidden_dropout=rate, attention_dropout=rate)))
+        config = configured(family, cell, own, **family.dropout(rate, rate))
         self.device, self.sparse = cell.device, cell.profile != "paper"
         self.setting = config._attn_implementation
         model = build("masked_lm", config, hastened=cell.profile == "best")

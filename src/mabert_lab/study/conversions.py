@@ -10,7 +10,8 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from mabert.baselines.load import class_for
-from mabert.conversion.run import ConversionRecipe, at_depth, begun, changes_of
+from mabert.conversion.recipe import ConversionRecipe, at_depth
+from mabert.conversion.run import begun, changes_of
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources

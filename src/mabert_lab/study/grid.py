@@ -222,7 +222,7 @@ def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
     """
     if not fields:
         return
-    from mabert.conversion.run import ConversionRecipe  # loads torch and transformers
+    from mabert.conversion.recipe import ConversionRecipe  # loads torch and transformers
 
     check(ConversionRecipe, fields, where)
     if "seed" in fields:

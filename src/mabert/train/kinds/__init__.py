@@ -1,11 +1,9 @@
-"""Kinds of fine-tuning tasks, one per file: head, columns and metrics."""
+"""Kinds of fine-tuning tasks: head, columns and metrics."""
 
 from mabert.data.task import Task
 from mabert.train.kinds.answers import Answers
-from mabert.train.kinds.classification import Classification
 from mabert.train.kinds.kind import Kind
-from mabert.train.kinds.regression import Regression
-from mabert.train.kinds.several import Several
+from mabert.train.kinds.labels import Classification, Regression, Several
 from mabert.train.kinds.tokens import Tokens
 
 KINDS: dict[str, type[Kind]] = {

@@ -1,0 +1,71 @@
+"""Settings of a conversion, and its schedule at a teacher's depth."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
+from mabert.model.config import expand_schedule
+
+
+@dataclass(frozen=True)
+class ConversionRecipe:
+    """Settings of a conversion.
+
+    Attributes:
+        pattern: The student's schedule, repeated to the teacher's depth; `auto` measures which layers' attention
+            matters least and replaces two thirds of them.
+        tokens: Tokens to learn from.
+        length: Tokens of the longest text to learn from. If the teacher has fewer positions, the student gets this many
+            and learns from the teacher's windows, see `mabert.conversion.windows`.
+        direction: Direction of the Mamba cores.
+        expand: Expansion ε of the cores.
+        end_to_end: Share of the tokens that stage 2 learns from.
+        precision: `fp32`, `bf16`, or `auto`, which is bf16 if the device is fast in it.
+        seed: Seed of everything random.
+        batch_tokens: Most tokens of a step, in all processes together; a longer text is a step of its own. Small steps
+            learn the most from each token, large ones keep a GPU busy.
+        delta: Whether to save only the cores; the folder then names its teacher, which is joined to them on loading.
+    """
+
+    pattern: str = "auto"
+    tokens: Annotated[int, TO_LEARN] = 2_000_000
+    length: Annotated[int, LONGEST] = 512
+    direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
+    expand: Annotated[float, EXPANSION] = 2
+    end_to_end: Annotated[float, SHARE] = 0.25
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    seed: Annotated[int, SEED] = 0
+    batch_tokens: Annotated[int, BATCH] = 512
+    delta: bool = False
+
+
+def at_depth(asked: str, depth: int) -> str:
+    """Repeats a schedule, in capitals or not, to a teacher's depth.
+
+    Raises:
+        ValueError: If it is no schedule, or no repetition has that many layers.
+    """
+    try:
+        letters = expand_schedule(asked.upper())
+    except ValueError:
+        raise ValueError(f"pattern is {asked!r}; it must be letters M and T, such as MMT or MMT*2, or auto") from None
+    if len(letters) > depth or depth % len(letters):
+        raise ValueError(
+            f"pattern is {asked!r}, {len(letters)} layers; the teacher has {depth}: give as many letters, or a pattern "
+            "that repeats to them"
+        )
+    return letters * (depth // len(letters))
+
+
+def checked_pattern(asked: str, depth: int) -> str:
+    """Returns the requested schedule at the teacher's depth, or `auto`.
+
+    Raises:
+        ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
+    """
+    if asked == "auto":
+        return asked
+    pattern = at_depth(asked, depth)
+    if "M" not in pattern or set(pattern) - {"M", "T"}:
+        raise ValueError(f"pattern is {asked!r}; it must have at least one M, and no letters but M and T")
+    return pattern

@@ -1,0 +1,219 @@
+"""What all trainings of one fine-tuning share: the task's examples, the model with a new head, how it is measured."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+
+from mabert.baselines.load import build, class_for, load_config, logits_in, with_new_head
+from mabert.baselines.registry import family_of
+from mabert.data.batches import ExampleSampler, TokenBudgetSampler, batches_by_length
+from mabert.data.collate import Collator
+from mabert.data.encode import Examples
+from mabert.data.glue import GlueTask
+from mabert.data.task import Rows, Task
+from mabert.machine.memory import TRAINED, check_fits, naming_memory
+from mabert.machine.precision import resolve_precision
+from mabert.model import MaBertConfig
+from mabert.model.config import make_config
+from mabert.model.load import parameters_of
+from mabert.train.kinds import Kind
+from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
+from mabert.train.run import UNFINISHED
+from mabert.train.trainer import TrainingDivergedError, rows_at_once
+
+SMALL_TASKS = ("cola", "mrpc", "rte")
+"""Tasks of a few thousand examples, which get ten epochs rather than three."""
+
+INPUTS = ("input_ids", "token_type_ids")
+"""Model inputs among an example's columns; the rest are labels."""
+
+SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
+SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
+
+
+def rate_for(config: PreTrainedConfig) -> float:
+    """Returns the default peak learning rate: BERT's 2e-5 at width 768, higher for narrower models.
+
+    Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
+
+    Args:
+        config: The model's configuration.
+
+    Returns:
+        The rate, to two digits.
+    """
+    return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
+
+
+def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
+    """Returns the number of epochs for a task."""
+    if recipe.epochs is not None:
+        return recipe.epochs
+    return 10 if isinstance(task, GlueTask) and task.name in SMALL_TASKS else 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """State shared by all training runs of one fine-tuning.
+
+    Attributes:
+        model: Folder or hub name of the pretrained model.
+        tokenizer: Its tokenizer.
+        kind: The task's kind.
+        splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
+        recipe: How to train.
+        max_length: Maximum tokens of an example.
+        folder: Output folder of the fine-tuning.
+        processes: This process among those that train together.
+        progress: Whether to show progress.
+        callbacks: transformers callbacks beside ours.
+    """
+
+    model: str | Path
+    tokenizer: PreTrainedTokenizerFast
+    kind: Kind
+    splits: Mapping[str, Rows]
+    recipe: FinetuneRecipe
+    max_length: int
+    folder: Path
+    processes: PartialState
+    progress: bool = True
+    callbacks: Sequence[TrainerCallback] = ()
+
+    @cached_property
+    def examples(self) -> dict[str, Examples]:
+        """The encoded examples of each split."""
+        how = (self.tokenizer, self.max_length, self.recipe.truncate)
+        return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
+
+    @cached_property
+    def labels(self) -> dict[str, Any]:
+        """The labels of each validation split."""
+        return {split: self.kind.labels(rows) for split, rows in self.splits.items() if split.startswith("validation")}
+
+    def digest(self) -> str:
+        """Returns a hash of all ids and labels of all splits, which identifies the data."""
+        sha = hashlib.sha256()
+        for name, examples in self.examples.items():
+            sha.update(f"{name} {len(examples)}".encode())
+            for index in range(len(examples)):
+                sha.update(json.dumps(examples[index], sort_keys=True).encode())
+        return sha.hexdigest()[:16]
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        """The pretrained model's configuration with the task's and the recipe's fields, checked."""
+        recipe, config = self.recipe, load_config(self.model)
+        own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
+        own = {name: value for name, value in own.items() if value is not None}
+        fields = {**self.kind.config_fields(), **family_of(config).classifier_dropout(recipe.dropout)}
+        if isinstance(config, MaBertConfig):
+            config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
+        elif own:
+            name, value = next(iter(own.items()))
+            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
+        else:
+            config = type(config)(**{**config.to_dict(), **fields})
+        pools = self.kind.use == "classifier"
+        if recipe.pooling is not None and not pools:
+            raise ValueError(f"pooling is {recipe.pooling!r}; that is a classifier's, and this is a {self.kind.use}")
+        check_packing(recipe.packing, config, pools)
+        check_fits(f"the {self.kind.use}", parameters_of(class_for(self.kind.use, config), config), TRAINED)
+        return config
+
+    def new_model(self) -> PreTrainedModel:
+        """Returns the pretrained (or a random) encoder with a new head and its own copy of the configuration."""
+        config = copy.deepcopy(self.config)
+        use = self.kind.use
+        return build(use, config) if self.recipe.from_scratch else with_new_head(self.model, config, use)
+
+    def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
+        """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
+        recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
+        how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task), "seed": seed}
+        how["grouped"] = recipe.batches == "length"
+        if recipe.batch_tokens is None:
+            return ExampleSampler(lengths, recipe.batch_size, **how)
+        unpads = isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
+        return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
+
+    def answers(self, model: PreTrainedModel, split: str) -> Any:
+        """Returns a model's answers on one split, one per example. Raises TrainingDivergedError if an output is not
+        finite, which means that the last step was too large."""
+        recipe, examples, kind = self.recipe, self.examples[split], self.kind
+        rows = recipe.batch_size if recipe.batches == "random" else None
+        how: dict[str, Any] = {"precision": recipe.precision, "rows": rows, "a_token": kind.a_token}
+        logits = logits_of(model, examples, self.tokenizer.pad_token_id, **how)
+        if not np.isfinite(logits).all():
+            raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
+        return kind.answers(logits, examples)
+
+    def scores(self, model: PreTrainedModel) -> Mapping[str, float | None]:
+        """Computes the task's metrics on its first validation split."""
+        split = next(iter(self.labels))
+        return self.kind.scores(self.answers(model, split), self.labels[split])
+
+    def checkpoints(self, rate: float, seed: int) -> Path:
+        """Returns the folder for a training's checkpoints."""
+        return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
+
+
+def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
+    """Says where memory ran out, and what helps."""
+    return f"in evaluation, with {rows_at_once(filled)}; {helps}"
+
+
+@torch.no_grad()
+def logits_of(
+    model: PreTrainedModel,
+    examples: Examples,
+    pad_id: int,
+    precision: str = "fp32",
+    rows: int | None = None,
+    a_token: bool = False,
+) -> np.ndarray:
+    """Returns a model's outputs in the order of the examples: float32 (examples, labels), or with an output per token
+    (`a_token`) the concatenation (tokens, labels).
+
+    Batches are grouped by length, or hold `rows` examples in their order. Texts run one by one if a model's outputs
+    depend on the rest of the batch, except for a MaBERT with `rows`. All processes must call this; each runs a part of
+    the batches and all get the whole result.
+    """
+    training, helps, device = model.training, SHORTER if rows is None else SMALLER, model.device
+    model.eval()
+    collate = Collator(pad_id)
+    ends = np.cumsum(examples.lengths) if a_token else range(1, len(examples) + 1)
+    out = np.zeros((int(ends[-1]) if len(examples) else 0, model.config.num_labels), np.float32)
+    asked = rows is not None and isinstance(model.config, MaBertConfig)  # for studies of the effect of padding
+    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths, not a_token):
+        rows = 1
+    order = range(len(examples))
+    batches = (
+        batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
+    )
+    processes = PartialState()
+    # Once around all batches, because autocast drops its cast weights when it ends.
+    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
+        for batch in batches[processes.process_index :: processes.num_processes]:
+            filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
+            with naming_memory(partial(in_evaluation, filled, helps)):
+                inputs = {name: value.to(device) for name, value in filled.items()}
+                logits = logits_in(model(**inputs)).float().cpu().numpy()
+            for index, found in zip(batch, logits, strict=True):
+                size = examples.lengths[index] if a_token else 1
+                out[ends[index] - size : ends[index]] = found[:size] if a_token else found
+    model.train(training)
+    if processes.num_processes > 1:  # exact: each row is zero in all processes but one
+        out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()
+    return out

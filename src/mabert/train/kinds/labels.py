@@ -1,0 +1,65 @@
+"""Labels of whole texts or pairs of texts: one class, any number of classes, or a number."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mabert.data.table import BETWEEN
+from mabert.data.task import Rows, column
+from mabert.train.kinds.kind import Kind, label_fields
+
+logger = logging.getLogger(__name__)
+
+
+class Classification(Kind):
+    """One output per class; the largest is the answer."""
+
+    def config_fields(self) -> dict[str, Any]:
+        return {**label_fields(self.task.label_names), "problem_type": "single_label_classification"}
+
+    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+        return logits.argmax(1)
+
+    def written(self, answer: Any) -> str:
+        return self.task.label_names[int(answer)]
+
+    def only_answer(self, answers: np.ndarray, labels: np.ndarray) -> str | None:
+        same = len(np.unique(answers, axis=0)) == 1 < len(np.unique(labels, axis=0))
+        return self.written(answers[0]) if same else None
+
+
+class Several(Classification):
+    """One output per label; a label is assigned if its probability is above one half."""
+
+    def config_fields(self) -> dict[str, Any]:
+        return {**super().config_fields(), "problem_type": "multi_label_classification"}
+
+    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+        return logits > 0
+
+    def written(self, answer: np.ndarray) -> str:
+        return BETWEEN.join(name for name, holds in zip(self.task.label_names, answer, strict=True) if holds)
+
+
+class Regression(Kind):
+    """One output, which is the answer."""
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"num_labels": 1, "id2label": None, "label2id": None, "problem_type": "regression"}
+
+    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+        return logits[:, 0]
+
+    def written(self, answer: float) -> str:
+        return f"{answer:.4f}"
+
+    def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
+        """Also warns if all scores of a split are equal."""
+        super().warn_of_examples(splits)
+        for split, rows in splits.items():
+            scores = set(column(rows, "label")) if "label" in rows[:1] else set()
+            if len(scores) == 1:
+                told = "nothing to learn from them" if split == "train" else "a correlation with them is not defined"
+                logger.warning("all %s scores of %s are %g: %s", split, self.task.name, scores.pop(), told)
