@@ -262,7 +262,7 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
     for split, answers in found.items():
         if split in job.labels:
             metrics[split] = job.kind.scores(answers, job.labels[split])
-            warn_of_one_answer(job, split, answers, seed, rate)
+            warn_of_a_constant(job, split, metrics[split], seed, rate)
         write_predictions(place, job, split, answers)
     about = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": trained.history}
     result = write_record(place / RESULT, about, trained.stopwatch.before + time.time() - began)
@@ -270,11 +270,18 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
     return result
 
 
-def warn_of_one_answer(job: Job, split: str, answers: Sequence[Any], seed: int, rate: float) -> None:
-    """Warns if a model gives the same answer to all examples of a split although their labels differ."""
-    if (only := job.kind.only_answer(answers, job.labels[split])) is not None:
-        helps = f"a higher --learning-rate (now {rate:g}) or more --epochs may help"
-        logger.warning("seed %d answers %r to all %d examples of %s; %s", seed, only, len(answers), split, helps)
+def warn_of_a_constant(job: Job, split: str, scores: Mapping[str, float | None], seed: int, rate: float) -> None:
+    """Warns if a model's score on a split is not above that of one answer to all of its examples."""
+    kind, labels = job.kind, job.labels[split]
+    metric = kind.task.main_metric
+    fixed = {text: kind.scores(answers, labels)[metric] or 0.0 for text, answers in kind.constants(labels).items()}
+    text, best = max(fixed.items(), key=lambda item: item[1], default=("", -math.inf))
+    if (scores[metric] or 0.0) <= best:
+        logger.warning(
+            "seed %d: %s on %s is %.4f, and answering %r to all of its %d examples gives %.4f; a higher "
+            "--learning-rate (now %g) or more --epochs may help",
+            *(seed, metric, split, scores[metric] or 0.0, text, len(labels), best, rate),
+        )
 
 
 def leave_no_checkpoints(job: Job, rate: float, seed: int) -> None:

@@ -1,7 +1,7 @@
 """Extractive question answering."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -78,8 +78,8 @@ class Answers(Kind):
         """Returns the answer, or the first of the right ones; empty if there is none."""
         return answer if isinstance(answer, str) else next(iter(answer), "")
 
-    def only_answer(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> str | None:
-        return "" if any(labels) and not any(answers) else None
+    def constants(self, labels: Sequence[Sequence[str]]) -> Mapping[str, list[str]]:
+        return {"": [""] * len(labels)} if any(labels) else {}
 
     def scores(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> dict[str, float | None]:
         return {**answer_scores(answers, labels)}

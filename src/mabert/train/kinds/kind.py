@@ -58,9 +58,13 @@ class Kind(ABC):
     def written(self, answer: Any) -> str:
         """Formats an answer or label for tables of predictions."""
 
-    def only_answer(self, answers: Any, labels: Any) -> str | None:
-        """Returns the answer if it is the same for all examples although their labels differ, else None."""
-        return None
+    def constants(self, labels: Any) -> Mapping[str, Any]:
+        """Returns answers that take no reading, the same for every row, by how they are written; few if there are many.
+
+        Args:
+            labels: From `labels`. If all are equal, there are no such answers: nobody can do better.
+        """
+        return {}
 
     def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
         """Warns if there is nothing to learn from because all training texts are empty."""

@@ -12,6 +12,9 @@ from mabert.train.kinds.kind import Kind, label_fields
 
 logger = logging.getLogger(__name__)
 
+MOST_CONSTANTS = 20
+"""Labels, the most frequent ones, that a model's score is compared with."""
+
 
 class Classification(Kind):
     """One output per class; the largest is the answer."""
@@ -25,9 +28,12 @@ class Classification(Kind):
     def written(self, answer: Any) -> str:
         return self.task.label_names[int(answer)]
 
-    def only_answer(self, answers: np.ndarray, labels: np.ndarray) -> str | None:
-        same = len(np.unique(answers, axis=0)) == 1 < len(np.unique(labels, axis=0))
-        return self.written(answers[0]) if same else None
+    def constants(self, labels: np.ndarray) -> Mapping[str, np.ndarray]:
+        found, counts = np.unique(labels, axis=0, return_counts=True)
+        if len(found) == 1:
+            return {}
+        frequent = found[np.argsort(-counts, kind="stable")[:MOST_CONSTANTS]]
+        return {self.written(label): np.broadcast_to(label, labels.shape) for label in frequent}
 
 
 class Several(Classification):

@@ -1,6 +1,6 @@
 """One entity tag per word."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,8 @@ class Tokens(Kind):
     def written(self, answer: Tags) -> str:
         return " ".join(answer)
 
-    def only_answer(self, answers: Sequence[Tags], labels: Sequence[Tags]) -> str | None:
-        found, there = (any(map(entities_of, tags)) for tags in (answers, labels))
-        return OUTSIDE if there and not found else None
+    def constants(self, labels: Sequence[Tags]) -> Mapping[str, list[Tags]]:
+        return {OUTSIDE: [[OUTSIDE] * len(tags) for tags in labels]} if any(map(entities_of, labels)) else {}
 
     def scores(self, answers: Sequence[Tags], labels: Sequence[Tags]) -> dict[str, float | None]:
         return {**entity_scores(answers, labels, types_of(self.task.label_names))}
