@@ -161,7 +161,7 @@ def test_the_commands_learn_from_a_file_and_answer(pretrained, tmp_path, capsys,
         (SEVERAL, np.array([[0.0, 1, 1], [1, 0, 0], [0, 1, 1]]), {"house|river": 8 / 11, "bird": 1 / 4}),
         (TOKENS, [["O", "B-PLACE"], ["O"]], {"O": 0.0}),
         (TOKENS, [["O", "O"], ["O"]], {}),
-        (ANSWERS, [["the a"], []], {"": 1 / 2}),
+        (ANSWERS, [["bird"], []], {"": 1 / 2}),
         (ANSWERS, [[], []], {}),
     ],
 )
