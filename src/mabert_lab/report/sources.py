@@ -1,7 +1,7 @@
 """Finds the JSON files of results for a report by the kind that they state."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -39,6 +39,7 @@ def find(paths: Iterable[Path | str]) -> Found:
     """Finds and reads all results that can be reported.
 
     A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
+    With several folders, the title of a study names its folder.
 
     Args:
         paths: JSON files, and folders to search; JSON of other kinds is ignored.
@@ -48,6 +49,7 @@ def find(paths: Iterable[Path | str]) -> Found:
         ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
+    folders = [path for path in asked if path.is_dir()]
     whole: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in KINDS}
     left_out = []
     for path in _files(asked):
@@ -59,6 +61,9 @@ def find(paths: Iterable[Path | str]) -> Found:
             place = next((path.relative_to(folder) for folder in asked if path.is_relative_to(folder)), path)
             left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ')}")
         else:
+            if isinstance(result, Study) and len(folders) > 1:
+                own = next((folder for folder in folders if path.is_relative_to(folder)), path)
+                result = replace(result, title=f"{result.title}, from {own}")
             if kind in KINDS:
                 whole[kind].append((path, result))
     if not any(whole.values()):

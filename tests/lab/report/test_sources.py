@@ -61,13 +61,15 @@ def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, 
     begun = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
     put("b/s.json", study(ROWS, title="begun", environment=begun, environments=[]))
     found = find([tmp_path / "a", tmp_path / "b"])
-    assert [each.title for each in found.studies] == ["complete"]
+    assert [each.title for each in found.studies] == [f"complete, from {tmp_path / 'a'}"]
     assert found.left_out == (
         f"`{tmp_path / 'b/s.json'}`: `{tmp_path / 'a/s.json'}` is a later state of the same study at the same scale",
     )
     earlier = {**ENVIRONMENT, "date": "2025-12-01T00:00:00+00:00"}
     put("b/s.json", study(ROWS, title="grown", environments=[begun, earlier]))
-    assert [each.title for each in find([tmp_path / "a", tmp_path / "b"]).studies] == ["grown"]
+    folder = tmp_path / "b"
+    assert [each.title for each in find([folder]).studies] == ["grown"]
+    assert [each.title for each in find([tmp_path / "a", folder]).studies] == [f"grown, from {folder}"]
     assert [each.title for each in find([put("c/s.json", study(ROWS, title="alone", environments=[]))]).studies] == [
         "alone"
     ]
