@@ -102,10 +102,23 @@ def test_a_student_that_is_its_teacher_agrees_wholly(monkeypatch, use):
         assert ("answers" in band["floor"]) == (use != "encoder")
 
 
+def test_a_constant_is_the_mean_over_all_tokens_of_all_texts():
+    student, copy = student_and_copy()
+    uneven = texts((9, 5, 30, 12))
+    alone = [constants(copy, student, [text]) for text in uneven]
+    means = {
+        layer: sum(len(text) * each[layer] for text, each in zip(uneven, alone, strict=True)) / sum(map(len, uneven))
+        for layer in (0, 2)
+    }
+    together = constants(copy, student, uneven)
+    assert set(together) == {0, 2}
+    for layer, mean in means.items():
+        torch.testing.assert_close(together[layer], mean)
+
+
 def test_the_floor_is_the_teacher_with_constants_where_the_student_has_cores():
     student, copy = student_and_copy()
     pieces = cut_texts([30] * 20, 24)
-    assert set(constants(copy, student, texts())) == {0, 2}
     told = compare(copy, student, "encoder", pieces)
     assert [core is None for core in told["layers"]["core"]] == [False, True, False]
     assert all(value > 0 for value in told["layers"]["hidden"])

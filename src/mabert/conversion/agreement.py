@@ -96,8 +96,7 @@ def lines(agreement: dict[str, Any]) -> Iterator[str]:
 
 def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
     """Returns the mean output of the teacher's attention in the layers where the student has none, (D,) by layer."""
-    row = next(rows(texts, teacher.device, sum(map(len, texts))))[1]
-    row = windows_of(row, teacher.config.max_position_embeddings).row
+    row = windows_of(packed(texts, teacher.device), teacher.config.max_position_embeddings).row
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
