@@ -180,8 +180,7 @@ class MaBertTrainer(Trainer):
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     checkpoint.seal(self.staging / name)
-                    shutil.rmtree(folder / name, ignore_errors=True)
-                    (self.staging / name).rename(folder / name)
+                    publish(self.staging / name, folder / name)
                     self.rotate_checkpoints(folder)
         finally:
             if self.args.should_save:
@@ -233,6 +232,13 @@ def rows_at_once(batch: Mapping[str, Any]) -> str:
 def size_of(model: nn.Module) -> int:
     """Returns the bytes of a model's weights."""
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def publish(written: Path, place: Path) -> None:
+    """Gives a finished folder its name, replacing what has that name already."""
+    if place.exists():
+        shutil.rmtree(place)
+    written.rename(place)
 
 
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
