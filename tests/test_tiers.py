@@ -1,7 +1,5 @@
 """The rule of the two tiers holds."""
 
-import itertools
-
 import pytest
 
 from tests import tiers
@@ -15,7 +13,7 @@ def run(pytester, monkeypatch):
         pytester.makeini("[pytest]\nmarkers = slow")
         pytester.makepyfile(program)
         with monkeypatch.context() as patch:
-            patch.setattr(tiers, "limit", lambda: limit)
+            patch.setattr(tiers, "LIMIT", limit)
             return pytester.inline_run("-p", "no:cacheprovider", plugins=[tiers])
 
     return go
@@ -32,16 +30,3 @@ def test_a_test_over_the_limit_fails_unless_it_is_marked(run, mark, limit, faile
 def test_a_test_that_failed_anyhow_keeps_its_error(run):
     (report,) = run("def test_it():\n    assert 1 == 2", 0.0).getfailures()
     assert "assert 1 == 2" in str(report.longrepr)
-
-
-def test_waiting_for_a_core_does_not_count(run, monkeypatch):
-    with monkeypatch.context() as patch:  # ended before this test's own wait is read
-        patch.setattr(tiers, "waited", itertools.count(0.0, 60.0).__next__)
-        result = run("def test_it():\n    pass", 0.0)
-    assert [len(kind) for kind in result.listoutcomes()] == [1, 0, 0]
-
-
-@pytest.mark.parametrize(("load", "most"), [(0.0, 2.0), (1e9, 4.0)])
-def test_the_limit_is_twice_as_long_on_a_busy_machine(monkeypatch, load, most):
-    monkeypatch.setattr(tiers.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert tiers.limit() == most
