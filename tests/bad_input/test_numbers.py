@@ -184,7 +184,7 @@ OPTIONS = {
     "fill-mask": ("--top", "--batch-tokens"),
     "extend": ("--length",),
     "bench models": ("--limit", "--budget", "--lengths"),
-    "study drift": ("--limit",),
+    "study drift": ("--limit", "--padding"),
     "study pattern": ("--seeds", "--conversions"),
 }
 

@@ -44,6 +44,10 @@ def add_drift(studies: Any) -> None:
     source.add_argument("--text-column", help="column of a table that holds the text [text]")
     limit = "most texts, spread over the file [%(default)s]"
     source.add_argument("--limit", type=int, action=within(COUNT), default=32, help=limit)
+    padding = "positions of padding beside each text [0 8 32 128 512 1024]"
+    added.add_argument("--padding", type=int, nargs="+", action=within(Range(0, 2**20)), metavar="N", help=padding)
+    alone = "leave out random weights in every direction and convolution, which take six times as long"
+    added.add_argument("--trained-only", action="store_true", help=alone)
     output = "folder to write JSON, figure and table to [%(default)s]"
     added.add_argument("-o", "--output", default="drift", help=output)
 
@@ -177,7 +181,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert_lab.report.document import markdown
     from mabert_lab.report.drift import drift_tables
     from mabert_lab.report.figures import on_paper
-    from mabert_lab.study.drift import drift
+    from mabert_lab.study.drift import LENGTHS, drift
 
     data = GLUE if options.data is None else options.data
     load_config(place)  # refuses other families: the compared masks are MaBERT's
@@ -187,7 +191,8 @@ def run_drift(options: argparse.Namespace) -> None:
     else:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
-    result = drift(loaded.model, [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id)
+    ids, pad = [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id
+    result = drift(loaded.model, ids, pad, options.padding or LENGTHS, random=not options.trained_only)
     result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
     folder = Path(options.output)
     written = write(result, folder, "drift")

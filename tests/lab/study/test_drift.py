@@ -119,12 +119,23 @@ def test_the_table_says_what_cures_each_regime(result):
 
 
 @pytest.mark.slow
+def test_trained_weights_alone_give_the_same_rows(result):
+    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    texts = [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]]
+    alone = drift(model, texts, 0, lengths=(0, 6, 12), random=False, progress=False)
+    assert alone["rows"] == of(result, weights="trained")
+    assert drift_chart(alone) == drift_chart(result)
+
+
+@pytest.mark.slow
 def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
     (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
     arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]
+    arguments += ["--trained-only", "--padding", 0, 3]
     assert cli.main([str(argument) for argument in arguments]) == 0
-    assert "2 texts, 168 regimes" in capsys.readouterr().out
+    assert "2 texts, 24 regimes" in capsys.readouterr().out
     (json_file,) = (tmp_path / "out").glob("*-drift.json")
-    assert json.loads(json_file.read_text())["texts"] == 2
+    written = json.loads(json_file.read_text())
+    assert (written["texts"], written["lengths"]) == (2, [0, 3])
     assert json_file.with_suffix(".svg").read_text().startswith("<svg")
     assert json_file.with_suffix(".md").read_text().count("| weights |") == 2
