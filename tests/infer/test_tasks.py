@@ -85,6 +85,46 @@ def test_the_command_takes_texts_and_words(everywhere, tmp_path, capsys):
     assert [entity["text"] for entity in of_text["entities"]] == ["the", "bird"]
 
 
+def predicted(capsys, *arguments):
+    """What the command writes, a row each."""
+    assert main(["predict", *map(str, arguments)]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_command_reads_the_files_that_finetune_reads(everywhere, reader, tmp_path, capsys):
+    (tmp_path / "t.conll").write_text("the DT B-X\nbird NN O\n\nstone NN O\n")
+    (tmp_path / "t.jsonl").write_text('{"tokens": ["the", "bird"]}\n{"tokens": ["stone"]}\n')
+    assert predicted(capsys, everywhere, tmp_path / "t.conll") == predicted(capsys, everywhere, tmp_path / "t.jsonl")
+    rows = [{"id": f"q{place}", "question": question} for place, question in enumerate(QUESTIONS)]
+    parts = [{"context": context, "qas": [row]} for context, row in zip(CONTEXTS, rows, strict=True)]
+    (tmp_path / "t.json").write_text(json.dumps({"data": [{"paragraphs": parts}]}))
+    table = [row | {"context": context} for row, context in zip(rows, CONTEXTS, strict=True)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    of_form, of_table = (predicted(capsys, reader, tmp_path / name, "--keep", "id") for name in ("t.json", "q.jsonl"))
+    assert of_form == of_table
+    assert [row["id"] for row in of_form] == [row["id"] for row in rows]
+
+
+def test_what_is_wrong_with_such_a_file_is_said(everywhere, reader, tmp_path, capsys):
+    def refused(*arguments):
+        assert main(["predict", *map(str, arguments)]) == 2
+        return capsys.readouterr().err
+
+    (tmp_path / "t.conll").write_text("the O\n")
+    assert "lines of plain text have no columns to keep" in refused(everywhere, tmp_path / "t.conll", "--keep", "id")
+    assert "no such file" in refused(everywhere, tmp_path / "none.conll")
+    (tmp_path / "t.json").write_text(
+        '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b"}]}]}]}'
+    )
+    assert "qas[0]: no 'title'; there is id, question, context" in refused(
+        reader, tmp_path / "t.json", "--keep", "title"
+    )
+    (tmp_path / "t.json").write_text('{"data": []}')
+    assert "t.json: no questions" in refused(reader, tmp_path / "t.json")
+    (tmp_path / "t.json").write_text('{"question": "a", "context": "b"}')
+    assert "no 'data', which the form of SQuAD has there" in refused(reader, tmp_path / "t.json")
+
+
 def test_what_a_tagger_refuses(tagger, words, tmp_path):
     model = mabert.load(tagger, device="cpu")
     with pytest.raises(ValueError, match="tags the words of single texts, and pairs are given"):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mabert.bounds import TOKENS, Range
@@ -104,27 +105,40 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     from mabert.files.folders import config_fields
     from mabert.files.places import place_of
     from mabert.files.writing import check_output
-    from mabert.infer.texts import has_words, read_rows
 
     check_output(options.output, suffixes)
     options.model = place_of(options.model)
-    saved = " ".join(map(str, config_fields(options.model).get("architectures") or ()))
-    if READER in saved and hasattr(options, "pair_column"):
-        options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
-    if TAGGER in saved and options.text_column is None and has_words(options.input):
-        options.text_column = "tokens"
-    rows = read_rows(
-        options.input,
-        options.text_column,
-        getattr(options, "pair_column", None),
-        jsonl=options.jsonl,
-        keep=getattr(options, "keep", ()),
-        words=TAGGER in saved,
-    )
+    rows = rows_for(options, " ".join(map(str, config_fields(options.model).get("architectures") or ())))
     load_libraries()
     from mabert.infer.model import load
 
     return load(options.model, precision=options.precision, device=options.device), rows
+
+
+def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
+    """Returns an iterable that reads the texts or pairs for a model saved as this class.
+
+    One that answers questions or tags words also reads the file formats that it is fine-tuned on.
+    """
+    from mabert.data import files
+    from mabert.data.tagged import CONLL
+    from mabert.infer.texts import has_words, read_rows, rows_of_task
+
+    reads, tags = READER in saved and hasattr(options, "pair_column"), TAGGER in saved
+    keep = getattr(options, "keep", ())
+    if options.text_column is None and not options.jsonl and options.input is not None:
+        path = Path(options.input)
+        if reads and files.kind(path) == ".json":
+            options.pair_column = "context"
+            return rows_of_task(path, keep)
+        if tags and files.kind(path) in CONLL and not keep:
+            return rows_of_task(path)
+    if reads:
+        options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
+    if tags and options.text_column is None and has_words(options.input):
+        options.text_column = "tokens"
+    pair_column = getattr(options, "pair_column", None)
+    return read_rows(options.input, options.text_column, pair_column, jsonl=options.jsonl, keep=keep, words=tags)
 
 
 def how_of(options: argparse.Namespace) -> How:

@@ -13,16 +13,13 @@ from mabert.data import files as on_disk
 from mabert.data import rows
 from mabert.data.squad import read_squad
 from mabert.data.table import Columns, read_tables
-from mabert.data.tagged import read_tagged
+from mabert.data.tagged import CONLL, read_tagged
 from mabert.data.task import Task, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
-
-CONLL = (".conll", ".bio", ".iob", ".iob2")
-"""Suffixes of files with one word and its tag per line."""
 
 
 def load_own(

@@ -91,7 +91,7 @@ def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], b
     for number, line in enumerate(lines, 1):
         if line.strip():
             row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
-            _check_values(f"{where}, line {number}", row, columns, beside)
+            check_values(f"{where}, line {number}", row, columns, beside)
             yield number, row
     if row is None:
         raise ValueError(f"{where}: empty (no rows)")
@@ -109,7 +109,7 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
         check_columns(path, table.schema_arrow.names, wanted)
         batches = table.iter_batches(256, columns=wanted)
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
-            _check_values(f"{path}, row {number}", row, columns, beside)
+            check_values(f"{path}, row {number}", row, columns, beside)
             yield number, row
     except pa.ArrowException as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
@@ -138,7 +138,7 @@ def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> 
             raise ValueError(f"{path}: {problem} {column!r}; the columns are {', '.join(header)}")
 
 
-def _check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[str]) -> None:
+def check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[str]) -> None:
     for column in (*columns, *beside):
         if column not in row:
             raise ValueError(f"{where}: no {column!r}; there is {', '.join(row)}")

@@ -80,7 +80,7 @@ def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [] for name in ("text_a", "text_b", "index")}
     columns |= {"answers": [], "starts": []} if answered else {}
     seen: set[str] = set()
-    for context, question, where in _questions(path):
+    for context, question, where in questions_of(path):
         if question["id"] in seen:
             raise ValueError(f"{where}: another question has the id {question['id']!r}")
         seen.add(question["id"])
@@ -88,13 +88,16 @@ def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
         found += _answers(context, question, where) if answered else ()
         for values, value in zip(columns.values(), found, strict=True):
             values.append(value)
-    if not seen:
-        raise ValueError(f"{path}: no questions")
     return columns
 
 
-def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yields each question's context, the question, and its place in the file."""
+def questions_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yields each question's context, the question with all its fields, and its place in the file.
+
+    Raises:
+        ValueError: the file is in another format or has no questions, or a question has no text or id.
+    """
+    empty = True
     try:
         whole = parse_json(on_disk.read_text(path), str(path))
     except ValueError as error:
@@ -106,7 +109,10 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
                 for name in ("id", "question"):
                     if not _field(question, name, str, where).strip():
                         raise ValueError(f"{where}: {name!r} is empty")
+                empty = False
                 yield context, question, where
+    if empty:
+        raise ValueError(f"{path}: no questions")
 
 
 def _parts(content: Any, name: str, where: str, between: str = ".") -> list[tuple[Any, str]]:

@@ -14,6 +14,9 @@ from mabert.data.task import Task
 
 _BETWEEN = re.compile(r"[ \t]+")
 
+CONLL = (".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of files with one word and its tag per line."""
+
 Sentence = tuple[list[str], list[str], list[int]]
 """Words, their tags (empty if not read), and the line number of each word."""
 
@@ -55,11 +58,16 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
 
 
 def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:
-    return _of_rows(path, tagged) if on_disk.kind(path) in (*rows.JSON_KINDS, ".parquet") else _of_lines(path, tagged)
+    is_table = on_disk.kind(path) in (*rows.JSON_KINDS, ".parquet")
+    return _of_rows(path, tagged) if is_table else sentences_of(path, tagged)
 
 
-def _of_lines(path: Path, tagged: bool) -> Iterator[Sentence]:
-    """Yields the sentences of a CoNLL file."""
+def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
+    """Yields the sentences of a CoNLL file, with their tags or without.
+
+    Raises:
+        ValueError: the file is not UTF-8 or named `.json`, or a word has no tag.
+    """
     if path.suffix == ".json":
         raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
     sentence: Sentence = [], [], []

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mabert.data import files, rows
+from mabert.data.squad import questions_of
+from mabert.data.tagged import sentences_of
 from mabert.data.words import Words
 from mabert.infer.windows import Row, RowOfTable
 
@@ -69,6 +71,35 @@ def read_rows(
             f"or a file named {', '.join(rows.TABLES)}"
         )
     return plain_rows(where, lines)
+
+
+def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
+    """Streams what `mabert finetune` reads in a format of its own.
+
+    Args:
+        path: Questions in the form of SQuAD (`.json`), or a word a line (CoNLL, under any other suffix).
+        keep: Fields of a question to keep, such as `id`; each row is then a `RowOfTable`.
+
+    Returns:
+        A stream of questions with their contexts, or of sentences as `Words`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: While reading: if the file is damaged or in another format, or a question lacks a field to keep.
+    """
+    files.check_is_file(path)
+    if files.kind(path) == ".json":
+        return question_rows(path, keep)
+    return ((Words(words),) for words, _, _ in sentences_of(path, tagged=False))
+
+
+def question_rows(path: Path, keep: Sequence[str]) -> Iterator[Row]:
+    """Yields each question with its context."""
+    columns = ("question", "context")
+    for context, question, where in questions_of(path):
+        row = {**question, "context": context}
+        rows.check_values(where, row, columns, keep)
+        yield text_row(where, row, columns, keep)
 
 
 def has_words(source: str | Path | None) -> bool:
