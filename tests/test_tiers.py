@@ -19,14 +19,23 @@ def run(pytester, monkeypatch):
     return go
 
 
-@pytest.mark.parametrize(("mark", "limit", "failed"), [("", 0.001, 1), ("", 60.0, 0), ("@pytest.mark.slow", 0.001, 0)])
-def test_a_test_over_the_limit_fails_unless_it_is_marked(run, mark, limit, failed):
-    result = run(f"import time\nimport pytest\n{mark}\ndef test_it():\n    time.sleep(0.01)", limit)
+WORKING = "end = time.process_time() + 0.1\n    while time.process_time() < end: pass"
+WAITING = "time.sleep(0.1)"
+MARKED = "@pytest.mark.slow"
+
+
+@pytest.mark.parametrize(
+    ("mark", "limit", "does", "failed"),
+    [("", 0.05, WORKING, 1), ("", 0.05, WAITING, 0), ("", 60.0, WORKING, 0), (MARKED, 0.05, WORKING, 0)],
+    ids=["works too long", "waits", "in time", "marked"],
+)
+def test_a_test_that_works_over_the_limit_fails_unless_it_is_marked(run, mark, limit, does, failed):
+    result = run(f"import time\nimport pytest\n{mark}\ndef test_it():\n    {does}", limit)
     assert [len(kind) for kind in result.listoutcomes()] == [1 - failed, 0, failed]
     for report in result.getfailures():
-        assert str(report.longrepr).endswith("a test over 0.001 s must be faster, or bear @pytest.mark.slow")
+        assert str(report.longrepr).endswith("a test over 0.05 s must be faster, or bear @pytest.mark.slow")
 
 
 def test_a_test_that_failed_anyhow_keeps_its_error(run):
-    (report,) = run("def test_it():\n    assert 1 == 2", 0.0).getfailures()
+    (report,) = run("def test_it():\n    assert 1 == 2", -1.0).getfailures()
     assert "assert 1 == 2" in str(report.longrepr)
