@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 LIMIT = 6.0
-"""Seconds of processor time of a test that is not marked: three times the two that `CONTRIBUTING.md` asks for. The clock
-would also count a wait for other programs, and a core that two programs share does half as much in a second."""
+"""Seconds of processor time of a test that is not marked: three times the two that `CONTRIBUTING.md` asks for. A
+clock would also count a wait for other programs, and a core that two programs share does half as much in a second."""
 
 USED = pytest.StashKey[float]()
 
