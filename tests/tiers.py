@@ -10,7 +10,7 @@ import pytest
 
 LIMIT = 6.0
 """Seconds of processor time of a test that is not marked: three times the two that `CONTRIBUTING.md` asks for. A
-clock would also count a wait for other programs, and a core that two programs share does half as much in a second."""
+clock would also count a wait for other programs, and a core that two programs share does less in a second."""
 
 USED = pytest.StashKey[float]()
 
