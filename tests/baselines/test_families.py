@@ -1,10 +1,12 @@
 """Every family through the same door: sizes, positions, heads, padding, saving and loading."""
 
 import copy
+import re
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 import mabert
@@ -327,6 +329,23 @@ def test_a_masked_language_model_is_no_classifier(name, tmp_path):
     small(name).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"saved as \w+ForMaskedLM; for \w+ForSequenceClassification it lacks"):
         load("classifier", tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_layers_that_a_configuration_does_not_have_are_told(name, tmp_path, caplog):
+    small(name, "masked_lm").save_pretrained(tmp_path)
+    load("masked_lm", tmp_path), load("encoder", tmp_path)  # a head that is not asked for is not told
+    assert not caplog.messages
+    weights = load_file(tmp_path / "model.safetensors")
+    inner = next(key for key in weights if re.search(r"layers?\.\d|groups\.\d", key))
+    further = re.sub(r"(layers?|groups)\.\d", r"\g<1>.99", inner, count=1)
+    save_file({**weights, further: weights[inner].clone()}, tmp_path / "model.safetensors", {"format": "pt"})
+    for use in ("masked_lm", "encoder"):
+        caplog.clear()
+        load(use, tmp_path)
+        (told,) = caplog.messages
+        assert told.startswith(f"{tmp_path} holds weights that the encoder")
+        assert told.endswith(f"left out (1, such as {further})")
 
 
 def test_other_kinds_of_models_are_refused(tmp_path):

@@ -1,7 +1,7 @@
 """Opens a model folder, and reports anything wrong with it in one clear line."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from mabert.files.folders import CONFIG, config_fields
 from mabert.machine.memory import check_fits
 from mabert.model.config import MaBertConfig, make_config
 from mabert.model.delta import is_delta
+
+logger = logging.get_logger(__name__)
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -104,6 +106,12 @@ def load_model(
         raise ValueError(f"{path} was saved as {trained}; for {kind.__name__} it lacks {', '.join(missing[:3])}")
     if not may_be_read_as(kind, config.architectures or ()):
         raise ValueError(f"{path} was saved as {trained}, which has another head than {kind.__name__}")
+    surplus = encoder_weights(model, about["unexpected_keys"])
+    if surplus:
+        logger.warning(
+            f"{path} holds weights that the encoder of {CONFIG} has no place for; they are left out "
+            f"({len(surplus)}, such as {surplus[0]})"
+        )
     check_finite(model, path)
     return model.eval()
 
@@ -134,6 +142,13 @@ def read_weights(
             raise ValueError(f"the weights in {path} need a package that is not installed here: {error}") from error
         finally:
             logging.set_verbosity(verbosity)
+
+
+def encoder_weights(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
+    """Returns the names that belong to parts of the encoder, such as a further layer; heads and poolers do not."""
+    parts = {name for name, _ in model.base_model.named_children()}
+    prefix = f"{model.base_model_prefix}."
+    return sorted(name for name in names if name.removeprefix(prefix).partition(".")[0] in parts)
 
 
 def check_finite(model: PreTrainedModel, path: str | Path) -> None:
