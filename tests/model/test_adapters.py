@@ -1,6 +1,8 @@
 """Adapters, hooks and weights of a class of their own: what a person puts in a layer's place, or hangs on it, is
 called, and sees the batch that BERT would show it."""
 
+import pickle
+import subprocess
 import sys
 from importlib import import_module
 
@@ -177,6 +179,21 @@ def test_folders_keep_the_names_of_a_cores_weights(tmp_path):
         assert name.removeprefix("mabert.") not in encoder.state_dict() or torch.equal(
             encoder.state_dict()[name.removeprefix("mabert.")], held
         )
+
+
+@pytest.mark.slow
+def test_another_process_saves_the_same_names_and_an_import_alone_does_not_make_transformers_table(tmp_path):
+    model = build(MaBertModel, config(), dtype=torch.float32)
+    model.save_pretrained(tmp_path / "here")
+    (tmp_path / "pickled").write_bytes(pickle.dumps(model))
+    program = (
+        "import pickle, sys; from pathlib import Path; import mabert; from transformers import conversion_mapping; "
+        "assert conversion_mapping._checkpoint_conversion_mapping_cache is None; "
+        "pickle.loads(Path(sys.argv[1], 'pickled').read_bytes()).save_pretrained(Path(sys.argv[1], 'there'))"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    here, there = (load_file(tmp_path / place / "model.safetensors") for place in ("here", "there"))
+    assert here.keys() == there.keys()
 
 
 def test_a_cores_parameters_have_the_order_by_which_optimizers_of_checkpoints_count_them():

@@ -11,8 +11,6 @@ from transformers import (
     AutoModelForTextEncoding,
     AutoModelForTokenClassification,
 )
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
 from transformers.models.auto import modeling_auto
 
 from mabert.model.adapters import register_with_peft
@@ -25,7 +23,6 @@ from mabert.model.heads import (
     MaBertForSequenceClassification,
     MaBertForTokenClassification,
 )
-from mabert.model.mamba import SAVED_NAMES
 from mabert.model.mixers import register_mixer, register_named
 
 __all__ = [
@@ -51,8 +48,6 @@ def register() -> None:
     labels a model is trained with.
     """
     AutoConfig.register(MaBertConfig.model_type, MaBertConfig, exist_ok=True)
-    renamed = [WeightRenaming(rf"(?<!\.recurrence)\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]
-    register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
     for auto, names, model in (
         (AutoModel, modeling_auto.MODEL_MAPPING_NAMES, MaBertModel),
         (AutoModelForTextEncoding, modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES, MaBertModel),
