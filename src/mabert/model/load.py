@@ -66,7 +66,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
 ) -> Model:
-    """Loads a model in evaluation mode, all weights from the checkpoint.
+    """Loads a model in evaluation mode, all weights from the checkpoint; warns of those that the encoder leaves out.
 
     Args:
         kind: The class.
