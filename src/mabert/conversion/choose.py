@@ -42,15 +42,20 @@ class Survey:
         return [self.lost([layer]) for layer in range(self.depth)]
 
     def pattern(self) -> str:
-        """Chooses a schedule that keeps the attention of a third of the layers: at least one, but not the only one.
+        """Chooses a schedule that keeps the attention of `layers_kept` layers.
 
         It adds one layer at a time: the one that loses the most if it is missing from the layers kept so far.
         """
         kept: set[int] = set()
-        while len(kept) < min(max(1, round(KEPT * self.depth)), self.depth - 1):
+        while len(kept) < layers_kept(self.depth):
             rest = [layer for layer in range(self.depth) if layer not in kept]
             kept.add(min(rest, key=lambda layer: self.lost([each for each in rest if each != layer])))
         return "".join("T" if layer in kept else "M" for layer in range(self.depth))
+
+
+def layers_kept(depth: int) -> int:
+    """Returns how many of a teacher's layers keep their attention: a third, at least one, but not the only one."""
+    return min(max(1, round(KEPT * depth)), depth - 1)
 
 
 def warnings_of(pattern: str, lost: Sequence[float]) -> list[str]:

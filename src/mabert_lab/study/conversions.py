@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from mabert.baselines.load import class_for
+from mabert.conversion.choose import layers_kept
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.run import begun, changes_of
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
@@ -81,7 +82,10 @@ class Conversions:
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
         """Returns the cell of one conversion, and the configuration of its model."""
-        letters = "M" if recipe.pattern == "auto" else recipe.pattern  # its choice of layers is not known yet
+        letters = recipe.pattern
+        if letters == "auto":  # which layers it will choose is not known yet, but how many is
+            depth = self.known.copy.config.num_hidden_layers
+            letters = ("T" * layers_kept(depth)).ljust(depth, "M")
         changes = changes_of(self.known, letters, recipe)
         config = student_config(self.known.model.config, self.known.use, **changes)
         content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}

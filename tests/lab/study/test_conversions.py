@@ -88,6 +88,13 @@ def test_more_conversions_and_more_seeds_leave_what_is_there_as_it_is(tmp_path, 
     assert all(set(cell.seeds) <= set(more.cells[name].seeds) for name, cell in few.cells.items())
 
 
+@pytest.mark.parametrize("depth", [3, 6])
+def test_parameters_are_known_before_auto_has_chosen_its_layers(tmp_path, fields, encoders, depth):
+    arms = {"auto": {"convert": {"pattern": "auto", "direction": "forward"}}, "MTM": ARMS["MTM"]}
+    plan = planned(tmp_path, tmp_path / "root", arms, changed(fields, ("convert", "teacher"), str(encoders[depth])))
+    assert len({cell.parameters for cell in plan.cells.values()}) == 1, "both keep the attention of a third"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "kinds"),
     [
