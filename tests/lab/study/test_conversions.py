@@ -152,7 +152,7 @@ def test_the_packaged_studies_fit_an_encoder_of_six_layers(tmp_path, fields, enc
         scale.tasks = {"cola": scale.tasks["cola"]}
         plan = Planner(tmp_path / "root", scale, str(tmp_path / "glue")).plan(name, size, packaged)
         count = len(scale.convert.seeds)
-        made = {"convert-pattern": 10 * count + 1}.get(name, count)
+        made = {"convert-pattern": 11 * count + 1}.get(name, count)
         assert len(of_kind(plan, "conversion")) == made, "components and poolings share theirs"
         assert len(of_kind(plan, "finetuning")) == made * (1 if made > count else len(packaged.arms))
 
@@ -213,7 +213,7 @@ def test_the_dry_run_counts_conversions_and_runs_none(capsys, tmp_path, fields, 
     given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
     words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
     assert main(["study", *words, "--conversions", "2", "--dry-run"]) == 0
-    assert "21 conversions and 21 fine-tunings to run" in " ".join(capsys.readouterr().out.split())
+    assert "23 conversions and 23 fine-tunings to run" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "root/cells").exists()
 
 
