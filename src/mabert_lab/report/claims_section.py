@@ -62,7 +62,7 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
 
 
 def _told(own: pd.DataFrame, verdict: str) -> str:
-    """Describes the numbers at a claim's places, by verdict if these differ, and the places without numbers."""
+    """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
     parts = []
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
@@ -71,7 +71,7 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
             parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
     for each in (OPEN, UNMEASURED):
         if left := list(own.loc[own["verdict"] == each, "short"]):
-            parts.append(f"**{each}:** {_some(left)}")
+            parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
     return ". ".join(parts)
 
 

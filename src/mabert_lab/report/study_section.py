@@ -277,7 +277,7 @@ def _uneven(study: Study) -> list[str]:
     counts = sorted({int(count) for arm in study.arms for count in arm.scores.count()})
     if len(counts) < 2:
         return []
-    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks do not look at how many."]
+    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks weigh them alike."]
 
 
 def _one_answer(study: Study) -> list[str]:

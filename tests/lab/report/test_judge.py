@@ -248,7 +248,7 @@ def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
     asked = {arm.name: {"finetune": {"masking": "on" if arm.name == "full" else "off"}} for arm in made.arms}
     arms = tuple(replace(arm, pretraining={"cell": "one"}) for arm in made.arms)
     (found,) = verdicts_on(BEST, [replace(made, arms=arms, settings={"arms": asked})], None, [])
-    told = "Full over MAP only on CoLA, RTE; the two are one model here: the same pretraining, `masking` on or off"
+    told = "Full over MAP only on CoLA, RTE; the two are one model here: one pretraining, `masking` on or off"
     assert told in found.numbers
 
 
