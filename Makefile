@@ -100,7 +100,7 @@ GPU_TESTS := tests/ops/test_triton.py tests/model/test_gpu.py
 AT_MOST := PYTHONPATH=src timeout -s INT -k 20 580
 SPREAD := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n 8")
 gpu:
-	@left=; $(AT_MOST) $(PYTHON) -m pytest -m gpu --lf $(SPREAD) -o addopts= -o filterwarnings=default $(GPU_TESTS) || left=" tests"; \
+	@left=; $(AT_MOST) $(PYTHON) -m pytest -m gpu --lf $(SPREAD) -o addopts= -o filterwarnings=default -o faulthandler_timeout=120 $(GPU_TESTS) || left=" tests"; \
 	for step in $(STEPS); do $(AT_MOST) $(PYTHON) -m mabert_lab.bench.gpu $$step -o $(RESULTS) || left="$$left $$step"; done; \
 	test -z "$$left" || { echo "not done:$$left; run again to go on"; exit 1; }
 

@@ -187,7 +187,7 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
     apart = [f"`{name}` {value} or {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
     told = f", {', '.join(apart)}" if apart else ""
-    return f"; the two are one model here: one pretraining{told}, and every score the same"
+    return f"; the two are one model here: one pretraining{told}, every score the same"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ VERSION = 1
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
 _SIZES = {
     "parameters": ("{:,.1f}", 1e-6, " M parameters"),
-    "steps": ("{:,.0f}", 1, " steps"),
     "tokens": ("{:,.1f}", 1e-6, " M tokens"),
 }
 

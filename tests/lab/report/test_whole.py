@@ -64,7 +64,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
         text = written[0].with_suffix(suffix).read_text(encoding="utf-8")
         order = [
             "What is decided",
-            "Study of pattern (4.1 M parameters, 100 steps, 0.4 M tokens)",
+            "Study of pattern (4.1 M parameters, 0.4 M tokens)",
             "Memory and time over length",
             "Padding",
             "Throughput",
