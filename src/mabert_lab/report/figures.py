@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle, product
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -57,9 +57,11 @@ def line_chart(
     """
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
-    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()] * len(lines)
-    for (name, (x, y)), colour in zip(lines.items(), colours, strict=False):
-        axes.plot(x, y, label=name, color=colour, linewidth=1.6, marker="o" if dots else None, markersize=4.5)
+    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()]
+    strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
+    for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
+        drawn = {"color": colour, "linestyle": style, "linewidth": 1.6}
+        axes.plot(x, y, label=name, marker="o" if dots else None, markersize=4.5, **drawn)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -178,6 +178,13 @@ def test_charts_name_every_arm():
     assert all(f"{name}, 100%" in arm_chart(budgets) for name in paper.MODELS.values())
 
 
+def test_each_of_eight_curves_has_a_look_of_its_own():
+    drawn = pretraining_chart(read(like_the_paper("pattern")))
+    strokes = re.findall(r'style="(fill: none;[^"]*stroke-width: 1\.6[^"]*)"', drawn)
+    assert {strokes.count(each) for each in strokes} == {2}, "a curve and its line in the legend"
+    assert len(set(strokes)) == 8
+
+
 def test_without_held_out_loss_that_of_training_is_drawn_and_arms_of_one_pretraining_share_a_curve():
     rows = like_the_paper("pooling", 1.0)
     for each in rows:
