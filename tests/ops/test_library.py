@@ -104,6 +104,24 @@ def test_the_backend_of_the_forward_serves_the_backward(name: str, monkeypatch: 
         case.function(**{**case.inputs, "u": u}, **case.options).sum().backward()
 
 
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_references_gradient_waits_for_no_thread_of_autograd(name: str, monkeypatch) -> None:
+    """On a GPU, autograd's one thread for the device runs the backward of the op, and would be waited for in vain."""
+    grad, others = torch.autograd.grad, []
+
+    def spied(*args: object, **options: object) -> object:
+        others.append(torch._C._is_multithreading_enabled())
+        return grad(*args, **options)
+
+    case = _small(name)
+    u = case.inputs["u"].clone().requires_grad_()
+    with use_backend("reference"):
+        y = case.function(**{**case.inputs, "u": u}, **case.options)
+    monkeypatch.setattr(torch.autograd, "grad", spied)
+    y.sum().backward()
+    assert others == [False]
+
+
 def test_no_states_are_kept_without_gradients() -> None:
     case = plain_scan(1, 200, 3)
     args = [*case.inputs.values(), None, None, True, False]

@@ -60,7 +60,8 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
     """Differentiates the reference by autograd.
 
     Inside a custom op, autograd is off for this thread, so another thread does it: it has its own switches, and none of
-    the modes that the op may be running under.
+    the modes that the op may be running under. It does all itself: on a GPU this thread is the one that autograd has for
+    the device, and while it waits here, it serves no other.
 
     Args:
         function: The reference.
@@ -71,7 +72,7 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
     stream = torch.cuda.current_stream(grad.device) if grad.is_cuda else None
 
     def run() -> list[Tensor]:
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
             leaves = [tensor.detach().requires_grad_() for tensor in _present(*inputs[:floats])]
             output = function(*spread(leaves, *inputs[:floats]), *inputs[floats:])
             gradients = torch.autograd.grad(output, leaves, grad, materialize_grads=True)
