@@ -60,8 +60,8 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
     """Differentiates the reference by autograd.
 
     Inside a custom op, autograd is off for this thread, so another thread does it: it has its own switches, and none of
-    the modes that the op may be running under. It does all itself: on a GPU this thread is the one that autograd has for
-    the device, and while it waits here, it serves no other.
+    the modes that the op may be running under. It does all of it: on a GPU this thread is the one that autograd has for
+    the device, and serves no other while it waits here.
 
     Args:
         function: The reference.
