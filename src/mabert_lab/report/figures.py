@@ -60,8 +60,8 @@ def line_chart(
     colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()]
     strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
     for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
-        (line,) = axes.plot(x, y, style, label=name, color=colour, linewidth=1.6)
-        line.set(marker="o" if dots else None, markersize=4.5)
+        form = ("o" if dots else "") + style
+        axes.plot(x, y, form, label=name, color=colour, linewidth=1.6, markersize=4.5)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
