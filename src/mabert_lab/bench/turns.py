@@ -111,7 +111,7 @@ class Row:
         status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
         reason: Why there is no number, in one line.
         setting: Attention and engine in use.
-        median_ms: Median of a whole step; see `mabert.machine.rounds.Spread`, like the next three.
+        median_ms: Median of a whole step; see `mabert.machine.rounds.Spread`, like the next five.
         at_least_ms: Lower bound of the whole time of a model that was too slow: its number of calls times the limit, or
             its fastest sample if that was faster.
         anchor_ms: MaBERT's median in the turns with a rival's training; MaBERT's own row may have more turns.
@@ -136,6 +136,8 @@ class Row:
     fastest_ms: float | None = None
     slowest_ms: float | None = None
     samples: int | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
     at_least_ms: float | None = None
     anchor_ms: float | None = None
     anchor_samples: int | None = None
@@ -260,7 +262,7 @@ class Bench:
             self.given_up[kind] = CellError(error.status, f"{error.reason} at {cell.length:,} tokens", seconds)
         self.samples[side] = []
         numbers: Any = dict.fromkeys(
-            ("median_ms", "fastest_ms", "slowest_ms", "samples", "anchor_ms", "anchor_samples")
+            ("median_ms", "fastest_ms", "slowest_ms", "samples", "low_ms", "high_ms", "anchor_ms", "anchor_samples")
         )
         at_least = None if seconds is None else 1000 * seconds
         self.rows[side] = replace(row, status=error.status, reason=error.reason, at_least_ms=at_least, **numbers)

@@ -25,13 +25,12 @@ _FLOOR = 1e-16
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages each arm over the tasks that the paper has too, or over all tasks if it has none; one row per arm.
+    """Averages each arm over the tasks in `Study.averaged`; one row per arm.
 
     Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
     tasks; missing values are NaN.
     """
-    columns = [column.key for column in study.scored if column.paper in paper.TASKS]
-    wanted, papers = columns or [column.key for column in study.scored], study.papers(columns)
+    wanted, papers = study.averaged, study.papers(study.averaged)
     rows = []
     for arm in study.arms:
         table = study.table(arm.budget)

@@ -40,7 +40,7 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
         for text, each in own.items()
         if found[text] in (HOLDS, FAILS, DEPENDS)
     ]
-    notes = ["Of several comparisons that a claim needs, the weakest is shown. Places of the paper go by its labels."]
+    notes = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels."]
     notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
 
     def left(verdict: str) -> pd.DataFrame:

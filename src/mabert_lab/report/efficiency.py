@@ -22,7 +22,7 @@ PROFILES = ("paper", "stock", "best")
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
-_TIMES = ("median_ms", "fastest_ms", "slowest_ms")
+_TIMES = ("median_ms", "fastest_ms", "slowest_ms", "low_ms", "high_ms")
 _NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"}
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
@@ -69,10 +69,11 @@ class Results:
         rows: One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`,
             ``model``, ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``,
             ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``,
-            ``slowest_ms`` of ``samples`` calls; ``anchor_ms``, MaBERT's median over ``anchor_samples`` calls in the
-            same turns) or MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``; ``value``, the number in the
-            unit of the paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless a
-            call was too slow).
+            ``slowest_ms`` of ``samples`` calls; ``low_ms`` and ``high_ms``, bounds of the median, which files from
+            before 2026-11-28 lack; ``anchor_ms``, MaBERT's median over ``anchor_samples`` calls in the same turns) or
+            MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``; ``value``, the number in the unit of the
+            paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless a call was too
+            slow).
         parameters: Parameters of each measured model.
         sources: The files, oldest first.
     """
@@ -173,8 +174,8 @@ class Ratio(NamedTuple):
         value: Ratio of medians or of peak memory over the rivals with a number; None if none has one.
         counted: Number of those rivals.
         at_least: Lower bound of the mean over all rivals, if each without a number has a bound.
-        span: Range of the ratio, from the rivals' fastest calls over the model's slowest to their slowest over its
-            fastest; None if a rival has neither a number nor a bound.
+        span: Bounds of the ratio, from the rivals' lower bounds over the model's upper one to their upper over its
+            lower; None if a rival has no number and no bound.
         rounds: Timed calls of both sides of the pair of models with the fewest; None if nothing was timed.
     """
 
@@ -201,17 +202,19 @@ def spans(
         beside: The model to compare with; numbers are scaled only for MaBERT.
 
     Returns:
-        One row per model: ``middle``, the median (NaN if only a bound is known); ``low``, the fastest call or the
-        bound; ``high``, the slowest call or infinity; ``rounds``, timed calls (NaN for memory, which does not vary, and
-        for bounds); ``beside``, MaBERT's calls in the same turns (NaN if all models took turns).
+        One row per model: ``middle``, the median (NaN if it was too slow to be timed); ``low`` and ``high``, its
+        bounds, in older files the fastest and the slowest call (if too slow, the time limit and infinity); ``rounds``,
+        timed calls (NaN for memory, which does not vary, and if too slow); ``beside``, MaBERT's calls in the same turns
+        (NaN if all models took turns).
     """
     own = rows.reindex([(model, length) for model in models]).droplevel("length")
     ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
     scale = (ours / own["anchor_ms"]).fillna(1.0)
-    fastest, slowest = (own[name].fillna(own["value"]) * scale for name in ("fastest_ms", "slowest_ms"))
+    ends = (("low_ms", "fastest_ms"), ("high_ms", "slowest_ms"))
+    least, most = (own[bound].fillna(own[call]).fillna(own["value"]) * scale for bound, call in ends)
     bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
     slow = bound.notna()
-    found = pd.DataFrame({"low": fastest.mask(slow, bound), "high": slowest.mask(slow, math.inf)})
+    found = pd.DataFrame({"low": least.mask(slow, bound), "high": most.mask(slow, math.inf)})
     found["middle"], found["rounds"] = own["value"] * scale, own["samples"].mask(slow)
     found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
     if start is not None:
@@ -227,6 +230,8 @@ def ratio(
 ) -> Ratio | None:
     """Returns the mean of the rivals' numbers over one model's; None if that model has no number.
 
+    Of growth a model may have none: then any of the rivals is infinitely more.
+
     Args:
         rows: Rows of one table.
         length: Tokens.
@@ -235,17 +240,23 @@ def ratio(
         start: The shorter length, to compare growth.
     """
     own = spans(rows, length, [ours], start).squeeze(axis=0)
-    if not len(own) or not own["middle"] > 0:
+    if not len(own) or pd.isna(own["middle"]):
         return None
     found = spans(rows, length, rivals, start, ours)
     middles, whole = found["middle"].dropna(), len(found) == len(rivals)
     timed = pd.concat([found["rounds"], found["beside"].fillna(own["rounds"])], axis=1).dropna().astype(int)
-    bounded = found["middle"].fillna(found["low"]).mean() / own["middle"]
-    high = found["high"].mean() / own["low"] if own["low"] > 0 else math.inf
+    bounded = _over(found["middle"].fillna(found["low"]).mean(), own["middle"])
     return Ratio(
-        middles.mean() / own["middle"] if len(middles) else None,
+        _over(middles.mean(), own["middle"]) if len(middles) else None,
         len(middles),
         bounded if whole and len(middles) < len(found) else None,
-        (found["low"].mean() / own["high"], high) if whole else None,
+        (_over(found["low"].mean(), own["high"]), _over(found["high"].mean(), own["low"])) if whole else None,
         min(timed.itertuples(index=False, name=None), key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
     )
+
+
+def _over(more: float, less: float) -> float:
+    """Divides; over 0 or less, by whether the first is larger, equal or smaller."""
+    if less > 0:
+        return more / less
+    return math.inf if more > less else float(more == less)

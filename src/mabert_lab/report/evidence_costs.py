@@ -1,4 +1,4 @@
-"""Judges claims by memory and times: ratios of models, decided by their spread and number of calls."""
+"""Judges claims by memory and times: ratios of models, decided by the bounds of their medians."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,40 +7,55 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report.efficiency import DTYPES, NAMES, Ratio, Results, ratio, spans
-from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, ratio, spans
+from mabert_lab.report.judge import UNMEASURED, Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEVEL
 
 ALIKE = 0.01
 """Relative difference of peak memory that counts."""
+
+SUBSTANTIAL, SLIGHT = 1.25, 1.1
+"""Ratios of costs: from the first on the rivals need substantially more, below the second they do not."""
 
 LEAST_CALLS = 4
 """Minimum timed calls of each model for a decision."""
 
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
-    """Yields a verdict for each of the claim's lengths, and each machine, device and precision in the paper's settings;
-    if none of those reached the length, in the settings that did."""
+    """Yields a verdict for each machine, device and precision in the paper's settings, over all lengths of the claim;
+    if none of those can be judged, in any settings. Places that lack a number are told only if no place can be judged.
+    """
     rule = claim.rule
-    asked = list(product(rule["less"], rule["than"]))
     found = {each: tables[rule["measure"]] for each, tables in results.tables.items() if rule["measure"] in tables}
-    for length in rule["at"]:
-        lengths = (length, rule.get("from", length))
-        known = [each for each, rows in found.items() if all(len(spans(rows, at, rule["less"])) for at in lengths)]
-        reach = known or list(found)
-        for condition in [each for each in reach if each.profile == "paper"] or reach:
-            settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-            on = f" on {condition.machine}" if condition.machine else ""
-            dtype = DTYPES.get(condition.dtype, condition.dtype)
-            compared = [_held(found[condition], rule, *each, length, len(asked)) for each in asked]
-            yield verdict_on(claim, f"at {length:,} tokens, {settings}{dtype}, {condition.device}{on}", compared)
+    reach = {
+        each: rows
+        for each, rows in found.items()
+        if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
+    }
+    verdicts = {each: _judged(claim, each, rows) for each, rows in (reach or found).items()}
+    papers = [verdict for each, verdict in verdicts.items() if each.profile == "paper"]
+    every = list(verdicts.values())
+    told = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
+    yield from next(filter(None, told), papers or every)
+
+
+def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
+    """Judges a claim under one condition by every comparison at every length."""
+    rule = claim.rule
+    asked = list(product(rule["at"], rule["less"], rule["than"]))
+    compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
+    length = f"at {rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
+    settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+    on = f" on {condition.machine}" if condition.machine else ""
+    dtype = DTYPES.get(condition.dtype, condition.dtype)
+    return verdict_on(claim, f"{length}{settings}{dtype}, {condition.device}{on}", compared)
 
 
 def _held(
-    rows: pd.DataFrame, rule: Mapping[str, Any], model: str, group: Sequence[str], length: int, of: int
+    rows: pd.DataFrame, rule: Mapping[str, Any], length: int, model: str, group: Sequence[str], of: int
 ) -> Comparison:
-    """Compares the ratio of the rivals' cost to a model's with a factor or 1."""
-    start, factor = rule.get("from"), rule.get("factor")
+    """Compares the ratio of the rivals' cost to a model's with what the claim needs."""
+    start = rule.get("from")
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
@@ -51,31 +66,40 @@ def _held(
             if at is not None and each not in spans(rows, at, [each]).index
         ]
         return Comparison(who, None, needs=tuple(("a number of", each) for each in lacking))
-    value = "at least" if found.value is None or found.at_least is not None else f"{found.value:.2f}"
-    low, high = (f"{end:.2f}" if math.isfinite(end) else "no bound" for end in found.span)
+    value = "at least" if found.value is None or found.at_least is not None else _written(found.value)
+    low, high = map(_written, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
+    at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.rounds is None else f", {min(found.rounds)} calls or more"
-    sign, needs = _parted(found, found.span, factor, of, alike=rule["measure"] == "memory")
+    sign, needs = _parted(found, found.span, rule, of)
     outcome = ("not told apart", "as claimed", "the other way")[sign]
-    return Comparison("", sign, outcome, f"{who} {value}{spread} times {NAMES[model]}{calls}", found.span[0], needs)
+    told = f"{who} {value}{spread} times {NAMES[model]}{at}{calls}"
+    return Comparison("", sign, outcome, told, found.span[0], needs)
+
+
+def _written(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else "no bound"
 
 
 def _parted(
-    found: Ratio, span: tuple[float, float], factor: float | None, of: int, alike: bool
+    found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Decides whether a ratio is above a factor or 1; returns the sign, and what a decision would need.
+    """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
 
-    It is a permutation test: if two models were equally fast, only one of all assignments of calls to models would put
-    all calls of one first. A rival that refutes a claim is corrected for the number of comparisons.
+    Bounds of few calls are the fastest and the slowest. Then it is a permutation test: if two models were equally fast,
+    only one of all assignments of calls to models would put all calls of one first. A ratio that refutes a claim is
+    corrected for the number of comparisons.
     """
     low, high = span
-    least = 1.0 if factor is None else factor
-    is_above = low > least if factor is None else round(low, 2) >= least
+    memory, substantial, factor = rule["measure"] == "memory", rule.get("substantial", False), rule.get("factor")
+    most, least = (SUBSTANTIAL, SLIGHT) if substantial else (factor or 1.0,) * 2
+    is_above = low > most if factor is None else round(low, 2) >= most
     is_below = high < least if factor is None else round(high, 2) < least
-    if alike and factor is None and abs(low - 1) < ALIKE:
+    if memory and not substantial and abs(low - 1) < ALIKE:
         return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
     if not is_above and not is_below:
-        return 0, (("calls that vary less", "their spreads overlap"),)
+        word = ("the paper's word", "how much is substantially")
+        return 0, (word if memory else ("calls", "more, or less uneven ones"),)
     needed = least_calls(of if is_below else 1)
     if found.rounds is None or (
         min(found.rounds) >= LEAST_CALLS

@@ -1,39 +1,43 @@
 """Judges claims by the scores of studies: paired differences of arms, decided by a test."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
 import pandas as pd
 
 from mabert_lab.report import paper
-from mabert_lab.report.judge import UNMEASURED, Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEAST_PAIRS, NO_SCORES, above, averages, difference
 from mabert_lab.report.studies import Arm, Study, percent
 
 DEARER = 1.25
-"""Factor in pretraining time that counts as more expensive; it is large because each run was timed once."""
+"""Factor in pretraining time that counts as dearer; it is large because each run was timed once."""
 
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
-    """Yields a verdict for each study of the claim's question, and each budget and variant of its arms. Differences of
-    `exact` numbers count without a test."""
-    own = [study for study in studies if study.question in claim.rule["asks"]]
+    """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
+    claim names, or for each budget if it names none. Differences of `exact` numbers count without a test."""
+    rule = claim.rule
+    own = [study for study in studies if study.question in rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
-        if claim.rule.get("form") in ("rising", "steady"):
-            compared = (_rising if claim.rule["form"] == "rising" else _steady)(claim, study, exact)
+        if rule.get("form") in ("rising", "steady"):
+            compared = (_rising if rule["form"] == "rising" else _steady)(claim, study, exact)
             yield verdict_on(claim, f"{title}at {study.size()}", compared)
             continue
-        for budget in claim.rule.get("budgets") or study.budgets:
-            place = f"{title}at {study.size(budget)}"
-            if budget not in study.budgets:
-                yield Verdict(claim, place, UNMEASURED, takes=f"the budget: {percent(budget)}")
+        for budgets in [rule["budgets"]] if "budgets" in rule else [[budget] for budget in study.budgets]:
             for variant in ["", *dict.fromkeys(filter(None, map(study.variant, study.arms)))]:
-                if arms := study.by_paper(budget, variant):
-                    compared = _pairs(claim, study, arms, exact)
-                    yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, _together(claim))
+                if variant and not any(study.by_paper(budget, variant) for budget in budgets):
+                    continue
+                gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
+                together = _together(claim)
+                compared = _compared(study, gaps, exact, together - together // 2)
+                if rule.get("form") == "trade":
+                    compared = [_traded(study, *each) for each in zip(gaps, compared, strict=True)]
+                place = f"{title}at {study.size(budgets)}"
+                yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, together)
 
 
 def _together(claim: Claim) -> int:
@@ -52,28 +56,28 @@ class _Gap(NamedTuple):
     arms: Sequence[Arm | None]
 
 
-def _pairs(claim: Claim, study: Study, arms: Mapping[str, Arm], exact: bool) -> list[Comparison]:
-    """Compares every arm of `first` with every arm of `second`, on average or on each task."""
-    rule, gaps = claim.rule, []
+def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> list[_Gap]:
+    """Compares arms of `first` with arms of `second` at one budget, on average or on each task."""
+    rule, gaps, arms = claim.rule, [], study.by_paper(budget, variant)
     tasks = rule.get("tasks", ())
-    pairs = [(first, second) for first, second in product(rule["first"], rule["second"]) if first != second]
+    meet = zip if rule.get("paired") else product
+    pairs = [(first, second) for first, second in meet(rule["first"], rule["second"]) if first != second]
     columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
+    at = f" at {percent(budget)}" if len(rule.get("budgets", ())) > 1 else ""
     for pair in pairs:
         both = [arms.get(key) for key in pair]
         ours, theirs = map(_scores, both)
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
         lacking = [("models", study.label_of(key)) for key in pair if key not in arms]
+        if not arms:
+            lacking = [("budgets", percent(budget))]
         if not tasks:
-            name += _on_some(study, columns)
-            gaps.append(_Gap(name, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
+            told = f"{name}{_on_some(study, columns)}{at}"
+            gaps.append(_Gap(told, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
         for task in tasks:
             on = [rule["widest"], task] if "widest" in rule else [task]
-            gaps.append(_on(study, on, f"{name} on ", ours - theirs, lacking, both))
-    together = _together(claim)
-    compared = _compared(study, gaps, exact, together - together // 2)
-    if rule.get("form") != "trade":
-        return compared
-    return [_traded(study, arms, pair, each) for pair, each in zip(pairs, compared, strict=True)]
+            gaps.append(_on(study, on, f"{name}{at} on ", ours - theirs, lacking, both))
+    return gaps
 
 
 def _on(
@@ -94,21 +98,23 @@ def _on(
     return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
 
 
-def _traded(study: Study, arms: Mapping[str, Arm], pair: tuple[str, str], compared: Comparison) -> Comparison:
-    """Adjusts a comparison for cost: a better second arm refutes the claim only if it is cheaper, and a worse one
-    supports it only if it is not."""
-    first, second = (arms[key].pretraining.get("seconds") if key in arms else None for key in pair)
-    if compared.sign is None:
+def _traded(study: Study, gap: _Gap, compared: Comparison) -> Comparison:
+    """Adjusts a comparison for cost: the second arm refutes the claim if it is better and cheaper, and supports it if
+    it is worse, or dearer."""
+    if compared.sign in (1, None):
         return compared
-    if first is None or second is None:
-        return compared._replace(sign=None, needs=(("times of pretraining", study.label_of(pair[1])),))
+    first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
+    if not first or not second:
+        return compared._replace(sign=None, needs=(("times of pretraining", gap.name),))
     told = f"{compared.told} at {first / second:.2f} times the time"
-    cheaper, sign = first >= DEARER * second, compared.sign
-    outcome = "better and cheaper" if sign < 0 and cheaper else compared.outcome
-    sign = (-1 if cheaper else 0) if sign < 0 else 0 if sign > 0 and cheaper else sign
-    return compared._replace(
-        sign=sign, told=told, outcome=outcome, needs=compared.needs or (("costs", "measured apart"),)
-    )
+    if second >= DEARER * first:
+        return compared._replace(sign=1, told=told, outcome="cheaper")
+    if compared.sign == 0:
+        return compared._replace(told=told)
+    if first >= DEARER * second:
+        return compared._replace(told=told, outcome=f"{compared.outcome} and dearer")
+    needs = (("costs", "further apart"),)
+    return compared._replace(sign=0, told=told, outcome=f"{compared.outcome} at a like cost", needs=needs)
 
 
 def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
@@ -187,7 +193,7 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
     apart = [f"`{name}` {value} or {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
     told = f", {', '.join(apart)}" if apart else ""
-    return f"; the two are one model here: one pretraining{told}, every score the same"
+    return f"; one pretraining{told}: one model here, with the same scores"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -146,11 +146,12 @@ class Study:
         """The budgets as printed."""
         return [percent(budget) for budget in self.budgets]
 
-    def size(self, budget: float | None = None) -> str:
-        """Describes the size and training of its models at a budget (default, the largest), or its scale if no
+    def size(self, budgets: Sequence[float] = ()) -> str:
+        """Describes the size and training of its models at some budgets (default, the largest), or its scale if no
         pretraining is recorded."""
-        share = [f"{percent(budget)} of the steps"] if budget is not None and self.budgets != [budget] else []
-        arms = [arm.pretraining for arm in self.arms if arm.budget == (budget or self.budgets[-1])]
+        named = ", ".join(map(percent, budgets))
+        share = [f"{named} of the steps"] if budgets and self.budgets != list(budgets) else []
+        arms = [arm.pretraining for arm in self.arms if arm.budget in (budgets or self.budgets[-1:])]
         found = []
         for name, (form, unit, words) in _SIZES.items():
             if own := sorted(arm[name] for arm in arms if arm.get(name)):
@@ -167,6 +168,13 @@ class Study:
     def scored(self) -> list[Column]:
         """Tasks for which any arm has a score."""
         return [column for column in self.columns if any(column.key in arm.scores for arm in self.arms)]
+
+    @property
+    def averaged(self) -> list[str]:
+        """Keys of the scored tasks that averages are over: those that the paper has too, or all where it has none of
+        them or does not ask the question."""
+        both = [column.key for column in self.scored if column.paper in paper.TASKS and self.question]
+        return both or [column.key for column in self.scored]
 
     def arm(self, name: str, budget: float) -> Arm | None:
         """Returns an arm by its name and budget."""

@@ -33,8 +33,8 @@ _UNITS = {
 
 
 def side_by_side(study: Study) -> pd.DataFrame:
-    """Makes a table of the models' averages, over the tasks that the paper has too if there are any. If the paper has
-    any of the models, only those are shown, with its averages and the ranks of both."""
+    """Makes a table of the models' averages, over the tasks in `Study.averaged`. If the paper has any of the models,
+    only those are shown, with its averages and the ranks of both."""
     every = arm_averages(study)
     found = every.dropna(subset="paper") if every["paper"].notna().any() else every
     both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
@@ -49,9 +49,7 @@ def side_by_side(study: Study) -> pd.DataFrame:
         }
 
     own = {row.arm: cells(row) for row in found.itertuples()}
-    keys = [column.key for column in study.scored if column.paper in paper.TASKS]
-    tasks = study.named(keys or [column.key for column in study.scored])
-    notes = [f"Averages over {tasks}, with their deviation over {study.unit}s and how many."]
+    notes = [f"Averages over {study.named(study.averaged)}, with their deviation over {study.unit}s and how many."]
     notes += [*_one_answer(study), *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
     if found["paper"].isna().all():

@@ -23,7 +23,7 @@ from mabert_lab.report.sources import find
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
 
-SPREAD = {"median_ms", "fastest_ms", "slowest_ms", "samples"}
+SPREAD = {"median_ms", "fastest_ms", "slowest_ms", "samples", "low_ms", "high_ms"}
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +251,13 @@ def test_it_needs_no_package_that_measuring_does_without(tmp_path):
 @pytest.mark.parametrize("rows", [8, 32])
 def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, rows):
     log = []
-    seconds = {"sample": Spread(5.0, 4.0, 6.0, 7), "run": Spread(3.0, 2.0, 4.0, 9)}
+    seconds = {"sample": Spread(5.0, 4.0, 6.0, 7, 4.5, 5.5), "run": Spread(3.0, 2.0, 4.0, 9, 2.5, 3.5)}
     monkeypatch.setattr(gpu, "spread_of", lambda call: log.append(call) or seconds[call])
     step = SimpleNamespace(batch=32, micro_batch=rows, sample="sample", run="run")
     more = 32 // rows - 1
     found = {"median_ms": 5 + 3 * more, "fastest_ms": 4 + 2 * more, "slowest_ms": 6 + 4 * more, "samples": 7}
-    assert gpu._whole_step(step) == found
+    bounds = {"low_ms": 4.5 + 2.5 * more, "high_ms": 5.5 + 3.5 * more}
+    assert gpu._whole_step(step) == found | bounds
     assert log == ["sample", "run"][: 1 + bool(more)]
 
 
