@@ -114,9 +114,9 @@ def convert(
     if asked.length > known.longest and processes.is_main_process:
         logger.warning(BEYOND, f"{known.longest:,}")
     training, held = read(texts, known.tokenizer, asked, text_column, progress)
+    pieces = cut(training, known.tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
     samples = cut(held, known.tokenizer, length=asked.length, tokens=None, seed=asked.seed)
     pattern, lost = chosen_pattern(wanted, known.copy, samples)
-    pieces = cut(training, known.tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
     request["resolved"] = resolved(known, training, pattern, asked, processes.num_processes)
     if processes.is_main_process:
         folder.claim(request, resume)

@@ -11,8 +11,9 @@ from transformers import PreTrainedConfig
 
 from mabert.baselines.load import class_for
 from mabert.conversion.choose import layers_kept
+from mabert.conversion.pieces import cut
 from mabert.conversion.recipe import ConversionRecipe, at_depth
-from mabert.conversion.run import begun, changes_of
+from mabert.conversion.run import begun, changes_of, read
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
@@ -41,7 +42,8 @@ class Conversions:
 
     Raises:
         FileNotFoundError: There is no teacher or text.
-        ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap.
+        ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap; later, by
+            `cells`, there is too little text.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -56,6 +58,7 @@ class Conversions:
         self.known = Teacher.at(place_of(self.asked.teacher))
         self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
         self.text = text_of(self.asked.texts, self.asked.text_column)
+        self.enough: set[tuple[int, int]] = set()
 
     def tuned_under(self, seeds: Sequence[int]) -> list[int]:
         """Returns the fine-tuning seeds of the conversions with these seeds."""
@@ -69,9 +72,12 @@ class Conversions:
             recipe = build(ConversionRecipe, fields, "")
             depth = self.known.copy.config.num_hidden_layers
             pattern = recipe.pattern if recipe.pattern == "auto" else at_depth(recipe.pattern, depth)
+            learns = set(pattern) != {"T"}
+            if learns:
+                self.check_text(recipe)
         except ValueError as error:
             raise ValueError(f"the conversion of {title}: {error}") from error
-        if set(pattern) == {"T"}:
+        if not learns:
             kept = ConversionRecipe(pattern=pattern, length=recipe.length, precision="fp32")
             yield title, *self.cell(title, kept), self.tuned_under(self.asked.seeds)
             return
@@ -79,6 +85,16 @@ class Conversions:
             which = f"{title}, conversion {seed}"
             one = ConversionRecipe(**{**asdict(recipe), "pattern": pattern, "seed": seed})
             yield which, *self.cell(which, one), self.tuned_under([seed])
+
+    def check_text(self, recipe: ConversionRecipe) -> None:
+        """Refuses a text with fewer tokens than a conversion asks for, before any conversion is made."""
+        if (recipe.length, recipe.tokens) in self.enough:
+            return
+        tokenizer = self.known.tokenizer
+        training, _ = read(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
+        for seed in self.asked.seeds:
+            cut(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed)
+        self.enough.add((recipe.length, recipe.tokens))
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
         """Returns the cell of one conversion, and the configuration of its model."""

@@ -1,14 +1,20 @@
 """Arms that are conversions of one encoder: their cells, what names them, and runs that are killed."""
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
 
+from mabert import MaBertModel
+from mabert.train.run import RunFolder
 from mabert_lab.cli import main
 from mabert_lab.report.sources import find
 from mabert_lab.report.whole import report
@@ -18,6 +24,7 @@ from mabert_lab.study.grid import CONVERT_SCALES, CONVERTED, load_scale, load_st
 from mabert_lab.study.plan import Planner
 from mabert_lab.study.results import by_conversion, gathered, write_results
 from mabert_lab.study.runner import Runner, Status
+from mabert_lab.study.work import do_conversion
 from tests.conversion.helpers import saved_teacher
 from tests.lab.study.helpers import FINETUNE, changed, cola, ended, planned, serve_until, study
 from tests.train.helpers import corpus, of_family
@@ -146,6 +153,7 @@ def test_the_packaged_studies_fit_an_encoder_of_six_layers(tmp_path, fields, enc
         own = [
             f"convert.teacher={encoders[6]}",
             f"convert.texts={fields['convert']['texts']}",
+            "convert.recipe.tokens=1000",
             "finetune.max_length=32",
         ]
         scale = load_scale(size, own)
@@ -212,7 +220,7 @@ def test_arms_are_all_conversions_or_none(arms, message):
 def test_the_dry_run_counts_conversions_and_runs_none(capsys, tmp_path, fields, encoders):
     given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
     words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
-    assert main(["study", *words, "--conversions", "2", "--dry-run"]) == 0
+    assert main(["study", *words, "--conversions", "2", "convert.recipe.tokens=1000", "--dry-run"]) == 0
     assert "23 conversions and 23 fine-tunings to run" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "root/cells").exists()
 
@@ -225,6 +233,51 @@ def test_an_arm_tells_of_the_conversion_that_failed(tmp_path, fields):
     assert (kept["pretraining"]["status"], made["pretraining"]["status"]) == ("missing", "failed")
     assert made["pretraining"]["reason"] == "ValueError: nothing"
     assert [each["status"] for each in made["pretraining"]["conversions"]] == ["missing", "failed"]
+
+
+def test_the_dry_run_refuses_a_text_that_is_too_short(capsys, tmp_path, fields, encoders):
+    given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
+    words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
+    assert main(["study", *words, "convert.recipe.tokens=50000", "--dry-run"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert re.search(r"the conversion of M: the text has [\d,]+ tokens to learn from, 50,000 are asked for", told)
+    assert len(told.splitlines()) == 1
+    assert not (tmp_path / "root/cells").exists()
+
+
+@pytest.mark.parametrize(("what", "arm"), [("text", "MTM"), ("teacher", "MTM"), ("teacher", "T")])
+def test_a_conversion_is_not_made_from_what_changed_since_it_was_planned(tmp_path, fields, what, arm):
+    teacher = saved_teacher(tmp_path / "teacher", depth=3)
+    plan = planned(tmp_path, tmp_path / "root", {arm: ARMS[arm]}, changed(fields, ("convert", "teacher"), str(teacher)))
+    cell = of_kind(plan, "conversion")[0]
+    if what == "text":
+        text = Path(fields["convert"]["texts"][0])
+        text.write_text(text.read_text() + "the river\n")
+    else:
+        weights = load_file(teacher / "model.safetensors")
+        save_file({name: weight + 1e-3 for name, weight in weights.items()}, teacher / "model.safetensors")
+    files = CellFiles(tmp_path / "root", cell.name)
+    with pytest.raises(ValueError, match=f"the {what} changed since this start of the study"):
+        do_conversion(files, {**cell.order, "content": cell.content}, begun=False)
+    assert not files.run.exists()
+
+
+@pytest.mark.parametrize("last", ["student.save_pretrained", "tokenizer.save_pretrained", "write_result"])
+def test_the_encoders_own_arm_goes_on_after_a_stop(tmp_path, fields, monkeypatch, last):
+    plan = planned(tmp_path, tmp_path / "root", {"T": ARMS["T"]}, fields)
+    (cell,) = of_kind(plan, "conversion")
+    files, order = CellFiles(tmp_path / "root", cell.name), {**cell.order, "content": cell.content}
+    holder = {"student": MaBertModel, "tokenizer": PreTrainedTokenizerBase}.get(last.partition(".")[0], RunFolder)
+
+    with monkeypatch.context() as stop:
+        stop.setattr(holder, last.rpartition(".")[2], Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            do_conversion(files, order, begun=False)
+    assert files.begun
+    assert not files.done(cell)
+    do_conversion(files, order, begun=True)
+    assert files.done(cell)
+    assert MaBertModel.from_pretrained(files.run).config.layer_pattern == "TTT"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are begun and killed as Linux does")
