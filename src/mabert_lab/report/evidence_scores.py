@@ -27,17 +27,24 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
             compared = (_rising if rule["form"] == "rising" else _steady)(claim, study, exact)
             yield verdict_on(claim, f"{title}at {study.size()}", compared)
             continue
-        for budgets in [rule["budgets"]] if "budgets" in rule else [[budget] for budget in study.budgets]:
-            for variant in ["", *dict.fromkeys(filter(None, map(study.variant, study.arms)))]:
-                if variant and not any(study.by_paper(budget, variant) for budget in budgets):
-                    continue
-                gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
-                together = _together(claim)
-                compared = _compared(study, gaps, exact, together - together // 2)
-                if rule.get("form") == "trade":
-                    compared = [_traded(study, *each) for each in zip(gaps, compared, strict=True)]
-                place = f"{title}at {study.size(budgets)}"
-                yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, together)
+        for budgets, variant in _places(claim, study):
+            gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
+            together = _together(claim)
+            compared = _compared(study, gaps, exact, together - together // 2)
+            if rule.get("form") == "trade":
+                compared = [_traded(*each) for each in zip(gaps, compared, strict=True)]
+            place = f"{title}at {study.size(budgets)}"
+            yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, together)
+
+
+def _places(claim: Claim, study: Study) -> Iterator[tuple[Sequence[float], str]]:
+    """Yields the budgets and the variant of the arms at each place."""
+    named = claim.rule.get("budgets")
+    for budgets in [named] if named else [[budget] for budget in study.budgets]:
+        yield budgets, ""
+        for variant in dict.fromkeys(filter(None, map(study.variant, study.arms))):
+            if any(study.by_paper(budget, variant) for budget in budgets):
+                yield budgets, variant
 
 
 def _together(claim: Claim) -> int:
@@ -98,7 +105,7 @@ def _on(
     return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
 
 
-def _traded(study: Study, gap: _Gap, compared: Comparison) -> Comparison:
+def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     """Adjusts a comparison for cost: the second arm refutes the claim if it is better and cheaper, and supports it if
     it is worse, or dearer."""
     if compared.sign in (1, None):

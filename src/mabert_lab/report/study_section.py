@@ -49,7 +49,7 @@ def side_by_side(study: Study) -> pd.DataFrame:
         }
 
     own = {row.arm: cells(row) for row in found.itertuples()}
-    notes = [f"Averages over {study.named(study.averaged)}, with their deviation over {study.unit}s and how many."]
+    notes = [f"Averages over {study.named(study.averaged)}, ± deviation (number of {study.unit}s)."]
     notes += [*_one_answer(study), *_uneven(study)]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
     if found["paper"].isna().all():
