@@ -30,7 +30,7 @@ import mabert_lab
 from mabert.baselines.registry import FAMILIES
 from mabert.files.reading import read_json
 from mabert.machine.memory import is_out_of_memory
-from mabert.machine.rounds import Spread, timed
+from mabert.machine.rounds import timed
 from mabert.ops import depthwise_conv1d, selective_scan
 from mabert_lab.bench import lengths
 from mabert_lab.bench.models import LENGTHS
@@ -38,7 +38,7 @@ from mabert_lab.bench.operators import CHANNELS, STATE, TASKS, conv_inputs, refu
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.results import measured_on, write
 from mabert_lab.bench.tasks import Forward, TrainingStep, make, synchronise
-from mabert_lab.bench.turns import ANCHOR, Row
+from mabert_lab.bench.turns import ANCHOR, Bounded, Row
 from mabert_lab.bench.worker import Answers, in_a_line, status_of
 
 LIMIT = 480.0
@@ -79,7 +79,7 @@ Rows = dict[str, Asked]
 """All rows of a step by their names."""
 
 
-def spread_of(call: Callable[[], object]) -> Spread:
+def spread_of(call: Callable[[], object]) -> Bounded:
     """Times a call with torch's timer, which waits for the GPU, after one warm-up call."""
 
     def waited() -> None:
@@ -89,7 +89,7 @@ def spread_of(call: Callable[[], object]) -> Spread:
     waited()
     once = timed(waited)
     timer = Timer("call()", globals={"call": call})
-    return Spread.of(timer.blocked_autorange(min_run_time=max(SECONDS, SAMPLES * once)).times)
+    return Bounded.of(timer.blocked_autorange(min_run_time=max(SECONDS, SAMPLES * once)).times)
 
 
 def operators() -> Rows:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from mabert.machine.rounds import Spread
+from mabert_lab.bench.bounds import bounds_of
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
@@ -94,9 +95,28 @@ def take_turns(
     return samples
 
 
-def spread_of(samples: Sequence[Sample]) -> Spread:
+@dataclass(frozen=True)
+class Bounded(Spread):
+    """Times of one side, in milliseconds, with their bounds.
+
+    Attributes:
+        low_ms: Lower bound; see `mabert_lab.bench.bounds`.
+        high_ms: Upper bound.
+    """
+
+    low_ms: float
+    high_ms: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Bounded":
+        """Summarises samples given in seconds."""
+        low, high = bounds_of(seconds)
+        return cls(**asdict(Spread.of(seconds)), low_ms=1e3 * low, high_ms=1e3 * high)
+
+
+def spread_of(samples: Sequence[Sample]) -> Bounded:
     """Summarises the whole times of samples."""
-    return Spread.of([sample.whole for sample in samples])
+    return Bounded.of([sample.whole for sample in samples])
 
 
 @dataclass(frozen=True)
@@ -111,7 +131,7 @@ class Row:
         status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
         reason: Why there is no number, in one line.
         setting: Attention and engine in use.
-        median_ms: Median of a whole step; see `mabert.machine.rounds.Spread`, like the next five.
+        median_ms: Median of a whole step; see `Bounded`, like the next five.
         at_least_ms: Lower bound of the whole time of a model that was too slow: its number of calls times the limit, or
             its fastest sample if that was faster.
         anchor_ms: MaBERT's median in the turns with a rival's training; MaBERT's own row may have more turns.

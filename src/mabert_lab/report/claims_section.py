@@ -1,6 +1,7 @@
 """The tables of claims: what is decided, what is open, what was not measured, and every claim at every place."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -66,13 +67,18 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
     parts = []
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
-        shown = [f"{row.numbers.rpartition('; weakest ')[-1]} ({row.short})" for row in these.itertuples()]
+        shown = [f"{_numbers(row)} ({row.short})" for row in these.itertuples()]
         if shown:
             parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
     for each in (OPEN, UNMEASURED):
         if left := list(own.loc[own["verdict"] == each, "short"]):
             parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
     return ". ".join(parts)
+
+
+def _numbers(row: Any) -> str:
+    """Returns the weakest comparison's numbers; of a claim on most comparisons also how many came out how."""
+    return row.numbers if row.claim.rule.get("most") else row.numbers.rpartition("; weakest ")[-1]
 
 
 def _some(words: Sequence[str]) -> str:
@@ -82,7 +88,7 @@ def _some(words: Sequence[str]) -> str:
 
 def _needs(own: pd.DataFrame) -> str:
     """Says what a decision on a claim would need at any of its places."""
-    return "; ".join(dict.fromkeys("; ".join(own["takes"]).split("; ")))
+    return "; ".join(dict.fromkeys(chain.from_iterable(own["takes"])))
 
 
 def _place(claim: Claim) -> str:
@@ -93,4 +99,4 @@ def _whole(each: Any) -> tuple[str, ...]:
     """Returns the row of a verdict, with the verdict of the paper's own numbers."""
     claim, theirs = each.claim, of_paper(each.claim)
     told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, each.short, each.numbers, each.takes, told
+    return each.text, each.verdict, each.short, each.numbers, "; ".join(each.takes), told

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
 from mabert_lab.report.machine import machine_of
 
@@ -176,59 +178,60 @@ class Ratio(NamedTuple):
         at_least: Lower bound of the mean over all rivals, if each without a number has a bound.
         span: Bounds of the ratio, from the rivals' lower bounds over the model's upper one to their upper over its
             lower; None if a rival has no number and no bound.
-        rounds: Timed calls of both sides of the pair of models with the fewest; None if nothing was timed.
+        calls: The fewest timed calls of a model; None if nothing was timed.
+        chance: How likely bounds of so many calls lie apart where two models are equally fast, for the pair of models
+            where it is largest; None if nothing was timed.
     """
 
     value: float | None
     counted: int
     at_least: float | None
     span: tuple[float, float] | None
-    rounds: tuple[int, int] | None
+    calls: int | None
+    chance: float | None
 
 
-def spans(
-    rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None, beside: str = ""
-) -> pd.DataFrame:
+def spans(rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None) -> pd.DataFrame:
     """Returns the cost of models at a length, in ms or MiB, or its growth from a shorter length, as far as known.
 
-    A rival that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
-    slower time of the machine does not count against either.
+    A model that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
+    slower time of the machine does not count against any.
 
     Args:
         rows: Rows of one table.
         length: Tokens.
         models: Keys of `NAMES`.
         start: The shorter length, to measure growth.
-        beside: The model to compare with; numbers are scaled only for MaBERT.
 
     Returns:
         One row per model: ``middle``, the median (NaN if it was too slow to be timed); ``low`` and ``high``, its
-        bounds, in older files the fastest and the slowest call (if too slow, the time limit and infinity); ``rounds``,
-        timed calls (NaN for memory, which does not vary, and if too slow); ``beside``, MaBERT's calls in the same turns
-        (NaN if all models took turns).
+        bounds, in older files the fastest and the slowest call (if too slow, the time limit and infinity); ``calls``,
+        how many were timed (NaN for memory, which does not vary, and if too slow); ``beside``, MaBERT's calls in the
+        same turns (NaN if all models took turns).
     """
     own = rows.reindex([(model, length) for model in models]).droplevel("length")
-    ours = rows["value"].get(("mabert", length), math.nan) if beside == "mabert" else math.nan
+    ours = rows["value"].get(("mabert", length), math.nan)
     scale = (ours / own["anchor_ms"]).fillna(1.0)
     ends = (("low_ms", "fastest_ms"), ("high_ms", "slowest_ms"))
     least, most = (own[bound].fillna(own[call]).fillna(own["value"]) * scale for bound, call in ends)
     bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
     slow = bound.notna()
     found = pd.DataFrame({"low": least.mask(slow, bound), "high": most.mask(slow, math.inf)})
-    found["middle"], found["rounds"] = own["value"] * scale, own["samples"].mask(slow)
+    found["middle"], found["calls"] = own["value"] * scale, own["samples"].mask(slow)
     found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
     if start is not None:
-        first = spans(rows, start, models, beside=beside).dropna(subset="middle").reindex(found.index)
+        first = spans(rows, start, models).dropna(subset="middle").reindex(found.index)
         found["low"], found["high"] = found["low"] - first["high"], found["high"] - first["low"]
         found["middle"] -= first["middle"]
-        found["rounds"] = np.fmin(found["rounds"], first["rounds"])
+        for each in ("calls", "beside"):
+            found[each] = np.fmin(found[each], first[each])
     return found.dropna(subset="low")
 
 
 def ratio(
     rows: pd.DataFrame, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
 ) -> Ratio | None:
-    """Returns the mean of the rivals' numbers over one model's; None if that model has no number.
+    """Returns the mean of the rivals' numbers over one model's; None if that model has neither a number nor a bound.
 
     Of growth a model may have none: then any of the rivals is infinitely more.
 
@@ -240,18 +243,23 @@ def ratio(
         start: The shorter length, to compare growth.
     """
     own = spans(rows, length, [ours], start).squeeze(axis=0)
-    if not len(own) or pd.isna(own["middle"]):
+    if not len(own):
         return None
-    found = spans(rows, length, rivals, start, ours)
+    found = spans(rows, length, rivals, start)
     middles, whole = found["middle"].dropna(), len(found) == len(rivals)
-    timed = pd.concat([found["rounds"], found["beside"].fillna(own["rounds"])], axis=1).dropna().astype(int)
+    pairs = found.assign(own=own["calls"]).dropna(subset=["calls", "own"])
+    if ours == "mabert":
+        pairs["own"] = pairs["beside"].fillna(pairs["own"])
+    calls = list(pairs[["calls", "own"]].astype(int).itertuples(index=False, name=None))
+    timed = not pd.isna(own["middle"])
     bounded = _over(found["middle"].fillna(found["low"]).mean(), own["middle"])
     return Ratio(
-        _over(middles.mean(), own["middle"]) if len(middles) else None,
+        _over(middles.mean(), own["middle"]) if len(middles) and timed else None,
         len(middles),
-        bounded if whole and len(middles) < len(found) else None,
+        bounded if whole and len(middles) < len(found) and timed else None,
         (_over(found["low"].mean(), own["high"]), _over(found["high"].mean(), own["low"])) if whole else None,
-        min(timed.itertuples(index=False, name=None), key=lambda pair: math.comb(sum(pair), pair[0]), default=None),
+        min(chain.from_iterable(calls), default=None),
+        max((chance_apart(*pair) for pair in calls), default=None),
     )
 
 

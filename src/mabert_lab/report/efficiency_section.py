@@ -116,7 +116,7 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
         body.append((f"{group}, in the paper", *theirs))
     lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
     for length in lengths:
-        middles = spans(rows, length, models, beside="mabert")["middle"]
+        middles = spans(rows, length, models)["middle"]
         lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
     body.append(("lowest measured rival", *lowest))
     rivals = printed.drop("mabert") / printed.loc["mabert"]

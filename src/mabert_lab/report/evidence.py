@@ -13,7 +13,7 @@ from mabert_lab.report.efficiency import MAY_LACK, MEASURES, Condition, Results,
 from mabert_lab.report.evidence_costs import of_results
 from mabert_lab.report.evidence_drift import of_drifts
 from mabert_lab.report.evidence_scores import of_studies
-from mabert_lab.report.judge import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims
+from mabert_lab.report.judge import UNMEASURED, Claim, Verdict, claims
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
 
@@ -31,20 +31,20 @@ def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None,
         own, needs = [] if results is None else list(of_results(claim, results)), "`mabert bench models`"
     else:
         own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
-    return own or [Verdict(claim, "-", UNMEASURED, takes=needs)]
+    return own or [Verdict(claim, "-", UNMEASURED, takes=(needs,))]
 
 
 @cache
 def of_paper(claim: Claim) -> Verdict:
-    """Judges a claim by the paper's own tables, at the budget or length where they support it least."""
+    """Judges a claim by the paper's own tables."""
     if claim.kind == "drift":
         return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
-    judged = (
+    (verdict,) = (
         of_results(claim, papers_results())
         if claim.kind == "costs"
         else of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True)
     )
-    return min(judged, key=lambda each: (FAILS, OPEN, UNMEASURED, HOLDS).index(each.verdict))
+    return verdict
 
 
 def papers_study(question: str) -> Study:
@@ -67,4 +67,4 @@ def papers_results() -> Results:
     printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
     rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
     about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
-    return Results(rows.assign(**about, source=[source] * len(rows)), {}, (source,))
+    return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report.efficiency import DTYPES, NAMES, Condition, Ratio, Results, ratio, spans
 from mabert_lab.report.judge import UNMEASURED, Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.statistics import LEVEL
@@ -59,26 +60,31 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        lacking = [
-            f"{NAMES[each]} at {at:,}"
-            for each in (model, *group)
-            for at in (start, length)
-            if at is not None and each not in spans(rows, at, [each]).index
-        ]
-        return Comparison(who, None, needs=tuple(("a number of", each) for each in lacking))
-    value = "at least" if found.value is None or found.at_least is not None else _written(found.value)
+        asked = [(each, at) for each in (model, *group) for at in (start, length) if at is not None]
+        return Comparison(who, None, needs=tuple(_lacking(rows, *each) for each in asked if not _known(rows, *each)))
+    value = "" if found.value is None else f" {_written(found.value)}" if found.at_least is None else " at least"
     low, high = map(_written, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
-    calls = "" if found.rounds is None else f", {min(found.rounds)} calls or more"
+    calls = "" if found.calls is None else f", {found.calls} calls or more"
     sign, needs = _parted(found, found.span, rule, of)
     outcome = ("not told apart", "as claimed", "the other way")[sign]
-    told = f"{who} {value}{spread} times {NAMES[model]}{at}{calls}"
+    told = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
     return Comparison("", sign, outcome, told, found.span[0], needs)
 
 
+def _known(rows: pd.DataFrame, model: str, length: int) -> bool:
+    return model in spans(rows, length, [model]).index
+
+
+def _lacking(rows: pd.DataFrame, model: str, length: int) -> tuple[str, str]:
+    """Returns what it would take to measure a model."""
+    status = rows["status"].get((model, length))
+    return "more memory for" if status == "out of memory" else "a number of", f"{NAMES[model]} at {length:,}"
+
+
 def _written(ratio: float) -> str:
-    return f"{ratio:.2f}" if math.isfinite(ratio) else "no bound"
+    return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
 def _parted(
@@ -86,32 +92,31 @@ def _parted(
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
     """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
 
-    Bounds of few calls are the fastest and the slowest. Then it is a permutation test: if two models were equally fast,
-    only one of all assignments of calls to models would put all calls of one first. A ratio that refutes a claim is
-    corrected for the number of comparisons.
+    A time decides if its bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that
+    refutes a claim is corrected for the number of comparisons.
     """
     low, high = span
     memory, substantial, factor = rule["measure"] == "memory", rule.get("substantial", False), rule.get("factor")
-    most, least = (SUBSTANTIAL, SLIGHT) if substantial else (factor or 1.0,) * 2
-    is_above = low > most if factor is None else round(low, 2) >= most
-    is_below = high < least if factor is None else round(high, 2) < least
+    if substantial:
+        is_above, is_below = low >= SUBSTANTIAL, high < SLIGHT
+    elif factor:
+        is_above, is_below = round(low, 2) >= factor, round(high, 2) < factor
+    else:
+        is_above, is_below = low > 1, high < 1
     if memory and not substantial and abs(low - 1) < ALIKE:
         return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
     if not is_above and not is_below:
         word = ("the paper's word", "how much is substantially")
         return 0, (word if memory else ("calls", "more, or less uneven ones"),)
-    needed = least_calls(of if is_below else 1)
-    if found.rounds is None or (
-        min(found.rounds) >= LEAST_CALLS
-        and math.comb(sum(found.rounds), found.rounds[0]) >= math.comb(sum(needed), needed[0])
-    ):
+    chance = 0.0 if found.chance is None else found.chance * (of if is_below else 1)
+    if chance < 1 - LEVEL and (found.calls is None or found.calls >= LEAST_CALLS):
         return (1 if is_above else -1), ()
-    few, many = needed
+    few, many = least_calls(of)
     each = f"{few} of each model" if few == many else f"{few} of one model and {many} of the other"
     return 0, (("rounds", each),)
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:
-    """Returns the minimum calls of each of two models at which disjoint ranges are significant."""
+    """Returns the minimum calls of each of two models that decide, if one of so many comparisons refutes a claim."""
     pairs = ((calls, more) for more in range(LEAST_CALLS, 100) for calls in (more - 1, more) if calls >= LEAST_CALLS)
-    return next((a, b) for a, b in pairs if comparisons / math.comb(a + b, a) < 1 - LEVEL)
+    return next(pair for pair in pairs if comparisons * chance_apart(*pair) < 1 - LEVEL)

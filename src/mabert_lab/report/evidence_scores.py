@@ -15,6 +15,9 @@ from mabert_lab.report.studies import Arm, Study, percent
 DEARER = 1.25
 """Factor in pretraining time that counts as dearer; it is large because each run was timed once."""
 
+UNLEARNT = "no better than one answer for all"
+"""Outcome of a comparison of two models that learnt nothing."""
+
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
     """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
@@ -25,7 +28,7 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
         title = f"{study.title}, " if len(own) > 1 else ""
         if rule.get("form") in ("rising", "steady"):
             compared = (_rising if rule["form"] == "rising" else _steady)(claim, study, exact)
-            yield verdict_on(claim, f"{title}at {study.size()}", compared)
+            yield verdict_on(claim, f"{title}at {study.size(rule.get('budgets', ()))}", compared)
             continue
         for budgets, variant in _places(claim, study):
             gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
@@ -106,42 +109,37 @@ def _on(
 
 
 def _traded(gap: _Gap, compared: Comparison) -> Comparison:
-    """Adjusts a comparison for cost: the second arm refutes the claim if it is better and cheaper, and supports it if
-    it is worse, or dearer."""
-    if compared.sign in (1, None):
+    """Adjusts a comparison for cost: a second arm that is dearer does not refute the claim."""
+    if compared.sign in (1, None) or gap.gaps.count() < LEAST_PAIRS or compared.outcome == UNLEARNT:
         return compared
     first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
     if not first or not second:
         return compared._replace(sign=None, needs=(("times of pretraining", gap.name),))
     told = f"{compared.told} at {first / second:.2f} times the time"
-    if second >= DEARER * first:
-        return compared._replace(sign=1, told=told, outcome="cheaper")
-    if compared.sign == 0:
+    if second < DEARER * first:
         return compared._replace(told=told)
-    if first >= DEARER * second:
-        return compared._replace(told=told, outcome=f"{compared.outcome} and dearer")
-    needs = (("costs", "further apart"),)
-    return compared._replace(sign=0, told=told, outcome=f"{compared.outcome} at a like cost", needs=needs)
+    return compared._replace(sign=1, told=told, outcome="cheaper")
 
 
 def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """Compares each budget's average with that of the previous one."""
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
     columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
-    # Measured neighbours with other budgets of the paper between them can only refute the claim.
     for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
         both = [arms.get(budget) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
         after, before = (averages(_scores(arm), columns) for arm in both)
         name = f"{percent(later)} over {percent(earlier)}{_on_some(study, columns)}"
         gaps.append(_Gap(name, after - before, columns, lacking, both))
-    return _compared(study, gaps, exact)
+    compared = _compared(study, gaps, exact)
+    # Measured neighbours with other budgets of the paper between them can only refute the claim.
+    return compared[: len(steps)] + [each for each in compared[len(steps) :] if each.sign == -1]
 
 
 def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """Compares the lead over its deviation across budgets on one task with that on each other task."""
     (key,), rivals = claim.rule["first"], claim.rule["second"]
-    arms = {budget: study.by_paper(budget) for budget in paper.GLUE}
+    arms = {budget: study.by_paper(budget) for budget in claim.rule["budgets"]}
     lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
     there = [found for found in arms.values() if found]
     lacking += [("models", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
@@ -179,8 +177,8 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
         outcome = ("equal", "above", "below")[sign]
     elif not _learnt(study, gap.arms, gap.columns):
-        sign, outcome = 0, "no better than one answer for all"
-        need = ("longer pretraining, for no model beats one answer for all on", study.named(gap.columns))
+        sign, outcome = 0, UNLEARNT
+        need = ("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns))
     elif found.equal:
         sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
         name += _why_equal(study, gap.arms)

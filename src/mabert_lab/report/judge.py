@@ -73,14 +73,14 @@ class Verdict:
         place: Where it was measured: size of the models, or length, precision and machine.
         verdict: ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``.
         numbers: The numbers behind the verdict.
-        takes: What a decision would need; empty if decided.
+        takes: What a decision would need, one kind of thing each; empty if decided.
     """
 
     claim: Claim
     place: str
     verdict: str
     numbers: str = ""
-    takes: str = ""
+    takes: tuple[str, ...] = ()
 
 
 @cache
@@ -113,8 +113,9 @@ def overall(verdicts: Iterable[str]) -> str:
 
 def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], together: int = 1) -> Verdict:
     """Judges a claim; in each group of `together` comparisons, the majority decides."""
-    signs = [each.sign for each in compared]
-    verdict = judge([_majority(signs[first : first + together]) for first in range(0, len(signs), together)])
+    groups = [compared[first : first + together] for first in range(0, len(compared), together)]
+    signs = [_majority([each.sign for each in group]) for group in groups]
+    verdict = judge(signs)
     measured = [each for each in compared if each.sign is not None]
     counts = Counter(each.outcome for each in measured) | Counter({"missing": len(compared) - len(measured)})
     shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count and outcome)
@@ -123,10 +124,11 @@ def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], togethe
     if weakest is not None and len(compared) > 1 and shown:
         numbers = f"{shown}; weakest {numbers}"
     needs: dict[str, dict[str, None]] = {}
-    for kind, which in [need for each in compared if each.sign in (0, None) for need in each.needs]:
+    undecided = (each for sign, group in zip(signs, groups, strict=True) if sign in (0, None) for each in group)
+    for kind, which in [need for each in undecided if each.sign in (0, None) for need in each.needs]:
         needs.setdefault(kind, {})[which] = None
-    takes = "; ".join(f"{kind}: {', '.join(which)}" for kind, which in needs.items())
-    return Verdict(claim, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else "")
+    takes = tuple(f"{kind}: {', '.join(which)}" for kind, which in needs.items())
+    return Verdict(claim, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else ())
 
 
 def _majority(signs: Sequence[int | None]) -> int | None:

@@ -147,7 +147,8 @@ def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the names and tables of the report's CSV files."""
     judged = judged_claims(found).drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
-    yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
+    told = judged.assign(takes=judged["takes"].str.join("; "))
+    yield claims, told[["claim", "verdict", "place", "numbers", "takes"]]
     if found.studies:
         yield scores, pd.concat([seeds(study) for study in found.studies], ignore_index=True)
     if found.efficiency is not None:

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from mabert.baselines.registry import FAMILIES
-from mabert.machine.rounds import Spread
 from mabert.ops import selective_scan
 from mabert_lab.bench import gpu, lengths
 from mabert_lab.bench.gpu import Asked
 from mabert_lab.bench.operators import CHANNELS, STATE, conv_inputs, scan_inputs
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.results import measured_on
-from mabert_lab.bench.turns import Row
+from mabert_lab.bench.turns import Bounded, Row
 from mabert_lab.report.sources import find
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
@@ -251,7 +250,7 @@ def test_it_needs_no_package_that_measuring_does_without(tmp_path):
 @pytest.mark.parametrize("rows", [8, 32])
 def test_a_training_step_is_all_its_micro_batches_and_one_update(monkeypatch, rows):
     log = []
-    seconds = {"sample": Spread(5.0, 4.0, 6.0, 7, 4.5, 5.5), "run": Spread(3.0, 2.0, 4.0, 9, 2.5, 3.5)}
+    seconds = {"sample": Bounded(5.0, 4.0, 6.0, 7, 4.5, 5.5), "run": Bounded(3.0, 2.0, 4.0, 9, 2.5, 3.5)}
     monkeypatch.setattr(gpu, "spread_of", lambda call: log.append(call) or seconds[call])
     step = SimpleNamespace(batch=32, micro_batch=rows, sample="sample", run="run")
     more = 32 // rows - 1

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.efficiency_section import efficiency_page, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
@@ -119,7 +120,8 @@ def test_a_mean_over_all_is_exact_and_within_the_spread(load, numbers, ours):
     found = ratio(load(rows).tables[CPU]["latency"], 128, list(numbers))
     mean = sum(numbers.values()) / len(numbers) / ours
     assert found.value == pytest.approx(mean)
-    assert (found.counted, found.at_least, found.rounds) == (len(numbers), None, (15, 15))
+    assert (found.counted, found.at_least, found.calls) == (len(numbers), None, 15)
+    assert found.chance == chance_apart(15, 15)
     assert found.span == pytest.approx((mean * 0.9 / 1.5, mean * 1.5 / 0.9))
 
 
@@ -133,7 +135,7 @@ def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below(load)
     assert ratio(table, 128, ["bert", "albert", "deberta", "bigbird"])[:4] == (3.0, 2, None, None)
     assert ratio(table, 128, ["deberta"])[:3] == (None, 0, 60.0)
     assert ratio(table, 512, ["bert"]) is None
-    assert ratio(table, 128, ["bert"], "deberta") is None
+    assert ratio(table, 128, ["bert"], "deberta")[:4] == (None, 1, None, (0.0, pytest.approx(6000 / 120_000)))
 
 
 def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
@@ -154,8 +156,8 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     rows.append(raw("training", "bert", 512, 30.0, anchor_ms=20.0, samples=3, anchor_samples=4))
     table = load(rows).tables[CPU]["training"]
     assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
-    assert ratio(table, 512, ["bert"]).rounds == (3, 4)
-    assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 3)
+    assert (ratio(table, 512, ["bert"]).calls, ratio(table, 512, ["bert"]).chance) == (3, chance_apart(3, 4))
+    assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 1.5)
 
 
 def cells(frame, name):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.machine.rounds import Spread
+from mabert_lab.bench.turns import Bounded
 from mabert_lab.report import paper
 from mabert_lab.report.drift import SITUATIONS
+from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.evidence import of_paper, papers_results, papers_study, verdicts_on
 from mabert_lab.report.evidence import verdicts as every_verdict
 from mabert_lab.report.evidence_costs import least_calls
@@ -27,7 +28,7 @@ QUIET, LOUD = 1e-5, 0.3
 
 SCORES, COSTS, DRIFT = ([claim for claim in claims() if claim.kind == kind] for kind in ("scores", "costs", "drift"))
 SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
-UNSUPPORTED = {"Sparse attention", "Without PSM, MAP is better than [CLS] pooling"}
+UNSUPPORTED = {"Sparse attention", "Without PSM, MAP is better than [CLS] pooling", "varies least on CoLA"}
 """What the paper's own tables do not bear out."""
 
 
@@ -75,11 +76,16 @@ def measured(spread=0.0, rounds=None, change=lambda measure, model, length, valu
     return replace(made, rows=rows)
 
 
+def lifted(claim):
+    """The paper's scores; of what they refute, others that bear it out."""
+    on = [claim.rule["widest"]] if "widest" in claim.rule else list(paper.TASKS)
+    lift = pd.Series(0.0 if supported(claim) else 0.3, on).reindex(list(paper.TASKS), fill_value=0.0)
+    return lambda arm, mean: mean + lift * (arm in claim.rule["first"])
+
+
 @pytest.mark.parametrize("claim", SCORES, ids=short)
 def test_scores_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
-    lift = 0.0 if supported(claim) else 0.3
-    best = study(claim, lambda arm, mean: mean + lift * (arm in claim.rule["first"]))
-    assert verdicts(claim, [best]) == {HOLDS}
+    assert verdicts(claim, [study(claim, lifted(claim))]) == {HOLDS}
     assert verdicts(claim, [study(claim, mirrored, dear=1000.0)]) == {FAILS}
     assert verdicts(claim, [study(claim, seeds=4)]) == {OPEN}, "too few seeds"
     assert verdicts(claim, [study(claim, noise=LOUD)]) == {OPEN}, "too much noise"
@@ -94,28 +100,34 @@ TRADE = next(claim for claim in SCORES if claim.rule.get("form") == "trade")
     [
         (lambda arm, mean: mean, 1000.0, HOLDS),
         (mirrored, 10.0, HOLDS),
-        (mirrored, 100.0, OPEN),
+        (mirrored, 100.0, FAILS),
         (mirrored, 1000.0, FAILS),
         (lambda arm, mean: 0.5 + 0 * mean, 10.0, HOLDS),
         (lambda arm, mean: 0.5 + 0 * mean, 1000.0, OPEN),
     ],
     ids=["better and dearer", "worse and cheaper", "worse at a like cost", "worse and dearer", "cheaper", "dearer"],
 )
-def test_a_trade_falls_only_by_what_is_better_and_cheaper(height, dear, verdict):
-    (found,) = verdicts_on(TRADE, [study(TRADE, height, dear=dear)], None, [])
-    assert found.verdict == verdict
-    assert ("costs: further apart" in found.takes) == (verdict == OPEN and height is mirrored)
+def test_a_trade_falls_by_what_is_better_and_not_dearer(height, dear, verdict):
+    assert verdicts(TRADE, [study(TRADE, height, dear=dear)]) == {verdict}
+
+
+def test_a_cost_alone_decides_no_trade():
+    cheap = study(TRADE, mirrored, seeds=4, dear=10.0)
+    assert verdicts(TRADE, [cheap]) == {OPEN}, "too few seeds"
+    made = study(TRADE, mirrored, dear=10.0)
+    floors = tuple(replace(column, constant=1.0) for column in made.columns)
+    assert verdicts(TRADE, [replace(made, columns=floors)]) == {OPEN}, "nothing was learnt"
 
 
 @pytest.mark.parametrize("claim", [claim for claim in SCORES if len(claim.rule.get("budgets", ())) > 1], ids=short)
 def test_a_claim_over_several_budgets_needs_each_and_falls_by_one(claim):
-    made, odd = study(claim), study(claim, mirrored)
-    *_, last = claim.rule["budgets"]
-    few = replace(made, arms=tuple(arm for arm in made.arms if arm.budget != last))
-    (found,) = verdicts_on(claim, [few], None, [])
-    assert (found.verdict, found.takes) == (UNMEASURED, f"budgets: {100 * last:g}%")
-    one = [there if there.budget == last else here for here, there in zip(made.arms, odd.arms, strict=True)]
-    assert verdicts(claim, [replace(made, arms=tuple(one))]) == {FAILS}
+    made, odd = study(claim, lifted(claim)), study(claim, mirrored)
+    for budget in claim.rule["budgets"]:
+        few = replace(made, arms=tuple(arm for arm in made.arms if arm.budget != budget))
+        (found,) = verdicts_on(claim, [few], None, [])
+        assert (found.verdict, found.takes) == (UNMEASURED, (f"budgets: {100 * budget:g}%",))
+        one = [there if there.budget == budget else here for here, there in zip(made.arms, odd.arms, strict=True)]
+        assert "form" in claim.rule or verdicts(claim, [replace(made, arms=tuple(one))]) == {FAILS}
 
 
 def as_claimed(claim):
@@ -148,9 +160,11 @@ def test_costs_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
 
 
 @pytest.mark.parametrize("claim", [claim for claim in COSTS if "substantial" in claim.rule], ids=short)
-@pytest.mark.parametrize(("factor", "verdict"), [(1.02, FAILS), (1.09, FAILS), (1.11, OPEN), (1.26, HOLDS)])
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.02, FAILS), (1.09, FAILS), (1.1, OPEN), (1.24, OPEN), (1.25, HOLDS)]
+)
 def test_substantially_less_is_more_than_a_little_less(claim, factor, verdict):
-    assert verdicts(claim, results=measured(change=rivals_at(claim, factor))) == {verdict}
+    assert verdicts(claim, results=measured(change=rivals_at(claim, factor), rounds=9)) == {verdict}
 
 
 @pytest.mark.parametrize("claim", [claim for claim in COSTS if "from" in claim.rule], ids=short)
@@ -165,15 +179,15 @@ def test_what_does_not_grow_grows_least(claim):
 
 @pytest.mark.parametrize("claim", [claim for claim in COSTS if len(claim.rule["at"]) > 1], ids=short)
 def test_a_claim_over_several_lengths_needs_each_and_falls_by_one(claim):
-    *_, last = claim.rule["at"]
     made = measured(rounds=9, spread=1e-9, change=as_claimed(claim))
-    short_of = replace(made, rows=made.rows.query(f"length != {last}"))
-    (found,) = verdicts_on(claim, [], short_of, [])
-    assert found.verdict == UNMEASURED
-    assert f"MaBERT at {last:,}" in found.takes or "mabert" not in str(claim.rule)
     odd = measured(rounds=9, spread=1e-9, change=against(claim))
-    one = made.rows.where(made.rows["length"] != last, odd.rows)
-    assert verdicts(claim, results=replace(made, rows=one)) == {FAILS}
+    for length in claim.rule["at"]:
+        without = replace(made, rows=made.rows.query(f"length != {length}"))
+        (found,) = verdicts_on(claim, [], without, [])
+        assert found.verdict == UNMEASURED
+        assert all(f"{NAMES[model]} at {length:,}" in found.takes[0] for model in claim.rule["less"])
+        one = made.rows.where(made.rows["length"] != length, odd.rows)
+        assert verdicts(claim, results=replace(made, rows=one)) == {FAILS}
 
 
 def curves(texts=24, **by_masking):
@@ -282,7 +296,7 @@ def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict
 def test_too_few_calls_are_said_with_how_many_are_needed():
     (found,) = verdicts_on(LOWEST, [], rivals(4, 0.5), [])
     assert found.place.startswith("bf16, cuda")
-    assert found.takes == "rounds: 5 of each model"
+    assert found.takes == ("rounds: 5 of each model",)
     assert "Longformer 0.50 [0.41, 0.61] times MaBERT at 2,048 tokens, 4 calls or more" in found.numbers
     assert (least_calls(), least_calls(5), least_calls(10)) == ((4, 4), (4, 5), (5, 5))
 
@@ -291,7 +305,7 @@ def timed(calls, factor, seed, noise=0.05):
     """Times as they are measured, each call with noise of its own."""
     drawn = np.random.default_rng(seed)
     made = rivals(calls, factor)
-    spreads = [Spread.of(list(value * drawn.lognormal(0, noise, calls) / 1e3)) for value in made.rows["value"]]
+    spreads = [Bounded.of(list(value * drawn.lognormal(0, noise, calls) / 1e3)) for value in made.rows["value"]]
     bounds = pd.DataFrame(map(asdict, spreads))[["fastest_ms", "slowest_ms", "low_ms", "high_ms"]]
     return replace(made, rows=made.rows.assign(**bounds))
 
@@ -299,11 +313,12 @@ def timed(calls, factor, seed, noise=0.05):
 @pytest.mark.parametrize("factor", [1.1, 0.9, 1.0])
 def test_more_calls_tell_more(factor):
     right = {1.1: HOLDS, 0.9: FAILS, 1.0: OPEN}[factor]
-    few, many = (
-        sum(verdicts(LOWEST, results=timed(calls, factor, seed)) == {right} for seed in range(10)) for calls in (5, 100)
-    )
-    assert many == 10
-    assert few < many or right == OPEN
+    found = [
+        sum(verdicts(LOWEST, results=timed(calls, factor, seed)) == {right} for seed in range(10))
+        for calls in (9, 20, 100)
+    ]
+    assert found == sorted(found)
+    assert found[-1] == 10
 
 
 @settings(deadline=None, max_examples=6)
@@ -318,10 +333,45 @@ def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
     made = rivals(9, 2.0)
     without = replace(made, rows=made.rows.query("model != 'deberta'"))
     (found,) = verdicts_on(LOWEST, [], without, [])
-    assert (found.verdict, found.takes) == (UNMEASURED, "a number of: DeBERTa at 2,048, DeBERTa at 4,096")
+    assert (found.verdict, found.takes) == (UNMEASURED, ("a number of: DeBERTa at 2,048, DeBERTa at 4,096",))
     late = made.rows["model"] == "deberta"
     slow = made.rows.assign(value=made.rows["value"].mask(late), at_least=made.rows["at_least"].mask(late, 99.0))
     assert verdicts(LOWEST, results=replace(made, rows=slow)) == {HOLDS}
+
+
+@pytest.mark.parametrize(("status", "takes"), [("failed", "a number of"), ("out of memory", "more memory for")])
+def test_what_a_missing_number_would_take_depends_on_why_it_is_missing(status, takes):
+    made = rivals(9, 2.0)
+    late = made.rows["model"] == "deberta"
+    rows = made.rows.assign(value=made.rows["value"].mask(late), status=status)
+    for each in ("fastest_ms", "slowest_ms"):
+        rows[each] = rows[each].mask(late)
+    (found,) = verdicts_on(LOWEST, [], replace(made, rows=rows), [])
+    assert found.takes == (f"{takes}: DeBERTa at 2,048, DeBERTa at 4,096",)
+
+
+def test_a_model_that_is_too_slow_itself_is_not_the_fastest():
+    made = rivals(9, 2.0)
+    late = (made.rows["model"] == "mabert") & (made.rows["length"] == 4096)
+    slow = made.rows.assign(value=made.rows["value"].mask(late), at_least=made.rows["at_least"].mask(late, 99.0))
+    (found,) = verdicts_on(LOWEST, [], replace(made, rows=slow), [])
+    assert found.verdict == FAILS
+    assert "times MaBERT at 4,096 tokens" in found.numbers
+
+
+@pytest.mark.parametrize("ours", ["mabert", "bert"])
+def test_a_model_measured_in_a_faster_hour_is_compared_by_mabert_in_the_same_turns(ours):
+    made = measured(0.01, 9, lambda measure, model, length, value: 1.0 if model == ours else 1.5)
+    claim = LOWEST if ours == "mabert" else next(claim for claim in COSTS if claim.rule["less"] == ["bert"])
+    hour = made.rows["model"] == "bigbird"
+    rows = made.rows.assign(
+        anchor_ms=np.where(hour, made.rows.loc[made.rows["model"] == "mabert", "value"].iloc[0], np.nan)
+    )
+    rows["anchor_ms"] /= 2
+    rows["anchor_samples"] = np.where(hour, 9.0, np.nan)
+    for each in ("value", "fastest_ms", "slowest_ms"):
+        rows[each] = rows[each].where(~hour, rows[each] / 2)
+    assert verdicts(claim, results=replace(made, rows=rows)) == {HOLDS}
 
 
 BEST = next(claim for claim in SCORES if claim.claim.startswith("Padding-safe masking (PSM) and"))
@@ -355,12 +405,12 @@ def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
     floors = tuple(replace(column, constant=0.6) for column in made.columns)
     (found,) = verdicts_on(BEST, [replace(made, columns=floors)], None, [])
     assert found.verdict == OPEN
-    assert found.takes.startswith("longer pretraining, for no model beats one answer for all on: CoLA, RTE")
+    assert found.takes == ("longer pretraining, for neither model beats one answer for all on: CoLA, RTE",)
 
 
 def test_a_missing_arm_is_named_and_one_that_is_worse_refutes_without_it():
     (found,) = verdicts_on(BEST, [components({"full": 0.5, "none": 0.4})], None, [])
-    assert (found.verdict, found.takes) == (UNMEASURED, "models: PSM only, MAP only")
+    assert (found.verdict, found.takes) == (UNMEASURED, ("models: PSM only, MAP only",))
     assert verdicts(BEST, [components({"full": 0.4, "none": 0.5})]) == {FAILS}
 
 
@@ -395,8 +445,7 @@ def test_a_scale_can_decide_as_many_claims_on_scores_as_the_documentation_says(n
         return replace(made, label=LABELS[asked], arms=arms, columns=tuple(c for c in made.columns if c.key in tasks))
 
     def reached(claim):
-        lift = 0.0 if supported(claim) else 0.3
-        best = study(claim, lambda arm, mean: mean + lift * (arm in claim.rule["first"]))
+        best = study(claim, lifted(claim))
         worst = study(claim, mirrored, dear=1000.0)
         return {
             each

@@ -1,6 +1,7 @@
 """A study's part shows every score, every lack of one with its reason, and the paper's beside them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -231,4 +232,16 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert sections.count("\n### Study of convert-pattern (") == 1
     assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).markdown()
     assert "Too few seeds" not in whole
+    assert "Average score of each model: Study" in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}
+
+
+def test_a_task_that_the_paper_lacks_counts_where_nothing_of_the_paper_stands_beside_it():
+    rows = [
+        row("map", {"cola": [0.2, 0.4], "rte": [0.6, 0.8]}, "map"),
+        row("cls", {"cola": [0.1], "rte": [0.5]}, "cls"),
+    ]
+    asked = read(rows, "pooling", ("cola", "rte"))
+    own = replace(asked, columns=(asked.columns[0], replace(asked.columns[1], paper=None)))
+    assert cells(side_by_side(own), "MAP")[0] == "0.300 ± 0.141 (2)"
+    assert cells(side_by_side(replace(own, label=None)), "MAP") == ["0.500 ± 0.141 (2)"]
