@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 CHANCE = 0.005
-"""At most so likely bounds of two equally fast sides lie apart, the one before the other."""
+"""Largest chance that the bounds of two equally fast sides lie apart, the first below the second."""
 
 
 def bounds_of(times: Sequence[float]) -> tuple[float, float]:
-    """Returns the shortest and the longest time but for those in `left_out`."""
+    """Returns the shortest and the longest of the times that remain when each end loses `left_out`."""
     ordered, few = sorted(times), left_out(len(times))
     return ordered[few], ordered[-1 - few]
 
 
+@cache
 def left_out(count: int) -> int:
     """Returns how many of a side's times lie outside its bounds at each end; 0 of fewer than nine."""
     few = 0

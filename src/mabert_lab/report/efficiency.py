@@ -71,7 +71,7 @@ class Results:
         rows: One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`,
             ``model``, ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``,
             ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``,
-            ``slowest_ms`` of ``samples`` calls; ``low_ms`` and ``high_ms``, bounds of the median, which files from
+            ``slowest_ms`` of ``samples`` calls; ``low_ms`` and ``high_ms``, the bounds of these, which files from
             before 2026-11-28 lack; ``anchor_ms``, MaBERT's median over ``anchor_samples`` calls in the same turns) or
             MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``; ``value``, the number in the unit of the
             paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless a call was too

@@ -1,4 +1,4 @@
-"""Judges claims by memory and times: ratios of models, decided by the bounds of their medians."""
+"""Judges claims by memory and times: ratios of models, decided by the bounds of their calls."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
