@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, VECTORS, Drift
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drift, Drifts, names_of
 from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results
 from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
 from mabert_lab.report.statistics import averages, summary
@@ -161,6 +161,36 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
     order = list(measured.index.unique("model"))
     handles = [handles[order.index(model)] for model in reversed(last["model"].tolist())]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return svg(figure)
+
+
+def farthest_chart(drifts: Drifts) -> str:
+    """Draws the largest distance of any vector for trained weights: a panel for attention masked and one for not, a
+    line for each model and side of the padding, a mark for each masking."""
+    names = [f"\n{name}" * (len(drifts) > 1) for name in names_of(drifts)]
+    rows = [
+        {**row, "far": max(max(row[vector]) for vector in VECTORS), "line": f"{row['direction']}, {row['side']}{name}"}
+        for name, (_, result) in zip(names, drifts, strict=True)
+        for row in result["rows"]
+        if row["weights"] == "trained"
+    ]
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    figure = Figure(figsize=(6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True, sharey=True)
+    for axes, attention in zip(panels, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
+        for step, (masking, (label, colour, _)) in enumerate(MASKINGS.items()):
+            own = [row for row in rows if (row["masking"], row["attention"]) == (masking, attention)]
+            heights = [-lines.index(row["line"]) - 0.12 * (step - 2.5) for row in own]
+            axes.plot([max(row["far"], STABLE) for row in own], heights, "o", label=label, color=colour, markersize=4.5)
+        axes.set_title(f"attention {attention}", color=INK, fontsize="small")
+        axes.set_xscale("log")
+        axes.set_xticks([STABLE, 1e-7, 1e-5, 1e-3, 1e-1], ["0", "1e-7", "1e-5", "0.001", "0.1"], fontsize="small")
+        axes.set_yticks([-height for height in range(len(lines))], lines, fontsize="small")
+        plain(axes)
+    panels[0].set_xlim(STABLE / 3, 3)
+    panels[1].set_xlabel(f"largest cosine distance; 0 is less than {STABLE:g}, which is rounding")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return svg(figure)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -35,9 +36,16 @@ SITUATION = ("weights", "direction", "conv", "side", "attention")
 _HEAD = ("weights", "scan", "convolution", "padding", "attention")
 
 
-def drift_tables(result: Drift, trained: bool = False) -> list[pd.DataFrame]:
-    """Tabulates, by kind of vector, the largest distance per regime (`trained`: those of trained weights alone) and
-    masking, and the least masking that cures it."""
+def names_of(drifts: Drifts) -> list[str]:
+    """Names each result by its model's folder, and by its file too where folders have the same name."""
+    names = [PurePath((result.get("source") or {}).get("model") or file).name for file, result in drifts]
+    return [
+        name if names.count(name) == 1 else f"{name} ({file})" for name, (file, _) in zip(names, drifts, strict=True)
+    ]
+
+
+def drift_tables(result: Drift) -> list[pd.DataFrame]:
+    """Tabulates, by kind of vector, the largest distance per regime and masking, and the least masking to cure it."""
     notes = [
         f"The largest over all lengths of padding; 0 stands for anything below {STABLE:g}, which is rounding. Cured "
         "by: the first masking that leaves nothing beyond that.",
@@ -50,7 +58,6 @@ def drift_tables(result: Drift, trained: bool = False) -> list[pd.DataFrame]:
         rows = [
             (*situation, *map(written, far), said.get(cured[situation], cured[situation]))
             for situation, *far in found.itertuples()
-            if not trained or situation[0] == "trained"
         ]
         tables.append(table(f"Largest cosine distance, {title}", (*_HEAD, *MASKINGS, "cured by"), rows, notes))
     return tables

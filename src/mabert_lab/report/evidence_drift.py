@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any
 
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drifts, written
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drifts, names_of, written
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 
 STRONGLY, HARDLY = 0.1, 0.5
@@ -19,19 +19,27 @@ Curves = Mapping[str, Mapping[str, Any]]
 
 
 def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
-    """Yields a verdict for each file and situation."""
-    for (file, result), (side, attention) in product(drifts, SITUATIONS):
-        situation = ("trained", side, attention)
-        rows = [row for row in result["rows"] if (row["weights"], row["side"], row["attention"]) == situation]
-        curves = {row["masking"]: row for row in rows}
-        rule = claim.rule["rule"]
-        compared = _grows(curves) if rule == "grows" else [_farthest(rule, curves)]
-        if result["texts"] < LEAST:
-            needs = (("texts", f"{LEAST} at least, not {result['texts']}"),)
-            compared = [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
-        papers = " as in the paper's text" if (side, attention) == SITUATIONS[0] else ""
-        place = f"padding {side}, attention {attention}{papers}" + (f", {file}" if len(drifts) > 1 else "")
-        yield verdict_on(claim, place, compared)
+    """Yields a verdict for each model and situation."""
+    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
+        trained = [row for row in result["rows"] if row["weights"] == "trained"]
+        scans = dict.fromkeys(row["direction"] for row in trained)
+        for scan, (side, attention) in product(scans, SITUATIONS):
+            where = (scan, side, attention)
+            rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
+            papers = " as in the paper's text" if where == ("forward", *SITUATIONS[0]) else ""
+            place = f"{scan} scan, padding {side}, attention {attention}{papers}"
+            place += f", {name}" if len(drifts) > 1 else ""
+            yield verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
+
+
+def _compared(claim: Claim, curves: Curves, texts: int) -> list[Comparison]:
+    """Compares the curves of one situation by the claim's rule; too few texts decide nothing."""
+    rule = claim.rule["rule"]
+    compared = _grows(curves) if rule == "grows" else [_farthest(rule, curves)]
+    if texts >= LEAST:
+        return compared
+    needs = (("texts", f"{LEAST} at least, not {texts}"),)
+    return [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
 
 
 def _farthest(rule: str, curves: Curves) -> Comparison:

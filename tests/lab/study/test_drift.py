@@ -7,7 +7,7 @@ import torch
 
 from mabert import MaBertModel
 from mabert_lab import cli
-from mabert_lab.report.charts import drift_chart
+from mabert_lab.report.charts import drift_chart, farthest_chart
 from mabert_lab.report.drift import MASKINGS as DRAWN
 from mabert_lab.report.drift import STABLE, cures, drift_tables
 from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift
@@ -87,6 +87,18 @@ def test_figure_and_tables_show_every_masking(result):
         ]
         assert [float(cell) for cell in drifting] == pytest.approx(own[:4], rel=0.06)
         assert min(own[:4]) > STABLE, vector
+
+
+def test_the_figure_of_several_models_has_a_line_for_each_and_shows_trained_weights_alone(result):
+    backward = [{**row, "direction": "backward"} for row in of(result, weights="trained")]
+    several = [("a.json", result), ("b.json", {**result, "rows": backward})]
+    chart = farthest_chart(several)
+    for line in ("forward, right", "forward, left", "backward, right", "backward, left", "a.json", "b.json"):
+        assert f">{line}<" in chart, line
+    only = [("a.json", {**result, "rows": of(result, weights="trained")}), several[1]]
+    assert farthest_chart(only) == chart
+    farther = [{**row, "cls": [9 * each for each in row["cls"]]} for row in backward]
+    assert farthest_chart([several[0], ("b.json", {**result, "rows": farther})]) != chart
 
 
 def reached(direction, conv, side):
