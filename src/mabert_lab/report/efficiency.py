@@ -181,6 +181,7 @@ class Ratio(NamedTuple):
         calls: The fewest timed calls of a model; None if nothing was timed.
         chance: How likely bounds of so many calls lie apart where two models are equally fast, for the pair of models
             where it is largest; None if nothing was timed.
+        share: The largest share of a model's whole cost that is compared: 1, or less of growth.
     """
 
     value: float | None
@@ -189,6 +190,7 @@ class Ratio(NamedTuple):
     span: tuple[float, float] | None
     calls: int | None
     chance: float | None
+    share: float
 
 
 def spans(rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None) -> pd.DataFrame:
@@ -207,7 +209,7 @@ def spans(rows: pd.DataFrame, length: int, models: Sequence[str], start: int | N
         One row per model: ``middle``, the median (NaN if it was too slow to be timed); ``low`` and ``high``, its
         bounds, in older files the fastest and the slowest call (if too slow, the time limit and infinity); ``calls``,
         how many were timed (NaN for memory, which does not vary, and if too slow); ``beside``, MaBERT's calls in the
-        same turns (NaN if all models took turns).
+        same turns (NaN if all models took turns); ``whole``, the median at the length. What shrinks has grown by 0.
     """
     own = rows.reindex([(model, length) for model in models]).droplevel("length")
     ours = rows["value"].get(("mabert", length), math.nan)
@@ -217,12 +219,15 @@ def spans(rows: pd.DataFrame, length: int, models: Sequence[str], start: int | N
     bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
     slow = bound.notna()
     found = pd.DataFrame({"low": least.mask(slow, bound), "high": most.mask(slow, math.inf)})
-    found["middle"], found["calls"] = own["value"] * scale, own["samples"].mask(slow)
+    found["whole"] = found["middle"] = own["value"] * scale
+    found["calls"] = own["samples"].mask(slow)
     found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
     if start is not None:
         first = spans(rows, start, models).dropna(subset="middle").reindex(found.index)
         found["low"], found["high"] = found["low"] - first["high"], found["high"] - first["low"]
         found["middle"] -= first["middle"]
+        grown = ["low", "middle", "high"]
+        found[grown] = found[grown].clip(lower=0)
         for each in ("calls", "beside"):
             found[each] = np.fmin(found[each], first[each])
     return found.dropna(subset="low")
@@ -260,6 +265,7 @@ def ratio(
         (_over(found["low"].mean(), own["high"]), _over(found["high"].mean(), own["low"])) if whole else None,
         min(chain.from_iterable(calls), default=None),
         max((chance_apart(*pair) for pair in calls), default=None),
+        pd.concat([found, own.to_frame().T]).eval("middle / whole").max(),
     )
 
 

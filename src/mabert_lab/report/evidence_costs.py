@@ -13,7 +13,7 @@ from mabert_lab.report.judge import UNMEASURED, Claim, Comparison, Verdict, verd
 from mabert_lab.report.statistics import LEVEL
 
 ALIKE = 0.01
-"""Relative difference of peak memory that counts."""
+"""Relative difference of peak memory that counts, and share of it that growth must be."""
 
 SUBSTANTIAL, SLIGHT = 1.25, 1.1
 """Ratios of costs: from the first on the rivals need substantially more, below the second they do not."""
@@ -103,6 +103,8 @@ def _parted(
         is_above, is_below = round(low, 2) >= factor, round(high, 2) < factor
     else:
         is_above, is_below = low > 1, high < 1
+    if memory and found.share < ALIKE:
+        return 0, (("lengths", f"over which memory grows by {ALIKE:.0%} or more"),)
     if memory and not substantial and abs(low - 1) < ALIKE:
         return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
     if not is_above and not is_below:

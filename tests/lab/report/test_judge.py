@@ -177,6 +177,21 @@ def test_what_does_not_grow_grows_least(claim):
     assert verdicts(claim, results=measured(rounds=9, change=flat(theirs))) == {FAILS}
 
 
+@pytest.mark.parametrize("claim", [claim for claim in COSTS if "from" in claim.rule], ids=short)
+@pytest.mark.parametrize(("growth", "verdict"), [(0.03, HOLDS), (0.009, OPEN)])
+def test_of_memory_that_hardly_grows_nothing_is_told_and_what_shrinks_grows_by_nothing(claim, growth, verdict):
+    def rising(measure, model, length, value):
+        if model in claim.rule["less"]:
+            return 1000.0 - length / 100
+        return 1000.0 * (1 + growth * (length >= 4096))
+
+    results = measured(rounds=9, change=rising)
+    (found,) = verdicts_on(claim, [], results, [])
+    assert found.verdict == (verdict if claim.rule["measure"] == "memory" else HOLDS)
+    assert "-" not in found.numbers
+    assert "\u221e times" in found.numbers
+
+
 @pytest.mark.parametrize("claim", [claim for claim in COSTS if len(claim.rule["at"]) > 1], ids=short)
 def test_a_claim_over_several_lengths_needs_each_and_falls_by_one(claim):
     made = measured(rounds=9, spread=1e-9, change=as_claimed(claim))
@@ -190,9 +205,9 @@ def test_a_claim_over_several_lengths_needs_each_and_falls_by_one(claim):
         assert verdicts(claim, results=replace(made, rows=one)) == {FAILS}
 
 
-def curves(texts=24, **by_masking):
+def curves(texts=24, scan="forward", **by_masking):
     """Trained weights in every situation; by masking, distances from no padding on."""
-    about = [{"weights": "trained", "side": side, "attention": seen} for side, seen in SITUATIONS]
+    about = [{"weights": "trained", "direction": scan, "side": side, "attention": seen} for side, seen in SITUATIONS]
     rows = [
         {**situation, "masking": masking, "cls": distances, "mean": [each / 2 for each in distances]}
         for situation in about
@@ -220,6 +235,22 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
     assert verdicts(claim) == {UNMEASURED}
     for each in DRIFTS[claim.rule["rule"]]:
         assert verdicts(claim, drifts=curves(texts=15, **each)) == {OPEN}, "by so few texts"
+
+
+@pytest.mark.parametrize("claim", DRIFT, ids=short)
+def test_drift_is_judged_for_each_model_at_its_own_place(claim):
+    one, other = (curves(scan=scan, **far(0.3, 0.2, 0.1, 0.01)) for scan in ("forward", "backward"))
+    named = [(f"{number}.json", result) for number, ((_, result),) in enumerate((one, other))]
+    places = [each.place for each in verdicts_on(claim, [], None, named)]
+    assert len(set(places)) == len(places) == 2 * len(SITUATIONS)
+    assert [place for place in places if "paper's text" in place] == [
+        "forward scan, padding right, attention masked as in the paper's text, 0.json"
+    ]
+    twice = [(file, {**result, "source": {"model": "runs/same"}}) for file, result in named]
+    assert {each.place.partition(", same ")[2] for each in verdicts_on(claim, [], None, twice)} == {
+        "(0.json)",
+        "(1.json)",
+    }
 
 
 def test_what_is_rounding_is_shown_as_0():
@@ -320,7 +351,7 @@ def test_more_calls_tell_more(factor):
     assert found[-1] == 5
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(4, 30), st.floats(0.2, 5.0), st.floats(0.0, 0.4))
 def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
     order = [FAILS, OPEN, HOLDS]
