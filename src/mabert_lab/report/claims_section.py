@@ -44,19 +44,19 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
     notes = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels."]
     notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
 
-    def left(verdict: str) -> pd.DataFrame:
+    def left(verdict: str, notes: Sequence[str] = ()) -> pd.DataFrame:
         rows = [
             (text, "; ".join(each["short"]), _needs(each), _place(each["claim"].iloc[0]))
             for text, each in own.items()
             if found[text] == verdict
         ]
-        return table("", ("claim", "where", "it would take", "in the paper"), rows)
+        return table("", ("claim", "where", "it would take", "in the paper"), rows, notes)
 
     return {
         "count": len(found),
         "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
         "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
-        "open": left(OPEN),
+        "open": left(OPEN, () if decided else notes),
         "missing": left(UNMEASURED),
         "every": table("", _EVERY, map(_whole, judged.itertuples())),
     }

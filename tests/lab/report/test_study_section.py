@@ -234,6 +234,7 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert "Too few seeds" not in whole
     assert "Average score of each model: Study" in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}
+    assert not re.search("^## What (is decided|cannot be told)", whole, re.M)
 
 
 def test_a_task_that_the_paper_lacks_counts_where_nothing_of_the_paper_stands_beside_it():

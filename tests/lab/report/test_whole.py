@@ -14,11 +14,11 @@ from mabert_lab import cli, report
 from mabert_lab.report.document import Page, markdown, number, table, with_best
 from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
 from mabert_lab.report.judge import claims
-from mabert_lab.report.sources import find
+from mabert_lab.report.sources import Found, find
 from mabert_lab.report.whole import report as page_of
 from mabert_lab.report.whole import throughput_table, write_report
 from tests.lab.pages import fetched
-from tests.lab.report.studies import read, row
+from tests.lab.report.studies import like_the_paper, read, row
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,17 @@ def test_too_few_seeds_are_said_before_the_verdicts(found):
     assert "- **Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)\n" in said
     unscored = read([row("map", {}, "map", pretraining={})], "pooling")
     assert "every score and difference" in page_of(replace(found, studies=(unscored,))).text
+
+
+def test_where_nothing_is_decided_what_is_open_comes_first_with_the_words_explained():
+    few = like_the_paper("pooling", 1.0)
+    for each in (scores for arm in few for task in arm["scores"].values() for scores in task.values()):
+        del each["4"]
+    whole = page_of(Found((read(few, "pooling", ("cola", "rte")),), None, (), (), (), ())).text
+    assert "## What is decided" not in whole
+    _, _, still_open = whole.partition("## What cannot be told")
+    first, _, _ = still_open.partition("\n## ")
+    assert "Places of the paper go by its labels" in first
 
 
 @pytest.mark.slow
