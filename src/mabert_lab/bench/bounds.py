@@ -9,24 +9,31 @@ CHANCE = 0.005
 
 
 def bounds_of(times: Sequence[float]) -> tuple[float, float]:
-    """Returns the shortest and the longest of the times that remain when each end loses `left_out`."""
-    ordered, few = sorted(times), left_out(len(times))
-    return ordered[few], ordered[-1 - few]
+    """Returns the shortest and the longest of the times that remain without those in `left_out`."""
+    ordered, (slowest, fastest) = sorted(times), left_out(len(times))
+    return ordered[fastest], ordered[-1 - slowest]
 
 
 @cache
-def left_out(count: int) -> int:
-    """Returns how many of a side's times lie outside its bounds at each end; 0 of fewer than nine."""
-    few = 0
-    while 2 * (few + 1) < count and _chance(count, few + 1, count, few + 1) < CHANCE:
-        few += 1
-    return few
+def left_out(count: int) -> tuple[int, int]:
+    """Returns how many of a side's slowest and of its fastest times lie outside its bounds; none of fewer than seven.
+
+    The slowest go first, for whatever disturbs a measurement slows it.
+    """
+    slowest, fastest = 0, 0
+    while True:
+        more = (slowest + 1, fastest) if slowest == fastest else (slowest, fastest + 1)
+        if sum(more) >= count or _chance(count, more[0], count, more[1]) >= CHANCE:
+            return slowest, fastest
+        slowest, fastest = more
 
 
 def chance_apart(first: int, second: int) -> float:
-    """Returns how likely the bounds of a side of `first` times lie below those of a side of `second` times where both
-    are equally fast: all orders of their times are then equally likely, whatever the distribution."""
-    return _chance(first, left_out(first), second, left_out(second))
+    """Returns how likely the bounds of a side of `first` times and of one of `second` lie apart in the order that is
+    likelier, where both are equally fast: all orders of their times are then equally likely, whatever the
+    distribution."""
+    pairs = ((first, second), (second, first))
+    return max(_chance(less, left_out(less)[0], more, left_out(more)[1]) for less, more in pairs)
 
 
 def _chance(first: int, out_of_first: int, second: int, out_of_second: int) -> float:
