@@ -167,28 +167,31 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
 def farthest_chart(drifts: Drifts) -> str:
     """Draws the largest distance of any vector for trained weights: a panel for attention masked and one for not, a
     line for each model and side of the padding, a mark for each masking."""
-    names = [f"\n{name}" * (len(drifts) > 1) for name in names_of(drifts)]
-    rows = [
-        {**row, "far": max(max(row[vector]) for vector in VECTORS), "line": f"{row['direction']}, {row['side']}{name}"}
-        for name, (_, result) in zip(names, drifts, strict=True)
-        for row in result["rows"]
-        if row["weights"] == "trained"
-    ]
-    lines = list(dict.fromkeys(row["line"] for row in rows))
+    rows = []
+    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
+        about = f"{name}, up to {max(result['lengths']):,} positions"
+        for row in [row for row in result["rows"] if row["weights"] == "trained"]:
+            far = max(max(row[vector]) for vector in VECTORS)
+            rows.append({**row, "far": far, "line": f"{row['direction']} scan, padding {row['side']}\n{about}"})
+    least = min((row["far"] for row in rows if row["far"] > STABLE), default=0.1)
+    decades = [10.0**power for power in range(math.floor(math.log10(least)) - 1, 1)]
+    nothing, lines = decades[0], list(dict.fromkeys(row["line"] for row in rows))
     figure = Figure(figsize=(6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True, sharey=True)
     for axes, attention in zip(panels, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
         for step, (masking, (label, colour, _)) in enumerate(MASKINGS.items()):
             own = [row for row in rows if (row["masking"], row["attention"]) == (masking, attention)]
             heights = [-lines.index(row["line"]) - 0.12 * (step - 2.5) for row in own]
-            axes.plot([max(row["far"], STABLE) for row in own], heights, "o", label=label, color=colour, markersize=4.5)
+            far = [row["far"] if row["far"] > STABLE else nothing for row in own]
+            axes.plot(far, heights, "o", label=label, color=colour, markersize=4.5)
         axes.set_title(f"attention {attention}", color=INK, fontsize="small")
         axes.set_xscale("log")
-        axes.set_xticks([STABLE, 1e-7, 1e-5, 1e-3, 1e-1], ["0", "1e-7", "1e-5", "0.001", "0.1"], fontsize="small")
+        axes.set_xticks(decades, ["0", *(f"{decade:g}" for decade in decades[1:])], fontsize="small")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks([-height for height in range(len(lines))], lines, fontsize="small")
         plain(axes)
-    panels[0].set_xlim(STABLE / 3, 3)
-    panels[1].set_xlabel(f"largest cosine distance; 0 is less than {STABLE:g}, which is rounding")
+    panels[0].set_xlim(nothing / 2, 3)
+    panels[1].set_xlabel("largest mean cosine distance; 0 is rounding alone", fontsize="small")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return svg(figure)

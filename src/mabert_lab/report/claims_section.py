@@ -46,14 +46,18 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
 
     def left(verdict: str, notes: Sequence[str] = ()) -> pd.DataFrame:
         rows = [
-            (text, "; ".join(each["short"]), _needs(each), _place(each["claim"].iloc[0]))
+            (text, _where(each), _needs(each), _place(each["claim"].iloc[0]))
             for text, each in own.items()
             if found[text] == verdict
         ]
         return table("", ("claim", "where", "it would take", "in the paper"), rows, notes)
 
+    told = judged[judged["verdict"].isin([HOLDS, FAILS])]
+    costs = [row.place for row in told.itertuples() if row.claim.kind == "costs"]
+    devices = {", cpu": "processors", ", cuda": "GPUs"}
     return {
         "count": len(found),
+        "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
         "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
         "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
         "open": left(OPEN, () if decided else notes),
@@ -65,6 +69,9 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
 def _told(own: pd.DataFrame, verdict: str) -> str:
     """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
     parts = []
+    if own["group"].all():
+        found = [(each, own[own["verdict"] == each]) for each in (HOLDS, FAILS, OPEN)]
+        return ". ".join(f"**{each}:** {_counted(each, these, own)}" for each, these in found if len(these))
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
         shown = [f"{_numbers(row)} ({row.short})" for row in these.itertuples()]
@@ -74,6 +81,24 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
         if left := list(own.loc[own["verdict"] == each, "short"]):
             parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
     return ". ".join(parts)
+
+
+def _where(own: pd.DataFrame) -> str:
+    """Names a claim's places; of costs with their numbers, which no other table sums up."""
+    named = (
+        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
+        for row in own.itertuples()
+    )
+    return "; ".join(named)
+
+
+def _counted(verdict: str, these: pd.DataFrame, own: pd.DataFrame) -> str:
+    """Counts places under a verdict by group, with the numbers of the first of each if it is decided."""
+    parts = []
+    for group, rows in these.groupby("group", sort=False):
+        numbers = "" if verdict == OPEN else f" ({rows['numbers'].iloc[0]})"
+        parts.append(f"{group}, {len(rows)} of {(own['group'] == group).sum()}{numbers}")
+    return "; ".join(parts)
 
 
 def _numbers(row: Any) -> str:

@@ -63,6 +63,15 @@ def sizes(results: Results) -> str:
     return f"{results.rows['model'].nunique()} models{told}"
 
 
+def machines(results: Results) -> str:
+    """Counts the kinds of processor and of GPU."""
+    kinds: dict[str, set[str]] = {}
+    for each in results.tables:
+        kinds.setdefault({"cpu": "processor", "cuda": "GPU"}.get(each.device, each.device), set()).add(each.machine)
+    counts = {kind: len(names - {""}) or 1 for kind, names in kinds.items()}  # one machine alone goes unnamed
+    return " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+
+
 def letters(results: Results | None) -> dict[str, str]:
     """Assigns a letter to each machine, if there are several."""
     machines = dict.fromkeys(each.machine for each in results.tables if each.machine) if results else {}

@@ -45,7 +45,8 @@ def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
     rule = claim.rule
     asked = list(product(rule["at"], rule["less"], rule["than"]))
     compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
-    length = f"at {rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
+    start = f"{rule['from']:,} to " if "from" in rule else "at "
+    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
     settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
     on = f" on {condition.machine}" if condition.machine else ""
     dtype = DTYPES.get(condition.dtype, condition.dtype)

@@ -1,6 +1,7 @@
 """Judges claims by the drift of trained weights under padding."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -26,10 +27,12 @@ def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
         for scan, (side, attention) in product(scans, SITUATIONS):
             where = (scan, side, attention)
             rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
-            papers = " as in the paper's text" if where == ("forward", *SITUATIONS[0]) else ""
-            place = f"{scan} scan, padding {side}, attention {attention}{papers}"
+            papers = where == ("forward", *SITUATIONS[0])
+            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's text" * papers
             place += f", {name}" if len(drifts) > 1 else ""
-            yield verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
+            group = "in the paper's text" if papers else f"attention {attention}"
+            verdict = verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
+            yield replace(verdict, group=group)
 
 
 def _compared(claim: Claim, curves: Curves, texts: int) -> list[Comparison]:
@@ -64,7 +67,7 @@ def _grows(curves: Curves) -> list[Comparison]:
         rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
         signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
         ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
-    told = "shortest to longest padding: " + ", ".join(ends)
+    told = ", ".join(ends)
     needs = (("curves", "of more lengths or texts"),)
     return [Comparison("", sign, told=told, value=sign, needs=needs) for sign in signs]
 

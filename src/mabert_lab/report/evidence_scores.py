@@ -196,9 +196,9 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
         return ""
     asked = study.settings.get("arms") or {}
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
-    apart = [f"`{name}` {value} or {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
-    told = f", {', '.join(apart)}" if apart else ""
-    return f"; one pretraining{told}: one model here, with the same scores"
+    apart = [f"`{name}` {value} and {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
+    told = f" with {', '.join(apart)}" if apart else ""
+    return f"; one pretraining, and the same scores{told}"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ class Verdict:
         verdict: ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``.
         numbers: The numbers behind the verdict.
         takes: What a decision would need, one kind of thing each; empty if decided.
+        group: Places that are counted together; empty if each is told by itself.
     """
 
     claim: Claim
@@ -81,6 +82,7 @@ class Verdict:
     verdict: str
     numbers: str = ""
     takes: tuple[str, ...] = ()
+    group: str = ""
 
 
 @cache

@@ -93,8 +93,9 @@ def test_the_figure_of_several_models_has_a_line_for_each_and_shows_trained_weig
     backward = [{**row, "direction": "backward"} for row in of(result, weights="trained")]
     several = [("a.json", result), ("b.json", {**result, "rows": backward})]
     chart = farthest_chart(several)
-    for line in ("forward, right", "forward, left", "backward, right", "backward, left", "a.json", "b.json"):
-        assert f">{line}<" in chart, line
+    for scan, file in (("forward", "a.json"), ("backward", "b.json")):
+        assert all(f">{scan} scan, padding {side}<" in chart for side in SIDES)
+        assert chart.count(f">{file}, up to 12 positions<") == 2 * len(SIDES)
     only = [("a.json", {**result, "rows": of(result, weights="trained")}), several[1]]
     assert farthest_chart(only) == chart
     farther = [{**row, "cls": [9 * each for each in row["cls"]]} for row in backward]
