@@ -76,7 +76,8 @@ def outputs(model, batch):
 def test_a_copy_that_keeps_every_layer_gives_the_teachers_outputs(kind, use, data):
     model, batch = data.draw(cases(kind, use))
     copy = check_copy(model, use)
-    theirs, ours = outputs(model, batch), outputs(copy, batch)
+    # A norm over three features enlarges float32's rounding without bound; in float64 that of rotary tables is left.
+    theirs, ours = outputs(model.double(), batch), outputs(copy.double(), batch)
     assert (ours - theirs).abs().max() <= ROUNDING * theirs.abs().max()
 
 

@@ -120,6 +120,8 @@ def check_grid(options: argparse.Namespace) -> None:
             raise ValueError(f"--from goes with {', '.join(CONVERTED)} and grid, not with {options.study}")
         options.study = CONVERTED[options.study]
     options.scale = options.scale or ("tiny" if options.teacher is None else "convert")
+    if not options.data.startswith("hub:") and not Path(options.data).expanduser().is_dir():
+        raise FileNotFoundError(f"{options.data}: no such folder (the hub's data set is written {GLUE})")
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
