@@ -76,9 +76,11 @@ def outputs(model, batch):
 def test_a_copy_that_keeps_every_layer_gives_the_teachers_outputs(kind, use, data):
     model, batch = data.draw(cases(kind, use))
     copy = check_copy(model, use)
-    # A norm over three features enlarges float32's rounding without bound; in float64 that of rotary tables is left.
+    # A norm over three features enlarges float32's rounding without bound; in float64 only ModernBERT's rotary tables,
+    # which transformers computes in float32, leave any of it.
     theirs, ours = outputs(model.double(), batch), outputs(copy.double(), batch)
-    assert (ours - theirs).abs().max() <= ROUNDING * theirs.abs().max()
+    bound = 1e-6 if kind == "modernbert" else 1e-12
+    assert (ours - theirs).abs().max() <= bound * theirs.abs().max()
 
 
 @pytest.mark.parametrize("use", USES)

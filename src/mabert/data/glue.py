@@ -14,6 +14,7 @@ import numpy as np
 from mabert.data import rows
 from mabert.data.hub import HubSource
 from mabert.data.task import Task, row_label, rows_of
+from mabert.files.reading import check_source
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -154,8 +155,7 @@ def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str
 
 
 def _task_folder(task: GlueTask, source: Path) -> Path:
-    if not source.is_dir():
-        raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written hub:{HUB})")
+    check_source(source, f"hub:{HUB}")
     if (source / task.folder).is_dir():
         return source / task.folder
     if any((source / file).exists() for file in task.splits.values()):

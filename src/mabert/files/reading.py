@@ -89,6 +89,17 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
         return None
 
 
+def check_source(source: str | Path, hub: str) -> None:
+    """Refuses a folder that is not there.
+
+    Args:
+        source: A folder, or ``hub:NAME`` of a data set on the hub, which is not looked for.
+        hub: The hub's data set to name in the error.
+    """
+    if not str(source).startswith("hub:") and not Path(source).expanduser().is_dir():
+        raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written {hub})")
+
+
 def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
     """Returns the files below a folder, sorted by path, without hidden ones and macOS's additions to archives.
 

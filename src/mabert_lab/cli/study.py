@@ -8,6 +8,7 @@ from mabert.bounds import COUNT, Range
 from mabert.cli.command import command, complain, load_libraries, quoted, say, within
 from mabert.cli.train import GLUE, seed_list
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.reading import check_source
 from mabert.files.writing import write_text
 
 GRIDS = {
@@ -120,8 +121,7 @@ def check_grid(options: argparse.Namespace) -> None:
             raise ValueError(f"--from goes with {', '.join(CONVERTED)} and grid, not with {options.study}")
         options.study = CONVERTED[options.study]
     options.scale = options.scale or ("tiny" if options.teacher is None else "convert")
-    if not options.data.startswith("hub:") and not Path(options.data).expanduser().is_dir():
-        raise FileNotFoundError(f"{options.data}: no such folder (the hub's data set is written {GLUE})")
+    check_source(options.data, GLUE)
 
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drift, Drifts, names_of
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drift, Drifts, farthest, names_of
 from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, STATUSES, Condition, Results
 from mabert_lab.report.figures import DASHED, INK, LOOKS, line_chart, plain, svg
 from mabert_lab.report.statistics import averages, summary
@@ -171,8 +171,8 @@ def farthest_chart(drifts: Drifts) -> str:
     for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
         about = f"{name}, up to {max(result['lengths']):,} positions"
         for row in [row for row in result["rows"] if row["weights"] == "trained"]:
-            far = max(max(row[vector]) for vector in VECTORS)
-            rows.append({**row, "far": far, "line": f"{row['direction']} scan, padding {row['side']}\n{about}"})
+            line = f"{row['direction']} scan, padding {row['side']}\n{about}"
+            rows.append({**row, "line": line, "far": farthest(row)})
     least = min((row["far"] for row in rows if row["far"] > STABLE), default=0.1)
     decades = [10.0**power for power in range(math.floor(math.log10(least)) - 1, 1)]
     nothing, lines = decades[0], list(dict.fromkeys(row["line"] for row in rows))

@@ -44,6 +44,11 @@ def names_of(drifts: Drifts) -> list[str]:
     ]
 
 
+def farthest(row: Mapping[str, Sequence[float]]) -> float:
+    """Returns a row's largest distance over the lengths of padding, of the vector that moves further."""
+    return max(max(row[vector]) for vector in VECTORS)
+
+
 def drift_tables(result: Drift) -> list[pd.DataFrame]:
     """Tabulates, by kind of vector, the largest distance per regime and masking, and the least masking to cure it."""
     notes = [

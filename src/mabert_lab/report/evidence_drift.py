@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
-from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drifts, names_of, written
+from mabert_lab.report.drift import MASKINGS, SITUATIONS, STABLE, VECTORS, Drifts, farthest, names_of, written
 from mabert_lab.report.judge import Claim, Comparison, Verdict, verdict_on
 
 STRONGLY, HARDLY = 0.1, 0.5
@@ -50,7 +50,7 @@ def _farthest(rule: str, curves: Curves) -> Comparison:
     maskings, sign, need = _RULES[rule]
     if not set(maskings) <= curves.keys():
         return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
-    far = {masking: max(max(curves[masking][kind]) for kind in VECTORS) for masking in maskings}
+    far = {masking: farthest(curves[masking]) for masking in maskings}
     told = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
     needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
     return Comparison("", sign(*far.values()), told=told, needs=(needs,))

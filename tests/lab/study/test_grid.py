@@ -4,6 +4,7 @@ import pytest
 
 from mabert.train.fields import build
 from mabert.train.recipe import load_recipe
+from mabert_lab import cli
 from mabert_lab.cli.study import GRIDS
 from mabert_lab.report import paper
 from mabert_lab.report.studies import QUESTIONS
@@ -342,3 +343,11 @@ def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
     assert [column["title"] for column in cola.columns(1)] == ["CoLA"]
     assert cola.columns(1)[0]["metric"] == "matthews_correlation"
     assert set(cola.splits) == {"train", "validation"}
+
+
+def test_a_missing_folder_of_data_is_refused_before_anything_is_loaded(monkeypatch, capsys, tmp_path):
+    for loader in ("mabert_lab.cli.study.load_libraries", "mabert.machine.processes.import_ahead"):
+        monkeypatch.setattr(loader, lambda *_: pytest.fail("libraries were loaded"))
+    assert cli.main(["study", "pattern", "-o", str(tmp_path / "run"), "--data", "nowhere"]) != 0
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
