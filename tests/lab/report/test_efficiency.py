@@ -149,6 +149,8 @@ def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
     assert found.value == 3.0
     assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
     assert ratio(load(rows[1:]).tables[CPU]["latency"], 4096, ["bert"], start=512) is None
+    shrunk = [*rows[:3], raw("latency", "bert", 4096, 5.0)]
+    assert ratio(load(shrunk).tables[CPU]["latency"], 4096, ["bert"], start=512).value == 0
 
 
 def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(load):
