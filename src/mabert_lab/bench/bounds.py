@@ -29,9 +29,11 @@ def left_out(count: int) -> tuple[int, int]:
 
 
 def chance_apart(first: int, second: int) -> float:
-    """Returns how likely the bounds of a side of `first` times and of one of `second` lie apart in the order that is
-    likelier, where both are equally fast: all orders of their times are then equally likely, whatever the
-    distribution."""
+    """Returns how likely the bounds of two equally fast sides lie apart, of `first` and of `second` times.
+
+    Equally fast means that all orders of the times are equally likely, whatever their distribution. The bounds may lie
+    apart with the one side below or the other; returned is the likelier of both.
+    """
     pairs = ((first, second), (second, first))
     return max(_chance(less, left_out(less)[0], more, left_out(more)[1]) for less, more in pairs)
 
