@@ -19,6 +19,8 @@ GRIDS = {
     "baselines": "compare MaBERT with other encoders",
 }
 
+KEPT = "what is finished is kept; the same command goes on"
+
 
 def add_study(commands: Any) -> None:
     """Studies."""
@@ -49,7 +51,7 @@ def add_drift(studies: Any) -> None:
     added.add_argument("--padding", type=int, nargs="+", action=within(Range(0, 2**20)), metavar="N", help=padding)
     alone = "leave out random weights in every direction and convolution, which take six times as long"
     added.add_argument("--trained-only", action="store_true", help=alone)
-    output = "folder to write JSON, figure and table to [%(default)s]"
+    output = "folder to write JSON, figure and table to; the same command goes on where it was stopped [%(default)s]"
     added.add_argument("-o", "--output", default="drift", help=output)
 
 
@@ -146,7 +148,7 @@ def run_plan(plan: Any, root: Path) -> None:
     try:
         states = runner.run()
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt("what is finished is kept; the same command goes on") from stop
+        raise KeyboardInterrupt(KEPT) from stop
     finally:
         failed = [
             f"{plan.cells[name].title}: {each.reason}"
@@ -183,7 +185,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert_lab.report.document import markdown
     from mabert_lab.report.drift import drift_tables
     from mabert_lab.report.figures import on_paper
-    from mabert_lab.study.drift import LENGTHS, drift
+    from mabert_lab.study.drift import LENGTHS, drift, unfinished_file
 
     data = GLUE if options.data is None else options.data
     load_config(place)  # refuses other families: the compared masks are MaBERT's
@@ -194,10 +196,16 @@ def run_drift(options: argparse.Namespace) -> None:
         texts = read_texts(options.texts, options.text_column)
     encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
     ids, pad = [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id
-    result = drift(loaded.model, ids, pad, options.padding or LENGTHS, random=not options.trained_only)
-    result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
     folder = Path(options.output)
+    measured = (loaded.model, ids, pad, options.padding or LENGTHS, not options.trained_only)
+    unfinished = unfinished_file(folder, *measured)
+    try:
+        result = drift(*measured, unfinished=unfinished)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(KEPT) from stop
+    result["source"] = {"texts": options.texts or f"cola validation of {data}", "model": str(options.model)}
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
     write_text(path_of(result, folder, "drift", ".md"), "\n\n".join(map(markdown, drift_tables(result))) + "\n")
+    unfinished.unlink()
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

@@ -6,10 +6,13 @@ embedding" and "the mean of non-padding token embeddings"; it does not say on wh
 attention sees it, so we measure all cases.
 """
 
+import hashlib
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +20,11 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mabert.conversion.teacher import weights_hash
+from mabert.files.reading import read_json_if_there
+from mabert.files.writing import write_text
 from mabert.infer.answers import progress_over
+from mabert.machine.environment import environment
 from mabert.model import MaBertConfig, MaBertModel
 from mabert.model.pooling import first_token, mean_of_tokens
 from mabert_lab.bench.results import measured_on
@@ -62,6 +69,7 @@ def drift(
     lengths: Sequence[int] = LENGTHS,
     random: bool = True,
     progress: bool = True,
+    unfinished: Path | None = None,
 ) -> dict[str, Any]:
     """Measures the drift of texts under padding in every regime.
 
@@ -74,6 +82,8 @@ def drift(
         lengths: Numbers of padding positions per text.
         random: Whether random weights run too, which takes six times as long as the trained ones.
         progress: Whether to show a bar.
+        unfinished: File that keeps each row once it is measured, and gives those of a call that was stopped, see
+            `unfinished_file`. None keeps nothing.
 
     Returns:
         ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
@@ -84,7 +94,11 @@ def drift(
     """
     if not texts:
         raise ValueError("there are no texts to pad")
+    if unfinished:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
     groups = [group.to(model.device) for group in _by_length(texts)]
+    kept = (read_json_if_there(unfinished) or {"rows": []})["rows"] if unfinished else []
+    measured = {Regime(*(row[name] for name in Regime.__annotations__)): row for row in kept}
     rows = []
     builds = 1 + random * len(DIRECTIONS) * len(CONV_MODES)
     with progress_over("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), progress) as advance:
@@ -92,7 +106,12 @@ def drift(
             with torch.inference_mode():
                 alone = [_vectors(built, ids, None) for ids in groups]
                 for regime in _regimes(weights, built.config):
-                    rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
+                    if regime in measured:
+                        rows.append(measured[regime])
+                    else:
+                        rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
+                        if unfinished:
+                            write_text(unfinished, json.dumps({"rows": rows}))
                     advance(1)
     return {
         "kind": "drift",
@@ -102,6 +121,16 @@ def drift(
         "lengths": list(lengths),
         "rows": rows,
     }
+
+
+def unfinished_file(
+    folder: Path, model: MaBertModel, texts: Sequence[Sequence[int]], pad_id: int, lengths: Sequence[int], random: bool
+) -> Path:
+    """Returns the file that keeps the rows of `drift` with these arguments, on this machine with these versions."""
+    here = {name: value for name, value in environment().items() if name != "load_average"}
+    about = [model.config.to_dict(), weights_hash(model), texts, pad_id, lengths, random, here]
+    name = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return folder / f"unfinished-drift-{name}.json"
 
 
 def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from mabert import MaBertModel
-from mabert_lab import cli
+from mabert_lab import cli, study
 from mabert_lab.report.charts import drift_chart, farthest_chart
 from mabert_lab.report.drift import MASKINGS as DRAWN
 from mabert_lab.report.drift import STABLE, cures, drift_tables
-from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift
+from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift, unfinished_file
 from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
 from tests.model.helpers import build, config
 
@@ -140,6 +140,43 @@ def test_trained_weights_alone_give_the_same_rows(result):
     assert drift_chart(alone) == drift_chart(result)
 
 
+def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
+    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    measured = (model, [[2, 9, 8, 3], [2, 5, 3]], 0, (0, 6), False)
+    whole = drift(*measured, progress=False)["rows"]
+    file = unfinished_file(tmp_path / "new", *measured)
+    regimes, curves = [], study.drift._curves
+
+    def stopped_at_the_sixth(built, regime, *rest):
+        regimes.append(regime)
+        if len(regimes) == 6:
+            raise KeyboardInterrupt
+        return curves(built, regime, *rest)
+
+    monkeypatch.setattr(study.drift, "_curves", stopped_at_the_sixth)
+    with pytest.raises(KeyboardInterrupt):
+        drift(*measured, progress=False, unfinished=file)
+    assert json.loads(file.read_text())["rows"] == whole[:5]
+    assert drift(*measured, progress=False, unfinished=file)["rows"] == whole
+    assert len(regimes) == 6 + 19, "the first five are not measured again"
+    assert set(regimes[6:]) == set(regimes[5:]), "nor is one left out"
+
+
+def test_a_study_goes_on_with_rows_of_the_same_weights_texts_and_lengths_alone(tmp_path):
+    one = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    other = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    other.load_state_dict(one.state_dict())
+    measured = {"texts": [[2, 9, 3]], "pad_id": 0, "lengths": (0, 6), "random": False}
+    file = unfinished_file(tmp_path, one, **measured)
+    assert unfinished_file(tmp_path, other, **measured) == file
+    changes = {"texts": [[2, 9, 3], [2, 3]], "pad_id": 1, "lengths": (0, 7), "random": True}
+    found = {unfinished_file(tmp_path, one, **measured | {name: value}) for name, value in changes.items()}
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 1
+    found.add(unfinished_file(tmp_path, other, **measured))
+    assert len(found | {file}) == 6
+
+
 @pytest.mark.slow
 def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
     (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
@@ -148,6 +185,7 @@ def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys): 
     assert cli.main([str(argument) for argument in arguments]) == 0
     assert "2 texts, 24 regimes" in capsys.readouterr().out
     (json_file,) = (tmp_path / "out").glob("*-drift.json")
+    assert len(list((tmp_path / "out").iterdir())) == 3, "the rows kept on the way are gone"
     written = json.loads(json_file.read_text())
     assert (written["texts"], written["lengths"]) == (2, [0, 3])
     assert json_file.with_suffix(".svg").read_text().startswith("<svg")
