@@ -207,5 +207,5 @@ def run_drift(options: argparse.Namespace) -> None:
     written = write(result, folder, "drift")
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
     write_text(path_of(result, folder, "drift", ".md"), "\n\n".join(map(markdown, drift_tables(result))) + "\n")
-    unfinished.unlink()
+    unfinished.unlink(missing_ok=True)  # the same command, run twice at once, shares it
     say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")

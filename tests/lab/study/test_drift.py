@@ -162,7 +162,7 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
     assert set(regimes[6:]) == set(regimes[5:]), "nor is one left out"
 
 
-def test_a_study_goes_on_with_rows_of_the_same_weights_texts_and_lengths_alone(tmp_path):
+def test_a_study_goes_on_with_rows_of_the_same_weights_arguments_and_machine_alone(tmp_path, monkeypatch):
     one = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
     other = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
     other.load_state_dict(one.state_dict())
@@ -174,7 +174,12 @@ def test_a_study_goes_on_with_rows_of_the_same_weights_texts_and_lengths_alone(t
     with torch.no_grad():
         next(other.parameters()).view(-1)[0] += 1
     found.add(unfinished_file(tmp_path, other, **measured))
-    assert len(found | {file}) == 6
+    here = study.drift.environment()
+    monkeypatch.setattr(study.drift, "environment", lambda: here | {"load_average": 99.0})
+    assert unfinished_file(tmp_path, one, **measured) == file
+    monkeypatch.setattr(study.drift, "environment", lambda: here | {"processor": "another"})
+    found.add(unfinished_file(tmp_path, one, **measured))
+    assert len(found | {file}) == 7
 
 
 @pytest.mark.slow
