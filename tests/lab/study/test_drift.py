@@ -182,12 +182,15 @@ def test_a_study_goes_on_with_rows_of_the_same_weights_arguments_and_machine_alo
     assert len(found | {file}) == 7
 
 
+def run(model, folder):
+    (folder / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
+    arguments = ["study", "drift", model, "--texts", folder / "texts.txt", "--limit", 2, "-o", folder / "out"]
+    return cli.main([str(argument) for argument in [*arguments, "--trained-only", "--padding", 0, 3]])
+
+
 @pytest.mark.slow
 def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys):  # noqa: F811
-    (tmp_path / "texts.txt").write_text("the bird\na house\nthe house\n", encoding="utf-8")
-    arguments = ["study", "drift", masked_lm, "--texts", tmp_path / "texts.txt", "--limit", 2, "-o", tmp_path / "out"]
-    arguments += ["--trained-only", "--padding", 0, 3]
-    assert cli.main([str(argument) for argument in arguments]) == 0
+    assert run(masked_lm, tmp_path) == 0
     assert "2 texts, 24 regimes" in capsys.readouterr().out
     (json_file,) = (tmp_path / "out").glob("*-drift.json")
     assert len(list((tmp_path / "out").iterdir())) == 3, "the rows kept on the way are gone"
@@ -195,3 +198,15 @@ def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys): 
     assert (written["texts"], written["lengths"]) == (2, [0, 3])
     assert json_file.with_suffix(".svg").read_text().startswith("<svg")
     assert json_file.with_suffix(".md").read_text().count("| weights |") == 2
+
+
+@pytest.mark.slow
+def test_a_command_ends_though_an_equal_one_ended_first(masked_lm, tmp_path, monkeypatch):  # noqa: F811
+    def overtaken(*measured, unfinished):
+        result = drift(*measured, unfinished=unfinished)
+        unfinished.unlink()
+        return result
+
+    monkeypatch.setattr(study.drift, "drift", overtaken)
+    assert run(masked_lm, tmp_path) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
