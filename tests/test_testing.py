@@ -75,15 +75,6 @@ class Bare(Mean):
         return super().forward(hidden, mask)[0]
 
 
-class Renamed(Mean):
-    def __init__(self, config):
-        super().__init__(config)
-        self.D = nn.Parameter(torch.ones(config.hidden_size))
-
-    def forward(self, hidden, mask, output_attentions=False):
-        return super().forward(hidden * self.D, mask)
-
-
 class Deaf(Mean):
     def forward(self, hidden, mask, output_attentions=False):
         return super().forward(hidden.detach(), mask)
@@ -103,7 +94,6 @@ def test_a_mixer_that_keeps_its_promises_passes():
         (Narrow, r"\(1, 9, 24\) is mixed to \(1, 9, 23\)"),
         (Short, r"torch\.float64 is mixed to torch\.float32"),
         (Bare, r"a mixer returns \(mixed, attention or None\); this one a Tensor"),
-        (Renamed, r"D is renamed when a folder is read"),
         (Deaf, "the input has no gradient"),
     ],
 )

@@ -48,8 +48,8 @@ def test_the_first_users_of_a_model_read_its_weights_once(masked_lm, reads):
     assert answers == [alone] * THREADS
     assert len(reads) == 1
     later = AutoModelForMaskedLM.from_pretrained(masked_lm)
-    assert later.decoder.weight is later.get_input_embeddings().weight
-    assert not later.decoder.weight.is_meta
+    assert later.predictions.decoder.weight is later.get_input_embeddings().weight
+    assert not later.predictions.decoder.weight.is_meta
 
 
 def test_two_models_are_loaded_at_once_and_one_answers_two_questions(masked_lm, classifier, reads):

@@ -265,7 +265,7 @@ def test_an_adapter_and_a_nameless_configuration_are_named(tmp_path):
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):
     broken = shutil.copytree(masked_lm, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
-    del weights["mabert.layers.0.mixer.cores.0.A_log"]
+    del weights["mabert.layers.0.mixer.cores.0.recurrence.A_log"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"it lacks layers\.0\.mixer\.cores\.0\.recurrence\.A_log"):
         with_new_head(broken, load_config(broken))

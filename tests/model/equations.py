@@ -249,8 +249,8 @@ class Heads:
 
     def fill(self, ids, mask):
         """BERT's transform and decoder; (batch, time, vocabulary)."""
-        x = gelu(self.encoder.linear("transform.dense", self.encoder.encode(ids, mask)))
-        return self.encoder.linear("decoder", self.encoder.norm("transform.norm", x))
+        x = gelu(self.encoder.linear("predictions.transform.dense", self.encoder.encode(ids, mask)))
+        return self.encoder.linear("predictions.decoder", self.encoder.norm("predictions.transform.norm", x))
 
 
 def weights_of(module):

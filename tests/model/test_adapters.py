@@ -1,22 +1,20 @@
 """Adapters, hooks and weights of a class of their own: what a person puts in a layer's place, or hangs on it, is
 called, and sees the batch that BERT would show it."""
 
-import pickle
-import subprocess
 import sys
 from importlib import import_module
 
 import pytest
 import torch
+from accelerate import init_empty_weights, load_checkpoint_and_dispatch, load_checkpoint_in_model
 from captum.attr import LayerIntegratedGradients
 from peft import IA3Config, LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model import adapters
-from mabert.model.mamba import SAVED_NAMES
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from tests.model.helpers import LABELS, MAKINGS, MASK, TOKENS, build, config
 
@@ -158,51 +156,31 @@ def test_an_adapter_can_be_merged_into_a_prepacked_model():
     torch.testing.assert_close(merged(TOKENS, MASK).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_folders_keep_the_names_of_a_cores_weights(tmp_path):
-    model = build(MaBertForMaskedLM, config(ssm_direction="bidirectional"), dtype=torch.float32)
-    model.save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    plain = ((name.replace("dt_proj.weight", "dt_proj"), held) for name, held in load_file(file).items())
-    # As the first version saved them, all but `x_proj` the core's own parameters.
-    before = {name.replace("recurrence.", ""): held for name, held in plain}
-    assert before.keys() == load_file(file).keys(), "what is written now, the former code reads"
-    save_file(before, file, {"format": "pt"})
-    again, told = MaBertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
-    filled = build(MaBertForMaskedLM, model.config, seed=1, dtype=torch.float32)
-    filled.load_state_dict(before | {"decoder.weight": before["mabert.embeddings.word_embeddings.weight"]})
-    encoder = MaBertModel.from_pretrained(tmp_path)
-    for name, held in model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], held), name
-        assert torch.equal(filled.state_dict()[name], held), name
-        assert name.removeprefix("mabert.") not in encoder.state_dict() or torch.equal(
-            encoder.state_dict()[name.removeprefix("mabert.")], held
-        )
-
-
-@pytest.mark.slow
-def test_another_process_saves_the_same_names_and_an_import_alone_does_not_make_transformers_table(tmp_path):
-    model = build(MaBertModel, config(), dtype=torch.float32)
-    model.save_pretrained(tmp_path / "here")
-    (tmp_path / "pickled").write_bytes(pickle.dumps(model))
-    program = (
-        "import pickle, sys; from pathlib import Path; import mabert; from transformers import conversion_mapping; "
-        "assert conversion_mapping._checkpoint_conversion_mapping_cache is None; "
-        "pickle.loads(Path(sys.argv[1], 'pickled').read_bytes()).save_pretrained(Path(sys.argv[1], 'there'))"
+@pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel])
+def test_whoever_sets_weights_by_their_names_in_a_file_sets_all_of_them(kind, tmp_path):
+    saved = build(kind, config(ssm_direction="bidirectional"), dtype=torch.float32)
+    saved.save_pretrained(tmp_path)
+    names = load_file(tmp_path / "model.safetensors").keys()
+    assert names == saved.state_dict().keys() - {"predictions.decoder.weight"}, (
+        "all but the tied weight, by the model's own names"
     )
-    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
-    here, there = (load_file(tmp_path / place / "model.safetensors") for place in ("here", "there"))
-    assert here.keys() == there.keys()
+    drawn = build(kind, saved.config, seed=1, dtype=torch.float32)
+    load_checkpoint_in_model(drawn, tmp_path, device_map={"": "cpu"})
+    with init_empty_weights():
+        empty = kind(saved.config)
+    empty.tie_weights()
+    empty = load_checkpoint_and_dispatch(empty, tmp_path, device_map={"": "cpu"}, strict=kind is not MaBertForMaskedLM)
+    expected = saved(TOKENS, MASK)[0]
+    for model in (drawn, empty.eval()):
+        assert torch.equal(model(TOKENS, MASK)[0], expected)
 
 
 def test_a_cores_parameters_have_the_order_by_which_optimizers_of_checkpoints_count_them():
     names = [
         name for name, _ in build(MaBertModel, config(layer_pattern="M")).layers[0].mixer.cores[0].named_parameters()
     ]
-    kept = {name: saved for saved, name in SAVED_NAMES.items()}
-    first = ["conv_weight", "conv_bias", "dt_proj", "delta_bias", "A_log", "D", "x_proj.weight"]
-    assert [kept.get(name, name) for name in names] == first
+    recurrence = [f"recurrence.{name}" for name in ("delta_bias", "A_log", "D")]
+    assert names == ["local_mixing.weight", "local_mixing.bias", "dt_proj.weight", *recurrence, "x_proj.weight"]
 
 
 @pytest.mark.parametrize("narrow", [{}, {"embedding_size": 5}])

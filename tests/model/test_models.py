@@ -267,14 +267,14 @@ def test_hidden_states_and_attentions_of_every_layer(attention, fields):
 @pytest.mark.parametrize("making", MAKINGS)
 def test_the_decoder_is_tied_and_resized_with_the_tokens(making):
     model = build(MaBertForMaskedLM, config(**MAKINGS[making]), dtype=torch.float32)
-    assert model.decoder.weight is model.mabert.embeddings.word_embeddings.weight
-    old = model.decoder.weight.detach().clone()
+    assert model.predictions.decoder.weight is model.mabert.embeddings.word_embeddings.weight
+    old = model.predictions.decoder.weight.detach().clone()
     model.resize_token_embeddings(VOCAB + 7)
-    assert model.decoder.weight is model.mabert.embeddings.word_embeddings.weight
-    assert torch.equal(model.decoder.weight[:VOCAB], old)
+    assert model.predictions.decoder.weight is model.mabert.embeddings.word_embeddings.weight
+    assert torch.equal(model.predictions.decoder.weight[:VOCAB], old)
     assert model(batch()).logits.shape == (2, 6, VOCAB + 7)
     untied = build(MaBertForMaskedLM, config(tie_word_embeddings=False))
-    assert untied.decoder.weight is not untied.mabert.embeddings.word_embeddings.weight
+    assert untied.predictions.decoder.weight is not untied.mabert.embeddings.word_embeddings.weight
 
 
 @pytest.mark.parametrize("kind", [MaBertModel, MaBertForSequenceClassification])
@@ -304,7 +304,7 @@ def test_sparse_prediction_has_the_dense_loss_and_gradients(making):
         model = build(MaBertForMaskedLM, config(**MAKINGS[making], sparse_prediction=sparse), dtype=torch.float32)
         out = model(batch(), labels=labels)
         out.loss.backward()
-        results.append((out.loss, model.decoder.weight.grad, out.logits))
+        results.append((out.loss, model.predictions.decoder.weight.grad, out.logits))
     torch.testing.assert_close(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
     torch.testing.assert_close(results[0][2][labels != -100], results[1][2])

@@ -155,8 +155,8 @@ def test_layers_that_others_look_into_stay_as_they_are():
     model.mabert.layers[0].feed_forward.up.register_forward_hook(lambda *_: seen.append(1))
     prepack(model)
     tied = [name for name, module in model.named_modules() if type(module) is nn.Linear]
-    assert tied == ["mabert.layers.0.feed_forward.up", "decoder"]
-    assert model.decoder.weight is model.get_input_embeddings().weight
+    assert tied == ["mabert.layers.0.feed_forward.up", "predictions.decoder"]
+    assert model.predictions.decoder.weight is model.get_input_embeddings().weight
     with torch.no_grad():
         model(batch()[0])
     assert seen

@@ -115,7 +115,12 @@ def part_of_two(folder, resume):
     )
     trainer.train(resume_from_checkpoint=resume or None)
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-    end = {"losses": losses, "batches": len(seen), "tokens": sum(seen), "weight": trainer.model.decoder.bias.tolist()}
+    end = {
+        "losses": losses,
+        "batches": len(seen),
+        "tokens": sum(seen),
+        "weight": trainer.model.predictions.decoder.bias.tolist(),
+    }
     (folder / f"of-{trainer.args.process_index}{'-resumed' if resume else ''}.json").write_text(json.dumps(end))
 
 

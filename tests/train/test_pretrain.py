@@ -224,7 +224,7 @@ def test_a_micro_batch_of_many_scored_tokens_is_no_divergence(tmp_path):
 )
 def test_divergence_names_step_and_batch_and_keeps_checkpoints(tmp_path, bias, told):
     def poison(model):
-        model.decoder.bias.copy_(bias(model.decoder.bias))
+        model.predictions.decoder.bias.copy_(bias(model.predictions.decoder.bias))
 
     with pytest.raises(TrainingDivergedError, match=rf"the loss is {told} at step 6, in the batch of samples 40 to 47"):
         go(recipe(tmp_path), tmp_path / "run", callbacks=[At(5, poison)])

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from mabert.baselines.family import Family
 from mabert.model import MaBertConfig, register
@@ -15,7 +14,7 @@ class MaBert(Family):
     """This package's hybrid encoder; a recipe's model section is its configuration."""
 
     name, title, model_type, hub = "mabert", "MaBERT", MaBertConfig.model_type, "google-bert/bert-base-uncased"
-    head = "transform"
+    head = "predictions"
     fast_attention = "sdpa"  # its layers replace SDPA by the kernel themselves
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
@@ -32,6 +31,3 @@ class MaBert(Family):
         # Only exact masking keeps padding out of scan and convolution; plain attention pooling gives it weight.
         weighed = pooled and config.pooling == "attention"
         return len(set(lengths)) > 1 and (config.padding_safe_masking != "exact" or weighed)
-
-    def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
-        return model.decoder(model.transform(hidden))

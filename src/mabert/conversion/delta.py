@@ -17,7 +17,7 @@ from mabert.files.reading import parse_json, sha256
 from mabert.files.writing import make_once
 from mabert.model.delta import FILE
 from mabert.model.load import load_config
-from mabert.model.mamba import Recurrence, SelectiveCore, rename_saved
+from mabert.model.mamba import Recurrence
 
 ABOUT = "mabert"
 """The entry of the file's metadata that holds, as JSON, the cores' teacher and its use."""
@@ -126,9 +126,6 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
         )
     config = load_config(path)
     student = student_of(teacher, use, **{name: getattr(config, name) for name in CHOSEN})
-    for name, module in student.named_modules():
-        if isinstance(module, SelectiveCore):
-            rename_saved(module, cores, f"{name}.")
     wanted = {name: tuple(weight.shape) for name, weight in student.state_dict().items() if CORE in name}
     there = {name: tuple(weight.shape) for name, weight in cores.items()}
     if odd := sorted(name for name in wanted | there if wanted.get(name) != there.get(name)):

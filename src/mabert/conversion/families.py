@@ -169,7 +169,11 @@ MODERNBERT_ENCODER: Names = {
 ROBERTA = TeacherFamily(
     from_roberta,
     BERT_ENCODER,
-    {"lm_head.dense": "transform.dense", "lm_head.layer_norm": "transform.norm", "lm_head.decoder": "decoder"},
+    {
+        "lm_head.dense": "predictions.transform.dense",
+        "lm_head.layer_norm": "predictions.transform.norm",
+        "lm_head.decoder": "predictions.decoder",
+    },
     {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
     skipped_positions=positions_before,
 )
@@ -179,16 +183,20 @@ TEACHERS: dict[str, TeacherFamily] = {
         from_bert,
         BERT_ENCODER,
         {
-            "cls.predictions.transform.dense": "transform.dense",
-            "cls.predictions.transform.LayerNorm": "transform.norm",
-            "cls.predictions.decoder": "decoder",
+            "cls.predictions.transform.dense": "predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm": "predictions.transform.norm",
+            "cls.predictions.decoder": "predictions.decoder",
         },
         {"bert.pooler.dense": "pooler.dense", "classifier": "classifier"},
     ),
     "distilbert": TeacherFamily(
         from_distilbert,
         DISTILBERT_ENCODER,
-        {"vocab_transform": "transform.dense", "vocab_layer_norm": "transform.norm", "vocab_projector": "decoder"},
+        {
+            "vocab_transform": "predictions.transform.dense",
+            "vocab_layer_norm": "predictions.transform.norm",
+            "vocab_projector": "predictions.decoder",
+        },
         {"pre_classifier": "pooler.dense", "classifier": "classifier"},
         pooler_act=lambda config: "relu",
     ),
@@ -199,9 +207,9 @@ TEACHERS: dict[str, TeacherFamily] = {
         from_bert,
         {**BERT_ENCODER, "embeddings_project": "embeddings.projection"},
         {
-            "generator_predictions.dense": "transform.dense",
-            "generator_predictions.LayerNorm": "transform.norm",
-            "generator_lm_head": "decoder",
+            "generator_predictions.dense": "predictions.transform.dense",
+            "generator_predictions.LayerNorm": "predictions.transform.norm",
+            "generator_lm_head": "predictions.decoder",
         },
         {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
         pooler_act=lambda config: "gelu",
@@ -209,7 +217,11 @@ TEACHERS: dict[str, TeacherFamily] = {
     "modernbert": TeacherFamily(
         from_modernbert,
         MODERNBERT_ENCODER,
-        {"head.dense": "transform.dense", "head.norm": "transform.norm", "decoder": "decoder"},
+        {
+            "head.dense": "predictions.transform.dense",
+            "head.norm": "predictions.transform.norm",
+            "decoder": "predictions.decoder",
+        },
         {"head.dense": "pooler.dense", "head.norm": "pooler.norm", "classifier": "classifier"},
         pooler_act=lambda config: config.classifier_activation,
     ),

@@ -1,14 +1,11 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import WeightRenaming
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
@@ -24,7 +21,7 @@ from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
 from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
-from mabert.model.mamba import SAVED_NAMES, MambaMixer, Recurrence, SelectiveCore
+from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
 from mabert.model.packing import Unpadding, is_tracing
@@ -47,10 +44,6 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     _keep_in_fp32_modules_strict: ClassVar = list(Recurrence.FLOAT32)
     _can_record_outputs: ClassVar = {"hidden_states": ResidualBlock, "attentions": [SelfAttention, MambaMixer]}
 
-    def __init__(self, config: MaBertConfig, *args: Any, **kwargs: Any) -> None:
-        register_saved_names()
-        super().__init__(config, *args, **kwargs)
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
@@ -64,7 +57,6 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Works as in transformers; where vectors are made in another way than sentence-transformers makes them of any
         model (the mean of the tokens' vectors), it also writes the list of modules that says how."""
-        register_saved_names()  # a model that came from another process was not made in this one
         super().save_pretrained(save_directory, **kwargs)
         pooling = self.pools_by()
         if pooling != "mean" or self.config.normalize:
@@ -117,16 +109,6 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
         table.weight.requires_grad_(old.requires_grad)
         self.base_model.embeddings.position_embeddings = table
         self.config.max_position_embeddings = new_num_position_embeddings
-
-
-@cache
-def register_saved_names() -> None:
-    """Tells transformers which weights have other names in files, see `SAVED_NAMES`.
-
-    Not on import, because transformers then makes its table of all models, which takes a tenth of a second.
-    """
-    renamed = [WeightRenaming(rf"(?<!\.recurrence)\.{saved}(?!\.)", f".{name}") for saved, name in SAVED_NAMES.items()]
-    register_checkpoint_conversion_mapping(MaBertConfig.model_type, renamed, overwrite=True)
 
 
 class MaBertModel(MaBertPreTrainedModel):

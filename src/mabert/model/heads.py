@@ -41,23 +41,36 @@ class PredictionTransform(nn.Module):
         return self.norm(self.activation(self.dense(hidden)))
 
 
-class MaBertForMaskedLM(MaBertPreTrainedModel):
-    """Masked language modelling: transform, and a decoder tied to the token embedding."""
+class Predictions(nn.Module):
+    """Scores of the vocabulary's entries: transform and decoder."""
 
-    _tied_weights_keys: ClassVar = {"decoder.weight": "mabert.embeddings.word_embeddings.weight"}
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__()
+        self.transform = PredictionTransform(config)
+        self.decoder = nn.Linear(config.embedding_width, config.vocab_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., D) to (..., vocab_size)."""
+        return self.decoder(self.transform(hidden))
+
+
+class MaBertForMaskedLM(MaBertPreTrainedModel):
+    """Masked language modelling, with a decoder tied to the token embedding."""
+
+    # Of tied weights accelerate keeps the one whose name comes first in the alphabet, and files hold the embedding.
+    _tied_weights_keys: ClassVar = {"predictions.decoder.weight": "mabert.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
         self.mabert = MaBertModel(config)
-        self.transform = PredictionTransform(config)
-        self.decoder = nn.Linear(config.embedding_width, config.vocab_size)
+        self.predictions = Predictions(config)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:
-        return self.decoder
+        return self.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.decoder = new_embeddings
+        self.predictions.decoder = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -93,7 +106,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
             labels = labels.to(hidden.device)
             scored = labels != IGNORED
             hidden, labels = hidden[scored], labels[scored]
-        logits = self.decoder(self.transform(hidden))
+        logits = self.predictions(hidden)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)

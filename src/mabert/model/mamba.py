@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,6 @@ DT_INIT_FLOOR = 1e-4
 
 
 SHORT = (torch.bfloat16, torch.float16)
-
-SAVED_NAMES = {
-    "conv_weight": "local_mixing.weight",
-    "conv_bias": "local_mixing.bias",
-    "dt_proj": "dt_proj.weight",
-    "A_log": "recurrence.A_log",
-    "D": "recurrence.D",
-    "delta_bias": "recurrence.delta_bias",
-}
-"""Weights' names in files that differ from a core's: files keep the names from before its submodules existed."""
 
 
 class CoreOutput(NamedTuple):
@@ -142,7 +132,6 @@ class SelectiveCore(nn.Module):
         vars(self.dt_proj)["_is_hf_initialized"] = True
         self.recurrence = Recurrence(channels, states)
         self.x_proj = nn.Linear(channels, sum(self.split), bias=False)
-        self.register_load_state_dict_pre_hook(rename_saved)
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -176,13 +165,6 @@ class SelectiveCore(nn.Module):
         d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
         steps = (mixed, self.dt_proj(d), B, C)
         return CoreOutput(*self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads))
-
-
-def rename_saved(core: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Renames weights read from files to the names in a core, see `SAVED_NAMES`."""
-    for saved, name in SAVED_NAMES.items():
-        if prefix + saved in weights:
-            weights[prefix + name] = weights.pop(prefix + saved)
 
 
 class MambaMixer(nn.Module):
