@@ -75,9 +75,14 @@ def texts_of(lengths, seed=0):
     return [torch.randint(PAD + 1, VOCABULARY, (length,), generator=draws) for length in lengths]
 
 
+def items_of(texts):
+    """Texts, given by their ids, as a teacher reads them."""
+    return [{"input_ids": text} for text in texts]
+
+
 def row_of(texts, use="encoder"):
     """Texts as a packed row; for a masked language model, with a label at every third token."""
-    row = packed(texts, torch.device("cpu"))
+    row = packed(items_of(texts), torch.device("cpu"))
     if use == "masked_lm":
         row["labels"] = row["input_ids"].masked_fill(torch.arange(row["input_ids"].shape[1]) % 3 > 0, -100)
     return row

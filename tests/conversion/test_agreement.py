@@ -14,7 +14,7 @@ from mabert.conversion.choose import Survey, warnings_of
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
 from mabert.conversion.watch import unexplained as share
-from tests.conversion.helpers import VOCABULARY, row_of, student_and_copy, teacher, texts_of
+from tests.conversion.helpers import VOCABULARY, items_of, row_of, student_and_copy, teacher, texts_of
 from tests.conversion.test_pieces import pieces_of, source
 
 ANGLES = np.deg2rad([0, 10, 90, 95])
@@ -69,12 +69,12 @@ def test_answers_are_compared_by_kind():
 
 def test_shuffling_keeps_the_tokens_and_the_ends():
     given = texts((9, 3, 30))
-    other = shuffled(given)
+    other, again = ([each["input_ids"] for each in shuffled(items_of(given))] for _ in range(2))
     for before, behind in zip(given, other, strict=True):
         assert (before[0], before[-1]) == (behind[0], behind[-1])
         assert sorted(before.tolist()) == sorted(behind.tolist())
     assert not torch.equal(given[2], other[2])
-    assert all(map(torch.equal, shuffled(given), other))
+    assert all(map(torch.equal, again, other))
 
 
 @settings(max_examples=30, deadline=None)
@@ -105,12 +105,12 @@ def test_a_student_that_is_its_teacher_agrees_wholly(monkeypatch, use):
 def test_a_constant_is_the_mean_over_all_tokens_of_all_texts():
     student, copy = student_and_copy()
     uneven = texts((9, 5, 30, 12))
-    alone = [constants(copy, student, [text]) for text in uneven]
+    alone = [constants(copy, student, items_of([text])) for text in uneven]
     means = {
         layer: sum(len(text) * each[layer] for text, each in zip(uneven, alone, strict=True)) / sum(map(len, uneven))
         for layer in (0, 2)
     }
-    together = constants(copy, student, uneven)
+    together = constants(copy, student, items_of(uneven))
     assert set(together) == {0, 2}
     for layer, mean in means.items():
         torch.testing.assert_close(together[layer], mean)
@@ -171,7 +171,7 @@ def test_vectors_of_a_row_are_those_of_its_texts_alone():
         alone = [encoder(each[None]).last_hidden_state[0] for each in given]
         for pooling, wanted in (("mean", [each.mean(0) for each in alone]), ("cls", [each[0] for each in alone])):
             torch.testing.assert_close(pooled(hidden, packing_of(row), pooling), torch.stack(wanted))
-            found = agreement.vectors(encoder, given, pooling)
+            found = agreement.vectors(encoder, items_of(given), pooling)
             unit = torch.nn.functional.normalize(torch.stack(wanted), dim=1)
             np.testing.assert_allclose(found, unit, atol=1e-5)
 
@@ -182,7 +182,7 @@ def test_layers_whose_attention_says_nothing_matter_nothing_and_that_which_matte
     with torch.no_grad():
         for other in {0, 1, 2} - {layer}:
             encoder.layers[other].attention.output.weight.zero_()
-    survey = Survey(encoder, texts((30, 30, 20)))
+    survey = Survey(encoder, items_of(texts((30, 30, 20))))
     lost = survey.importance()
     assert [lost[other] for other in range(3) if other != layer] == pytest.approx([0, 0], abs=1e-6)
     assert lost[layer] > 1e-3
@@ -192,7 +192,7 @@ def test_layers_whose_attention_says_nothing_matter_nothing_and_that_which_matte
 
 @pytest.mark.parametrize(("layers", "kept"), [(1, 0), (2, 1), (6, 2), (12, 4)])
 def test_a_third_of_the_layers_keeps_attention(layers, kept):
-    survey = Survey(check_copy(teacher("bert", depth=layers), "encoder"), texts((9, 8)))
+    survey = Survey(check_copy(teacher("bert", depth=layers), "encoder"), items_of(texts((9, 8))))
     pattern = survey.pattern()
     assert (len(pattern), pattern.count("T")) == (layers, kept)
 

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mabert.conversion.inputs import Frame
 from mabert.conversion.pieces import SHORTEST, cut
 from mabert.conversion.run import some
 from mabert.data.cache import Documents
@@ -17,8 +18,6 @@ CLS, SEP, STOP = 1, 2, 3
 
 class Words:
     """What `cut` asks of a tokenizer."""
-
-    cls_token_id, sep_token_id = CLS, SEP
 
     def get_vocab(self):
         return {".": STOP, "word": 4}
@@ -33,8 +32,12 @@ def source(lengths, first=100, every=None):
     return Documents(SimpleNamespace(ids=ids), bounds[:-1], bounds[1:])
 
 
-def pieces_of(sources, length=64, tokens=None, seed=0):
-    return cut(sources, Words(), length=length, tokens=tokens, seed=seed)
+SINGLE = Frame(((CLS,), (SEP,)), ((0,), (0,)), (0,))
+PAIR = Frame(((CLS,), (SEP, SEP), (SEP,)), ((0,), (0, 1), (1,)), (0, 1))
+
+
+def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
+    return cut(sources, Words(), length=length, tokens=tokens, seed=seed, frames=frames, **how)
 
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
@@ -104,6 +107,44 @@ def test_pieces_end_with_sentences_where_one_ends_in_their_second_half():
     assert len(set(lengths)) > 20
 
 
+def texts_of(ids):
+    """The texts between special tokens."""
+    return [list(own) for special, own in itertools.groupby(ids.tolist(), key=(CLS, SEP).__contains__) if not special]
+
+
+@settings(max_examples=60)
+@given(LENGTHS, st.integers(16, 100), st.integers(12, 100), st.integers(0, 100), st.booleans())
+def test_a_pair_is_neighbouring_pieces_and_of_half_the_pairs_second_texts_are_exchanged(
+    lengths, length, longest_pair, seed, both
+):
+    assume(sum(lengths) > 1)
+    longest_pair = min(length, longest_pair)
+    frames = (SINGLE, PAIR) if both else (PAIR,)
+    pieces = pieces_of([source(lengths)], length, seed=seed, frames=frames, longest_pair=longest_pair)
+    items = [pieces[index] for index in range(len(pieces))]
+    assert [len(item["input_ids"]) for item in items] == pieces.lengths
+    assert pieces.are_pairs[both :: 1 + both].mean() > 0.5 or len(items) < 4
+    apart = 0
+    for item, is_pair, size in zip(items, pieces.are_pairs, pieces.lengths, strict=True):
+        found = texts_of(item["input_ids"])
+        assert len(found) == 1 + is_pair
+        assert all(text == list(range(text[0], text[-1] + 1)) for text in found)
+        assert size <= (longest_pair if is_pair else length)
+        first = len(found[0]) + 2
+        assert item["token_type_ids"].tolist() == [0] * first + [1] * (size - first)
+        apart += is_pair and found[1][0] != found[0][-1] + 1
+    assert apart <= -(-pieces.are_pairs.sum() // 2)
+    assert apart >= pieces.are_pairs.sum() // 2 - 1
+
+
+def test_a_pair_is_cut_where_a_sentence_ends():
+    pieces = pieces_of([source([3000], every=7)], length=100, frames=(PAIR,))
+    firsts = [texts_of(pieces[index]["input_ids"])[0] for index in range(len(pieces))]
+    firsts = [first for first in firsts if len(first) > 7]
+    assert len(firsts) > 20
+    assert all(first[-1] == STOP for first in firsts)
+
+
 def test_lengths_are_log_uniform():
     inside = np.array(pieces_of([source([200_000])], length=514).lengths) - 2
     shares = [((inside >= low) & (inside < 2 * low)).mean() for low in (8, 16, 32, 64, 128, 256)]
@@ -115,7 +156,7 @@ def test_a_vocabulary_without_ends_of_sentences_will_do():
         def get_vocab(self):
             return {"word": 4}
 
-    pieces = cut([source([500])], Bytes(), length=64, tokens=None, seed=0)
+    pieces = cut([source([500])], Bytes(), length=64, tokens=None, seed=0, frames=(SINGLE,))
     assert sum(pieces.lengths) == 500 + 2 * len(pieces)
 
 
@@ -123,8 +164,8 @@ def test_some_pieces_are_the_first_short_ones_that_have_the_tokens():
     pieces = pieces_of([source([3000])], length=300)
     longest = sorted(pieces.lengths)[len(pieces) // 3]
     short = [length for length in pieces.lengths if length <= longest]
-    found = [len(each) for each in some(pieces, 50, longest)]
+    found = [len(each["input_ids"]) for each in some(pieces, 50, longest)]
     assert found == short[: len(found)]
     assert sum(found[:-1]) < 50 <= sum(found)
-    assert [len(each) for each in some(pieces, 10**9, longest)] == short
-    assert [len(each) for each in some(pieces, 1, 2)] == pieces.lengths[:1], "none is so short"
+    assert [len(each["input_ids"]) for each in some(pieces, 10**9, longest)] == short
+    assert [len(each["input_ids"]) for each in some(pieces, 1, 2)] == pieces.lengths[:1], "none is so short"

@@ -173,7 +173,7 @@ def test_a_text_may_have_several_labels(tmp_path, monkeypatch, small_batches, wo
     assert set(told) == {True}
     assert all("labels" in answer for answer in mabert.load(tmp_path / "out").predict(TEXTS, progress=False))
     model = MaBertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
-    assert agreement.answers(model, [torch.tensor([2, 5, 6, 3])]).shape == (1, 3)
+    assert agreement.answers(model, [{"input_ids": torch.tensor([2, 5, 6, 3])}]).shape == (1, 3)
     assert 0 <= next(iter(result["outcome"]["agreement"]["bands"].values()))["student"]["answers"] <= 1
 
 

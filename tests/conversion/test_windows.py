@@ -181,5 +181,5 @@ def test_a_long_texts_vector_is_the_mean_over_its_windows(pooling):
         hidden = copy(**windows.row).last_hidden_state
     told = windows.of_tokens(hidden)[0]
     wanted = told.mean(0) if pooling == "mean" else told[0]
-    (found,) = agreement.vectors(copy, [row["input_ids"][0]], pooling)
+    (found,) = agreement.vectors(copy, [{"input_ids": row["input_ids"][0]}], pooling)
     torch.testing.assert_close(torch.from_numpy(found), torch.nn.functional.normalize(wanted, dim=0))

@@ -20,6 +20,14 @@ def add_convert(commands: Any) -> None:
     added.add_argument("--text", nargs="+", required=True, help="files, folders or hub data sets to learn from")
     added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
     added.add_argument(
+        "--pair-column", metavar="NAME", help="column of the second text, in tables of pairs"
+    )
+    added.add_argument(
+        "--pairs",
+        action=argparse.BooleanOptionalAction,
+        help="whether a classifier reads pairs of texts [what its folder says, else both are learnt]",
+    )
+    added.add_argument(
         "--pattern",
         default="auto",
         help="layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
@@ -103,6 +111,8 @@ def run_convert(options: argparse.Namespace) -> None:
             options.output,
             resume=options.resume,
             text_column=options.text_column,
+            pair_column=options.pair_column,
+            pairs=options.pairs,
             pattern=options.pattern,
             tokens=options.tokens,
             length=options.length,

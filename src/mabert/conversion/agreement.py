@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from mabert.conversion.align import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import (
+    Item,
     Row,
     attention_means,
     held,
@@ -34,6 +36,9 @@ FEW = 512
 BANDS = (32, 128, 512, 2048)
 """Upper limits, in tokens, of the groups of texts that are compared together."""
 
+PAIRS = "pairs of "
+"""How the names of bands of pairs begin."""
+
 TEXTS = 500
 """Texts compared in a band at most. Among more texts the nearest one is harder to find."""
 
@@ -50,23 +55,25 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
         copy: The teacher's copy that keeps all layers, with its head.
         student: The student, with a head of the same kind.
         use: The use of both.
-        pieces: Held-out texts.
+        pieces: Held-out texts, single ones or pairs.
 
     Returns:
-        `layers`, see `by_layer`, and `bands` by length. Each band has the number of `texts`, and for `student` and
+        `layers`, see `by_layer`, and `bands` by length, those of pairs apart (`PAIRS`). Each band has the number of
+        `texts`, and for `student` and
         `floor` (the teacher with its attention held at its mean wherever the student has none) the results of
         `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
     """
     teacher, ours = copy.base_model, student.base_model
     pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
-    lengths = np.array(pieces.lengths)
-    constant = constants(teacher, ours, [pieces[index]["input_ids"] for index in range(min(len(pieces), 50))])
+    lengths, pairs = np.array(pieces.lengths), pieces.are_pairs
+    constant = constants(teacher, ours, [pieces[index] for index in range(min(len(pieces), 50))])
     bands: dict[str, Any] = {}
-    for least, most in zip((3, *(band + 1 for band in BANDS)), (*BANDS, np.inf), strict=True):
-        chosen = np.flatnonzero((lengths >= least) & (lengths <= most))[:TEXTS]
+    limits = list(zip((3, *(band + 1 for band in BANDS)), (*BANDS, np.inf), strict=True))
+    for kind, (least, most) in product((False, True), limits):
+        chosen = np.flatnonzero((pairs == kind) & (lengths >= least) & (lengths <= most))[:TEXTS]
         if len(chosen) < 2:
             continue
-        texts = [pieces[index]["input_ids"] for index in chosen]
+        texts = [pieces[index] for index in chosen]
         wanted = vectors(teacher, texts, pooling)
         near = nearness(teacher, texts, pooling, wanted)
         right = None if use == "encoder" else answers(copy, texts)
@@ -79,8 +86,8 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
                 if right is not None:
                     classes = student.config.num_labels if use == "classifier" else 0
                     told[name]["answers"] = same_answers(right, answers(model, texts), classes)
-        bands[f"{least}-{int(lengths[chosen].max())}"] = told
-    texts = [pieces[index]["input_ids"] for index in range(min(len(pieces), LAYERED))]
+        bands[f"{PAIRS * kind}{least}-{int(lengths[chosen].max())}"] = told
+    texts = [pieces[index] for index in range(min(len(pieces), LAYERED))]
     return {"layers": by_layer(teacher, ours, texts), "bands": bands}
 
 
@@ -88,31 +95,37 @@ def lines(agreement: dict[str, Any]) -> Iterator[str]:
     """Words the result of `compare`, one line per band of lengths."""
     for band, told in agreement["bands"].items():
         student, floor = told["student"], told["floor"]
+        answers = f", same answer {student['answers']:.1%}" if "answers" in student else ""
         yield (
-            f"texts of {band} tokens: cosine to the teacher {student['cosine']:.3f} (floor {floor['cosine']:.3f}), "
-            f"nearest neighbour found {student['neighbours']:.0%} (floor {floor['neighbours']:.0%})"
+            f"{texts_of(band)}: cosine to the teacher {student['cosine']:.3f} (floor {floor['cosine']:.3f}), "
+            f"nearest neighbour found {student['neighbours']:.0%} (floor {floor['neighbours']:.0%}){answers}"
         )
 
 
-def constants(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[int, Tensor]:
+def texts_of(band: str) -> str:
+    """Words a band of the result of `compare`."""
+    return f"{band if band.startswith(PAIRS) else f'texts of {band}'} tokens"
+
+
+def constants(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[int, Tensor]:
     """Returns the mean output of the teacher's attention in the layers where the student has none, (D,) by layer."""
     row = windows_of(packed(texts, teacher.device), teacher.config.max_position_embeddings).row
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
-def rows(texts: Sequence[Tensor], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
+def rows(texts: Sequence[Item], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
     """Yields packed rows of texts of similar lengths, each with the indices of its texts."""
-    for chosen in batches_by_length([len(text) for text in texts], tokens):
+    for chosen in batches_by_length([len(text["input_ids"]) for text in texts], tokens):
         yield chosen, packed([texts[index] for index in chosen], device)
 
 
 @torch.no_grad()
-def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
+def vectors(encoder: Any, texts: Sequence[Item], pooling: str) -> np.ndarray:
     """Returns vectors of texts, scaled to length one, float32 (texts, D).
 
     Args:
         encoder: A MaBERT. It reads texts beyond its positions in windows and takes the mean over them.
-        texts: Ids of each text, int64 (time,).
+        texts: The texts.
         pooling: `mean` or `cls`.
     """
     found = np.empty((len(texts), encoder.config.hidden_size), np.float32)
@@ -125,7 +138,7 @@ def vectors(encoder: Any, texts: Sequence[Tensor], pooling: str) -> np.ndarray:
 
 
 @torch.no_grad()
-def answers(model: Any, texts: Sequence[Tensor]) -> np.ndarray:
+def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
     """Returns a head's answers: the most likely class per text, or all its labels where it may have several; the most
     likely vocabulary entry per token; or a regression's number per text."""
     found = []
@@ -172,7 +185,7 @@ def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
     return correlation(theirs, ours) if classes == 1 else float(equal.reshape(len(equal), -1).all(1).mean())
 
 
-def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str, found: np.ndarray) -> np.ndarray:
+def nearness(encoder: Any, texts: Sequence[Item], pooling: str, found: np.ndarray) -> np.ndarray:
     """Returns each text's similarity to itself with shuffled words, (texts,).
 
     A model that only counts words finds the two equal. The correlation between student and teacher tells whether the
@@ -180,19 +193,22 @@ def nearness(encoder: Any, texts: Sequence[Tensor], pooling: str, found: np.ndar
 
     Args:
         encoder: A MaBERT.
-        texts: Ids of each text, int64 (time,).
+        texts: The texts.
         pooling: `mean` or `cls`.
         found: The model's vectors of these texts, (texts, D).
     """
     return (found * vectors(encoder, shuffled(texts), pooling)).sum(1)
 
 
-def shuffled(texts: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
-    """Returns the texts with the tokens between the special ones shuffled."""
+def shuffled(texts: Sequence[Item], seed: int = 0) -> list[Item]:
+    """Returns the texts with the tokens between the first and the last one shuffled; types stay at their places."""
     draws = torch.Generator().manual_seed(seed)
-    return [
-        torch.cat((text[:1], text[1:-1][torch.randperm(len(text) - 2, generator=draws)], text[-1:])) for text in texts
-    ]
+    found = []
+    for text in texts:
+        ids = text["input_ids"].clone()
+        ids[1:-1] = ids[1:-1][torch.randperm(len(ids) - 2, generator=draws)]
+        found.append({**text, "input_ids": ids})
+    return found
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -201,7 +217,7 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def by_layer(teacher: Any, student: Any, texts: Sequence[Tensor]) -> dict[str, list[float | None]]:
+def by_layer(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[str, list[float | None]]:
     """Returns the unexplained variance by layer, mean over rows of texts.
 
     Returns:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from mabert import __version__
+from mabert.conversion.agreement import texts_of
 from mabert.files.places import PACKAGES
 from mabert.files.yaml import parse_yaml
 
@@ -83,7 +84,7 @@ def answers(outcome: dict[str, Any]) -> str:
     told = {band: each["student"].get("answers") for band, each in outcome["agreement"]["bands"].items()}
     if None in told.values():
         return ""
-    bands = ", ".join(f"{share:.3f} of texts of {band} tokens" for band, share in told.items())
+    bands = ", ".join(f"{share:.3f} of {texts_of(band)}" for band, share in told.items())
     return f"\n\nThe same answer (of a regression, the correlation; of masks, by token): {bands}."
 
 

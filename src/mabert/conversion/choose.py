@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from mabert.conversion.watch import attention_means, held, packed, unexplained
+from mabert.conversion.watch import Item, attention_means, held, packed, unexplained
 from mabert.conversion.windows import windows_of
 
 KEPT = 1 / 3
@@ -21,11 +20,11 @@ class Survey:
 
     Args:
         encoder: An encoder that keeps all its layers.
-        texts: Ids of each text, int64 (time,); texts beyond its positions are read in windows.
+        texts: The texts; those beyond its positions are read in windows.
     """
 
     @torch.no_grad()
-    def __init__(self, encoder: Any, texts: Sequence[Tensor]) -> None:
+    def __init__(self, encoder: Any, texts: Sequence[Item]) -> None:
         self.row = windows_of(packed(texts, encoder.device), encoder.config.max_position_embeddings).row
         self.encoder, self.depth = encoder, len(encoder.layers)
         self.means = attention_means(encoder, self.row, range(self.depth))

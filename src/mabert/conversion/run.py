@@ -20,11 +20,14 @@ from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
+from mabert.conversion.inputs import Frame, frames_of
 from mabert.conversion.pieces import Pieces, cut
 from mabert.conversion.recipe import ConversionRecipe, checked_pattern
 from mabert.conversion.speed import speed
+from mabert.conversion.tables import read_pairs
 from mabert.conversion.teacher import Teacher, student_of, teacher_config, use_of, weights_hash
 from mabert.conversion.training import train
+from mabert.conversion.watch import Item
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS, Documents
 from mabert.data.collate import FlatteningCollator
@@ -34,6 +37,7 @@ from mabert.data.tokenizer import fingerprint
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.places import default_cache, place_of
 from mabert.files.reading import digest
+from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.train.fields import build
@@ -61,8 +65,11 @@ SURVEYED, TYPICAL = 4_000, 512
 TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Text lengths at which teacher and student are timed, besides the longest learnt from."""
 
-BEYOND = "the teacher has positions for %s tokens; what longer texts are to say is taught by windows of as many"
+BEYOND = "the teacher has positions for %s tokens; longer texts are taught in windows of as many"
 """Logged if texts may be longer than the teacher reads."""
+
+BOTH = "%s does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"
+"""Logged if a classifier's folder does not say what it reads."""
 
 
 def convert(
@@ -72,6 +79,8 @@ def convert(
     *,
     resume: bool = False,
     text_column: str = "text",
+    pair_column: str | None = None,
+    pairs: bool | None = None,
     progress: bool = True,
     **recipe: Any,
 ) -> dict[str, Any]:
@@ -83,7 +92,11 @@ def convert(
         texts: Files, folders or hub data sets, as for `mabert pretrain`; all contribute equally many tokens.
         output: Folder for the student, ready to use, and `result.json`.
         resume: Whether to resume the conversion in `output`; the weights end the same as without interruption.
-        text_column: Column of the text in tables.
+        text_column: Column of the text in tables; with `pair_column`, of the first text of a pair.
+        pair_column: Column of the second text of a pair, for a teacher of pairs whose texts are tables of pairs.
+        pairs: Whether a classifier reads pairs of texts; default, what its folder says, as those of
+            sentence-transformers' CrossEncoder and of `mabert finetune` do, else the student learns from both. Without
+            `pair_column` a pair is two neighbouring pieces of a text, and half of the second ones are exchanged.
         progress: Whether to show progress, and at the end the student's agreement with its teacher.
         recipe: Fields of `ConversionRecipe`.
 
@@ -98,6 +111,8 @@ def convert(
     """
     check_installed(*EXTRAS["train"])
     asked = build(ConversionRecipe, recipe, "")
+    if pair_column is not None and pairs is False:
+        raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
     texts = [texts] if isinstance(texts, str | Path) else texts
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
@@ -106,18 +121,20 @@ def convert(
     folder = RunFolder(output, FREE)
     processes = joined(asked.precision)
     request = {"teacher": str(teacher), "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
+    given = {"pairs": pairs, "pair_column": pair_column}
+    request |= {name: value for name, value in given.items() if value is not None}
     if processes.is_main_process:
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
     known = Teacher.at(place)
     wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
-    if asked.length > known.longest and processes.is_main_process:
-        logger.warning(BEYOND, f"{known.longest:,}")
-    training, held = read(texts, known.tokenizer, asked, text_column, progress)
-    pieces = cut(training, known.tokenizer, length=asked.length, tokens=asked.tokens, seed=asked.seed)
-    samples = cut(held, known.tokenizer, length=asked.length, tokens=None, seed=asked.seed)
+    frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
+    if processes.is_main_process:
+        warn(known, frames, asked.length)
+    columns = (text_column, pair_column)
+    pieces, samples, corpus = learnt_from(texts, known, frames, asked, columns, progress)
     pattern, lost = chosen_pattern(wanted, known.copy, samples)
-    request["resolved"] = resolved(known, training, pattern, asked, processes.num_processes)
+    request["resolved"] = resolved(known, corpus, pattern, asked, processes.num_processes)
     if processes.is_main_process:
         folder.claim(request, resume)
     if resume and (finished := folder.result()) is not None:
@@ -135,12 +152,61 @@ def convert(
     return told(folder.write_result(outcome, seconds, seed=asked.seed), progress)
 
 
+def warn(known: Teacher, frames: Sequence[Frame], length: int) -> None:
+    """Says what a student learns from if that is not as expected.
+
+    Raises:
+        ValueError: If pairs are to be longer than the teacher reads.
+    """
+    kinds = {frame.is_pair for frame in frames}
+    if len(kinds) == 2:
+        logger.warning(BOTH, known.place)
+    if length <= known.longest:
+        return
+    if kinds == {True}:
+        raise ValueError(
+            f"length is {length:,}; the teacher reads pairs of up to {known.longest:,} tokens: ask for that"
+        )
+    logger.warning(BEYOND, f"{known.longest:,}")
+
+
 def told(result: dict[str, Any], progress: bool) -> dict[str, Any]:
     """Returns a conversion's result; with progress shown, also prints the student's agreement with its teacher."""
     if progress and sys.stdout is not None:
         for line in lines(result["outcome"]["agreement"]):
             sys.stdout.write(line + "\n")
     return result
+
+
+def learnt_from(
+    texts: Sequence[str | Path],
+    known: Teacher,
+    frames: Sequence[Frame],
+    asked: ConversionRecipe,
+    columns: tuple[str, str | None],
+    progress: bool,
+) -> tuple[Pieces, Pieces, str]:
+    """Returns the pieces to learn from, those held out, and what identifies the corpus.
+
+    Args:
+        texts: Files, folders or hub data sets; tables of pairs if `columns` has two.
+        known: The teacher.
+        frames: What stands around texts.
+        asked: Settings of the conversion.
+        columns: Column of the text, and of a pair's second text or None.
+        progress: Whether to show progress.
+    """
+    first, second = columns
+    how: dict[str, Any] = {"length": asked.length, "seed": asked.seed}
+    if second is not None:
+        (frame,) = frames
+        how |= {"frame": frame, "tokens": asked.tokens, "held_out": HELD_OUT}
+        return read_pairs(texts, known.reader, (first, second), **how)
+    training, held = read(texts, known.reader, asked, first, progress)
+    how |= {"frames": frames, "longest_pair": min(asked.length, known.longest)}
+    corpus = "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training)
+    pieces = cut(training, known.reader, tokens=asked.tokens, **how)
+    return pieces, cut(held, known.reader, tokens=None, **how), corpus
 
 
 def read(
@@ -177,7 +243,7 @@ def measured(known: Teacher, student: Any, samples: Pieces, asked: ConversionRec
     return {"agreement": agreement, "speed": times}
 
 
-def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
+def some(pieces: Pieces, tokens: int, longest: int) -> list[Item]:
     """Returns the first pieces, `tokens` in all, of at most `longest` tokens, so that a few long ones do not dominate.
 
     If all pieces are longer, takes from all.
@@ -185,7 +251,7 @@ def some(pieces: Pieces, tokens: int, longest: int) -> list[torch.Tensor]:
     lengths = np.array(pieces.lengths)
     chosen = np.flatnonzero(lengths <= longest) if lengths.min() <= longest else np.arange(len(lengths))
     enough = int(np.searchsorted(lengths[chosen].cumsum(), tokens)) + 1
-    return [pieces[index]["input_ids"] for index in chosen[:enough]]
+    return [pieces[index] for index in chosen[:enough]]
 
 
 def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
@@ -200,14 +266,12 @@ def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[f
     return wanted, lost
 
 
-def resolved(
-    known: Teacher, training: Sequence[Documents], pattern: str, asked: ConversionRecipe, processes: int
-) -> dict[str, Any]:
+def resolved(known: Teacher, corpus: str, pattern: str, asked: ConversionRecipe, processes: int) -> dict[str, Any]:
     """Returns a conversion's inputs other than its request, which must not change on resuming."""
     return {
         "weights": weights_hash(known.copy),
         "vocabulary": fingerprint(known.tokenizer),
-        "corpus": "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training),
+        "corpus": corpus,
         "pattern": pattern,
         "precision": resolve_precision(asked.precision),
         "processes": processes,
@@ -300,6 +364,8 @@ def save(known: Teacher, student: Any, folder: Path, request: dict[str, Any], ou
         if sentences is not None:  # sentence-transformers cuts texts there, and the student has learnt from longer ones
             cut_before = sentences.longest is not None and length > sentences.longest
             sentences.copy_to(staging, length if cut_before else longer)
+        elif is_cross_encoder(known.place):
+            copy_settings(known.place, staging)
         if encoding is not None:
             dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
         write_text(staging / "README.md", card(known.place, request, outcome))

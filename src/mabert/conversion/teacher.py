@@ -1,6 +1,7 @@
 """Teachers: opening them, and making MaBERT copies that give the same output."""
 
 import contextlib
+import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from tokenizers import normalizers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -245,6 +247,7 @@ class Teacher:
         use: The teacher's use.
         sentences: How the teacher makes text vectors, if its folder says so.
         tokenizer: The teacher's tokenizer.
+        reader: The tokenizer for texts as in use: the teacher's, after lower-casing where the folder asks for it.
         model: The teacher as transformers loads it.
         copy: The MaBERT that keeps all the teacher's layers.
     """
@@ -253,6 +256,7 @@ class Teacher:
     use: Use
     sentences: SentenceFolder | None
     tokenizer: PreTrainedTokenizerFast
+    reader: PreTrainedTokenizerFast
     model: PreTrainedModel
     copy: Any
 
@@ -269,12 +273,21 @@ class Teacher:
         tokenizer = load_tokenizer(str(place))
         check_vocabulary(place, tokenizer, config)
         model = load_teacher(place)
-        return cls(place, use, sentences, tokenizer, model, check_copy(model, use))
+        reader = lowering(tokenizer) if sentences is not None and sentences.lower else tokenizer
+        return cls(place, use, sentences, tokenizer, reader, model, check_copy(model, use))
 
     @property
     def longest(self) -> int:
         """Tokens that the teacher has positions for."""
         return self.copy.config.max_position_embeddings
+
+
+def lowering(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Returns a copy of a tokenizer that puts texts in lower case first."""
+    lower = copy.deepcopy(tokenizer)
+    before = [own] if (own := lower.backend_tokenizer.normalizer) is not None else []
+    lower.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+    return lower
 
 
 def weights_hash(model: PreTrainedModel) -> str:

@@ -12,13 +12,16 @@ from mabert.model.boundaries import read_boundaries
 from mabert.model.packing import Packing
 from mabert.model.pooling import Pooler
 
+Item = dict[str, Tensor]
+"""A text: `input_ids`, int64 (time,), and `token_type_ids` where pairs need them."""
+
 Row = dict[str, Any]
-"""A packed row as `FlatteningCollator` makes it."""
+"""A packed row of texts as `FlatteningCollator` makes it."""
 
 
-def packed(texts: Sequence[Tensor], device: torch.device) -> Row:
-    """Packs texts, given as the ids of each, int64 (time,), in a row on a device."""
-    row = FlatteningCollator()([{"input_ids": text} for text in texts])
+def packed(texts: Sequence[Item], device: torch.device) -> Row:
+    """Packs texts in a row on a device."""
+    row = FlatteningCollator()(texts)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in row.items()}
 
 

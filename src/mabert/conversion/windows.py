@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mabert.conversion.watch import Row, packed, packing_of
+from mabert.conversion.watch import Item, Row, packed, packing_of
 from mabert.data.mlm import IGNORE
 
 
@@ -59,13 +59,15 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
     A window is a slice of its text whose first and last token are the text's own, [CLS] and [SEP].
 
     Args:
-        row: A row made by `FlatteningCollator`, with `input_ids` and perhaps `labels`. Each label goes to the token
-            that its output is taken from, so labelled tokens keep the row's order.
+        row: A row made by `FlatteningCollator`, with `input_ids` and perhaps `token_type_ids` and `labels`. Each label
+            goes to the token that its output is taken from, so labelled tokens keep the row's order.
         limit: Most tokens of a window, at least 3.
     """
     step, before = steps(limit)
     packing, device = packing_of(row), row["input_ids"].device
-    windows, index, text, share = [], [], [], []
+    names = [name for name in ("input_ids", "token_type_ids") if name in row]
+    windows: list[Item] = []
+    index, text, share = [], [], []
     start = window_start = 0
     for number, length in enumerate(packing.lengths):
         count = 1 + max(0, -(-(length - limit) // step))
@@ -77,7 +79,7 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
         for window in range(count):
             taken = torch.arange(window * step, min(window * step + limit, length))
             taken[0], taken[-1] = 0, length - 1
-            windows.append(row["input_ids"][0, (start + taken).to(device)])
+            windows.append({name: row[name][0, (start + taken).to(device)] for name in names})
             window_start += len(taken)
         start += length
     cut = packed(windows, device)

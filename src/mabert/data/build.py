@@ -99,7 +99,7 @@ def _write_ids(
     path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, max_tokens: int | None, progress: bool
 ) -> np.ndarray:
     """Writes the ids; returns the documents' offsets."""
-    encoder = _encoder(tokenizer)
+    encoder = plain_encoder(tokenizer)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
@@ -122,7 +122,7 @@ def _write_ids(
     return offsets
 
 
-def _encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """Copies the tokenizer. The copy neither truncates nor pads, and reads names of special tokens as plain text."""
     encoder = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     encoder.no_truncation()

@@ -32,6 +32,7 @@ class SentenceFolder:
         normalize: Whether vectors are scaled to length one.
         longest: Tokens at which texts are cut; None if the settings do not say.
         prompt: Text in front of every text.
+        named: Texts that a user may choose to put in front of a text instead.
         lower: Whether texts are put in lower case.
     """
 
@@ -40,17 +41,18 @@ class SentenceFolder:
     normalize: bool
     longest: int | None = None
     prompt: str = ""
+    named: tuple[str, ...] = ()
     lower: bool = False
 
     @classmethod
     def at(cls, path: str | Path) -> "SentenceFolder | None":
-        """Reads a folder; returns None if it is not from sentence-transformers.
+        """Reads a folder; returns None if it is not an encoder's from sentence-transformers.
 
         Raises:
             ValueError: If its vectors are made in another way, or by further layers.
         """
         folder = Path(path)
-        if not (folder / MODULES).is_file():
+        if not (folder / MODULES).is_file() or is_cross_encoder(folder):
             return None
         modules = modules_in(folder)
         kinds = {each["type"].rpartition(".")[2]: each for each in modules}
@@ -74,6 +76,11 @@ class SentenceFolder:
             raise ValueError(f"{file} leaves the prompt {about['prompt']!r} out of the mean; that is not supported")
         return cls(folder, modes[0], "Normalize" in kinds, **about)
 
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """What may stand in front of a text: the folder's one prompt, or nothing and each that a user may choose."""
+        return (self.prompt,) if self.prompt else ("", *self.named)
+
     def prepared(self, text: str) -> str:
         """Returns a text as sentence-transformers gives it to the tokenizer."""
         whole = f"{self.prompt}{text}"
@@ -86,9 +93,7 @@ class SentenceFolder:
             place: The other folder.
             longest: Tokens at which texts are cut, instead of the settings' number.
         """
-        for name in (MODULES, *SETTINGS):
-            if (self.path / name).is_file():
-                shutil.copyfile(self.path / name, place / name)
+        copy_settings(self.path, place)
         if longest is not None:
             file = place / LENGTH
             said = read_json_if_there(file) or {}
@@ -102,13 +107,33 @@ class SentenceFolder:
 def text_settings(folder: Path) -> dict[str, Any]:
     """Returns what a folder's settings do to a text: fields of `SentenceFolder`."""
     length, more = (read_json_if_there(folder / name) or {} for name in SETTINGS)
-    longest, prompts = length.get("max_seq_length"), more.get("prompts")
-    prompt = prompts.get(more.get("default_prompt_name")) if isinstance(prompts, dict) else None
+    longest, said = length.get("max_seq_length"), more.get("prompts")
+    prompts = {name: text for name, text in said.items() if isinstance(text, str)} if isinstance(said, dict) else {}
     return {
         "longest": longest if isinstance(longest, int) and longest > 0 else None,
-        "prompt": prompt if isinstance(prompt, str) else "",
+        "prompt": prompts.get(more.get("default_prompt_name"), ""),
+        "named": tuple(sorted(set(prompts.values()) - {""})),
         "lower": length.get("do_lower_case") is True,
     }
+
+
+def is_cross_encoder(path: str | Path) -> bool:
+    """Returns whether a folder is that of a sentence-transformers' CrossEncoder, which scores pairs of texts."""
+    settings = read_json_if_there(Path(path) / SETTINGS[1]) or {}
+    config = read_json_if_there(Path(path) / "config.json") or {}
+    own = config.get("sentence_transformers")  # versions 4 and 5, and then before 4
+    return (
+        settings.get("model_type") == "CrossEncoder"
+        or (isinstance(own, dict) and "activation_fn" in own)
+        or "sbert_ce_default_activation_function" in config
+    )
+
+
+def copy_settings(folder: str | Path, place: Path) -> None:
+    """Copies the list of modules and the settings of a folder of sentence-transformers, as far as it has them."""
+    for name in (MODULES, *SETTINGS):
+        if (Path(folder) / name).is_file():
+            shutil.copyfile(Path(folder) / name, place / name)
 
 
 def modules_in(folder: Path) -> list[dict[str, str]]:

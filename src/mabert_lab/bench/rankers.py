@@ -62,7 +62,8 @@ class ByVectors:
     def index(self, texts: Sequence[str]) -> np.ndarray:
         encoded = encode_texts(self.loaded.tokenizer, texts, max_length=self.longest, truncate=True)
         with self.loaded.computing():
-            return vectors(self.loaded.model, [torch.tensor(each["input_ids"]) for each in encoded], self.pooling)
+            items = [{"input_ids": torch.tensor(each["input_ids"])} for each in encoded]
+            return vectors(self.loaded.model, items, self.pooling)
 
     def scores(self, queries: Sequence[str], index: np.ndarray) -> np.ndarray:
         return self.index(queries) @ index.T
