@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,7 +15,7 @@ from transformers import Trainer, TrainingArguments
 
 import mabert.data.batches
 from mabert import MaBertForMaskedLM
-from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share
+from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from tests.model.helpers import build, config
@@ -40,6 +41,35 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
 def test_lengths_in_narrow_numbers_do_not_wrap_around():
     lengths = np.full(300, 500, dtype=np.uint16)
     assert [len(batch) for batch in TokenBudgetSampler(lengths, 100_000)] == [200, 100]
+
+
+FORMS = {
+    "array": lambda lengths: np.array(lengths, dtype=np.uint8),
+    "tensor": torch.tensor,
+    "column": lambda lengths: pd.Series(lengths, range(5, 5 + len(lengths)), dtype="uint8"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@given(LENGTHS, st.integers(1, 400))
+def test_lengths_make_the_same_batches_in_any_form(form, lengths, tokens):
+    given = form(lengths)
+    assert batches_by_length(given, tokens) == batches_by_length(lengths, tokens)
+    assert list(TokenBudgetSampler(given, tokens, grouped=True)) == list(
+        TokenBudgetSampler(lengths, tokens, grouped=True)
+    )
+    same = [list(ExampleSampler(each, 4, epochs=2, seed=0, grouped=True)) for each in (given, lengths)]
+    assert same[0] == same[1]
+
+
+@given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 60))
+def test_a_run_that_ends_early_has_the_first_batches_of_the_whole_one(lengths, epochs, processes, most):
+    how = {"tokens": 1, "epochs": epochs, "processes": processes}
+    if epochs * len(lengths) < processes or most < processes:
+        return
+    whole, part = TokenBudgetSampler(lengths, **how), TokenBudgetSampler(lengths, **how, most=most)
+    assert list(part) == list(whole)[: most // processes * processes]
+    assert part.epoch_ends() == [min(end, len(part)) for end in whole.epoch_ends()]
 
 
 @settings(deadline=None)

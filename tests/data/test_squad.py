@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,8 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
         ("cat", [], 0, 0),
         ("", ["cat"], 0, 0),
         ("the", ["a"], 1, 1),
+        ("black cat", np.array(["cat", "a dog"]), 2 / 3, 0),
+        ("", np.array([]), 1, 1),
     ],
 )
 def test_scores_are_those_worked_out_by_hand(said, right, f1, exact):

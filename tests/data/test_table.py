@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,11 @@ LABELS = st.lists(st.lists(st.sampled_from(["art", "law", "sea"]), unique=True, 
 
 def labelled(path, *labels, text="x"):
     return write_table(path, [{"text": text, "topic": label} for label in labels])
+
+
+def test_the_classes_may_be_an_array(tmp_path):
+    task, _ = load_own({"train": labelled(tmp_path / "t.csv", *"ab" * 10)}, COLUMNS, label_names=np.array(["b", "a"]))
+    assert task.label_names == ("b", "a")
 
 
 @pytest.mark.parametrize("kind", TABLES)

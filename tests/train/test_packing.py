@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -27,7 +29,7 @@ def rows():
     return [{"input_ids": words(text)["input_ids"], "number": place} for place, text in enumerate(TEXTS)]
 
 
-def trainer_of(folder, batch_tokens=40, masked=True, **arguments):
+def trainer_of(folder, batch_tokens=40, masked=True, lengths=None, **arguments):
     words = tokenizer()
     torch.manual_seed(0)
     settings = config(vocab_size=len(words), hidden_dropout_prob=0.1, sparse_prediction=True)
@@ -36,7 +38,7 @@ def trainer_of(folder, batch_tokens=40, masked=True, **arguments):
     told = TrainingArguments(str(folder), seed=1, per_device_eval_batch_size=4, **quiet, **arguments)
     collator = FlatteningCollator(MlmMasking(words, probability=0.5)) if masked else None
     how = {"train_dataset": rows(), "eval_dataset": rows()[:18], "data_collator": collator}
-    return PackingTrainer(model, told, batch_tokens=batch_tokens, **how)
+    return PackingTrainer(model, told, batch_tokens=batch_tokens, lengths=lengths, **how)
 
 
 def test_every_epoch_has_every_text_once_and_no_padding(tmp_path):
@@ -63,6 +65,46 @@ def test_the_callers_arguments_stay_as_they_are(tmp_path):
     trainer = PackingTrainer(build(MaBertForMaskedLM, config()), told, train_dataset=rows())
     assert (told.num_train_epochs, trainer.epochs) == (3, 3)
     assert told.accelerator_config.even_batches
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+@pytest.mark.parametrize("epochs", [0.1, 0.25, 0.5, 1, 1.5, 2.25])
+def test_a_share_of_an_epoch_has_that_share_of_the_steps_rounded_up_as_by_trainer(tmp_path, epochs, accumulated):
+    a_row = rows()[0]
+    trainer = trainer_of(
+        tmp_path, len(a_row["input_ids"]), num_train_epochs=epochs, gradient_accumulation_steps=accumulated
+    )
+    trainer.train_dataset = [a_row] * 12  # a batch each: all epochs are as long as Trainer takes them to be
+    steps = math.ceil(len(trainer.batches()) / accumulated)
+    assert steps == math.ceil(epochs * (12 // accumulated))
+    whole = trainer_of(tmp_path, len(a_row["input_ids"]), num_train_epochs=math.ceil(epochs))
+    whole.train_dataset = trainer.train_dataset
+    assert list(trainer.batches()) == list(whole.batches())[: len(trainer.batches())]
+
+
+def test_a_share_of_an_epoch_is_trained(tmp_path):
+    trainer = trainer_of(tmp_path, num_train_epochs=0.3, gradient_accumulation_steps=2, save_strategy="no")
+    whole = trainer_of(tmp_path, num_train_epochs=1, gradient_accumulation_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == math.ceil(0.3 * math.ceil(len(whole.batches()) / 2)) < len(whole.batches()) / 2
+
+
+@pytest.mark.parametrize("epochs", [0, -1.0])
+def test_no_epoch_is_refused_not_rounded_up(tmp_path, epochs):
+    with pytest.raises(ValueError, match=f"num_train_epochs is {epochs:g}; it must be above 0"):
+        trainer_of(tmp_path, num_train_epochs=epochs).train()
+
+
+@pytest.mark.parametrize("form", [np.array, torch.tensor, tuple, iter, lambda all: pd.Series(all, range(9, 39))])
+def test_lengths_are_taken_in_any_form(tmp_path, form):
+    counts, expected = [len(row["input_ids"]) for row in rows()], list(trainer_of(tmp_path).batches())
+    given = trainer_of(tmp_path, lengths=form(counts))
+    assert list(given.batches()) == expected
+
+
+def test_lengths_of_other_examples_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="lengths has 2 numbers, and train_dataset 30 examples"):
+        trainer_of(tmp_path, lengths=[3, 4]).batches()
 
 
 @pytest.mark.slow

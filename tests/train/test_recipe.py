@@ -1,9 +1,11 @@
 """Recipes: Table A1 to the letter, overrides, budgets, and what is refused."""
 
+import numpy as np
 import pytest
+import torch
 
 from mabert.train.fields import build
-from mabert.train.recipe import DataRecipe, PretrainRecipe, TrainingRecipe, as_mapping, load_recipe
+from mabert.train.recipe import DataRecipe, PretrainRecipe, TrainingRecipe, as_mapping, check_seeds, load_recipe
 
 
 def test_the_paper_recipe_is_table_a1():
@@ -31,6 +33,16 @@ def test_budgets_scale_steps_and_warmup_and_nothing_else(share, steps, warmup):
     back = as_mapping(scaled)
     back["training"] |= {"steps": 10**6, "warmup_steps": 24_000}
     assert back == as_mapping(paper)
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, torch.tensor, iter])
+def test_seeds_come_in_any_form(form):
+    found = check_seeds(form([3, 0]))
+    assert found == [3, 0]
+    assert {type(seed) for seed in found} == {int}
+    for odd in ([0, 0], [-1]):
+        with pytest.raises(ValueError, match=r"seeds are \[.*give at least one, none twice"):
+            check_seeds(form(odd))
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.01])

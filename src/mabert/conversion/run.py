@@ -113,7 +113,7 @@ def convert(
     asked = build(ConversionRecipe, recipe, "")
     if pair_column is not None and pairs is False:
         raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
-    texts = [texts] if isinstance(texts, str | Path) else texts
+    texts = [texts] if isinstance(texts, str | Path) else list(texts)
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     place = place_of(teacher)

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,8 +30,15 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
     """
     if tokens < 1:
         raise ValueError(f"a batch of {tokens} tokens holds nothing; at least 1 is needed")
+    lengths = _whole(lengths)
     order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
     return _cut(order, lengths, tokens, padded=True)
+
+
+def _whole(lengths: Iterable[int]) -> list[int]:
+    """Returns lengths as Python's whole numbers, from any sequence, array, tensor or column: NumPy's narrow integers
+    would wrap around in a sum, and a pandas column counts by its own index."""
+    return [int(length) for length in lengths]
 
 
 def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int, padded: bool) -> list[list[int]]:
@@ -96,7 +103,7 @@ class ExampleSampler(Sampler[list[int]]):
     """
 
     def __init__(self, lengths: Sequence[int], size: int, *, epochs: int, seed: int, grouped: bool) -> None:
-        self.lengths, self.size, self.epochs, self.seed, self.grouped = lengths, size, epochs, seed, grouped
+        self.lengths, self.size, self.epochs, self.seed, self.grouped = _whole(lengths), size, epochs, seed, grouped
 
     def __iter__(self) -> Iterator[list[int]]:
         draws = torch.Generator().manual_seed(self.seed)
@@ -132,6 +139,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         padded: count the tokens of a batch with padding (longest length times examples) instead of summing the lengths.
         processes: number of processes that share the batches; the run's last few are dropped so that all get equally
             many.
+        most: batches after which the run ends, over all processes; default, all of them.
 
     Raises:
         ValueError: a number is below 1, or there are no examples, or fewer batches than processes.
@@ -147,21 +155,21 @@ class TokenBudgetSampler(Sampler[list[int]]):
         grouped: bool = False,
         padded: bool = False,
         processes: int = 1,
+        most: int | None = None,
     ) -> None:
-        for name, value in {"tokens": tokens, "epochs": epochs, "processes": processes}.items():
-            if value < 1:
+        for name, value in {"tokens": tokens, "epochs": epochs, "processes": processes, "most": most}.items():
+            if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not len(lengths):
+        self.lengths = _whole(lengths)
+        if not self.lengths:
             raise ValueError("there are no examples to sample")
-        # NumPy's narrow integers would wrap around in a sum.
-        self.lengths = [int(length) for length in lengths]
         self.tokens, self.epochs, self.seed = tokens, epochs, seed
-        self.grouped, self.padded, self.processes = grouped, padded, processes
+        self.grouped, self.padded, self.processes, self.most = grouped, padded, processes, most
         self.first = 0
         self._ends: list[int] | None = None
         if not len(self):
             raise ValueError(
-                f"{len(lengths)} examples make fewer batches of {tokens} tokens than {processes} processes"
+                f"{len(self.lengths)} examples make fewer batches of {tokens} tokens than {processes} processes"
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -185,8 +193,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """Counts the batches of all processes from the start of the run to the end of each epoch. The last count leaves
         out the batches that the run drops."""
         if self._ends is None:
-            *ends, last = itertools.accumulate(map(len, self._epochs()))
-            self._ends = [*ends, last // self.processes * self.processes]
+            ends = list(itertools.accumulate(map(len, self._epochs())))
+            last = (ends[-1] if self.most is None else min(self.most, ends[-1])) // self.processes * self.processes
+            self._ends = [*(min(end, last) for end in ends[:-1]), last]
         return list(self._ends)
 
     def _epochs(self) -> Iterator[list[list[int]]]:

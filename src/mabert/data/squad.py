@@ -58,7 +58,8 @@ def answer_scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dic
     if not len(answers):
         raise ValueError("no questions to measure")
     pairs = [
-        (_words(said), [_words(text) for text in texts or ("",)]) for said, texts in zip(answers, right, strict=True)
+        (_words(said), [_words(text) for text in (texts if len(texts) else ("",))])
+        for said, texts in zip(answers, right, strict=True)
     ]
     return {
         "f1": sum(max(_f1(said, true) for true in texts) for said, texts in pairs) / len(pairs),

@@ -52,7 +52,9 @@ def read_tables(
     held = {split: _read(path, columns[split], None if split == "test" else of_row) for split, path in files.items()}
     if label_names is None and kind != "regression":
         label_names = _classes(files["train"], label, held["train"]["label"])
-    task = table_task(name, () if kind == "regression" else label_names or (), several=kind == "several")
+    task = table_task(
+        name, () if kind == "regression" or label_names is None else label_names, several=kind == "several"
+    )
     for content in held.values():
         if "label" in content:
             content["label"] = [_label(task, found, where) for found, where in content["label"]]
@@ -64,7 +66,7 @@ def table_task(name: str, label_names: Sequence[str], several: bool = False) -> 
 
     With two classes, `f1` is that of the last one (`Task.positive`), and `f1_macro` is the mean of both.
     """
-    if not label_names:
+    if not len(label_names):
         return Task(name, (), ("pearson", "spearman", "correlation"), "correlation", "regression")
     if several:
         return Task(name, tuple(label_names), ("f1_micro", "f1_macro", "accuracy"), "f1_micro", "several")

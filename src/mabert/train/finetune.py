@@ -86,7 +86,7 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    check_seeds(seeds)
+    seeds = check_seeds(seeds)
     processes = joined(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")

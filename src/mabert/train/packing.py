@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -25,7 +26,8 @@ class PackingTrainer(Trainer):
     A batch holds as many examples as fit a token budget; each process has batches of its own. Epochs differ in their
     number of batches, but Trainer assumes that they do not. So all `num_train_epochs`, or as many as `max_steps` needs,
     are one epoch for Trainer: no example is dropped, and resuming finds the right batch. The epochs it logs are
-    fractions of that pass.
+    fractions of that pass. Of an epoch that is not whole, as the last of 1.5, it takes that share of the steps, rounded
+    up as by Trainer.
 
     Weight decay has the same exemptions as `mabert pretrain`, see `mabert.train.optim`.
 
@@ -35,12 +37,13 @@ class PackingTrainer(Trainer):
             `per_device_train_batch_size` has no effect; evaluation packs `per_device_eval_batch_size` texts per row.
         batch_tokens: Maximum tokens per batch; a longer example gets a batch of its own.
         data_collator: Default, `FlatteningCollator()`, for examples with labels.
-        lengths: Tokens of each example of the training set; default, those of their `input_ids`.
+        lengths: Tokens of each example of the training set, as a list, an array, a tensor or a column; default, those
+            of their `input_ids`.
         arguments: Other arguments of Trainer.
 
     Raises:
-        ValueError: An action is set for every epoch, of which Trainer sees only one, or the number of examples is not
-            known.
+        ValueError: An action is set for every epoch, of which Trainer sees only one. When training begins: the number
+            of examples is not known, or not that of `lengths`, or `num_train_epochs` is not above 0.
     """
 
     def __init__(
@@ -50,16 +53,16 @@ class PackingTrainer(Trainer):
         *,
         batch_tokens: int = TOKENS_A_BATCH,
         data_collator: Any = None,
-        lengths: Sequence[int] | None = None,
+        lengths: Iterable[int] | None = None,
         **arguments: Any,
     ) -> None:
         args = orderly(copy.copy(args))
-        self.epochs = 1 if args.max_steps > 0 else max(1, math.ceil(args.num_train_epochs))
+        self.epochs = 1 if args.max_steps > 0 else args.num_train_epochs
         for name in STRATEGIES:
             if (args.max_steps > 0 or self.epochs > 1) and getattr(args, name) == "epoch":
                 raise ValueError(f"{name} is 'epoch', and all epochs are one pass here: give it 'steps'")
         args.num_train_epochs = 1
-        self.batch_tokens, self.lengths = batch_tokens, lengths
+        self.batch_tokens, self.lengths = batch_tokens, None if lengths is None else list(lengths)
         super().__init__(model, args, FlatteningCollator() if data_collator is None else data_collator, **arguments)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -77,15 +80,27 @@ class PackingTrainer(Trainer):
         """Returns the run's batches over all processes."""
         if not has_length(self.train_dataset):
             raise ValueError("train_dataset has no length; packing chooses among all examples, give it a list of them")
-        lengths = self.lengths or [len(example["input_ids"]) for example in self.train_dataset]
+        if self.epochs <= 0:
+            raise ValueError(f"num_train_epochs is {self.epochs:g}; it must be above 0, or max_steps at least 1")
+        lengths = self.lengths
+        if lengths is None:
+            lengths = [len(example["input_ids"]) for example in self.train_dataset]
+        if len(lengths) != len(self.train_dataset):
+            raise ValueError(
+                f"lengths has {len(lengths)} numbers, and train_dataset {len(self.train_dataset)} examples"
+            )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        how = {"seed": seed, "processes": self.args.world_size}
-        sampler = TokenBudgetSampler(lengths, self.batch_tokens, epochs=self.epochs, **how)
-        wanted = self.args.max_steps * self.args.gradient_accumulation_steps * self.args.world_size
+        a_step = self.args.gradient_accumulation_steps * self.args.world_size
+        epochs, wanted = math.ceil(self.epochs), self.args.max_steps * a_step
+        make = partial(TokenBudgetSampler, lengths, self.batch_tokens, seed=seed, processes=self.args.world_size)
+        sampler = make(epochs=epochs)
         while len(sampler) < wanted:
-            epochs = max(sampler.epochs + 1, sampler.epochs * wanted // len(sampler))
-            sampler = TokenBudgetSampler(lengths, self.batch_tokens, epochs=epochs, **how)
-        return sampler
+            epochs = max(epochs + 1, epochs * wanted // len(sampler))
+            sampler = make(epochs=epochs)
+        if self.epochs == epochs or wanted > 0:
+            return sampler
+        begin, end = (-(-batches // a_step) for batches in [0, *sampler.epoch_ends()][-2:])
+        return make(epochs=epochs, most=a_step * math.ceil(begin + (end - begin) * (self.epochs - (epochs - 1))))
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decay_parameter_names(model)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -273,14 +273,17 @@ class FinetuneRecipe(Checked):
             raise ValueError("learning_rates are []; at least one is needed")
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuses seeds that a random generator does not take, and repeated ones.
+def check_seeds(seeds: Iterable[int]) -> list[int]:
+    """Returns seeds, of a list, an array or a tensor, as Python's numbers; refuses seeds that a random generator does not
+    take, and repeated ones.
 
     Raises:
         ValueError: Names the seeds.
     """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(seed in SEED for seed in seeds):
-        raise ValueError(f"seeds are {shown(list(seeds))}; give at least one, none twice, each {SEED}")
+    found = [getattr(seed, "item", lambda seed=seed: seed)() for seed in seeds]
+    if not found or len(set(found)) < len(found) or not all(seed in SEED for seed in found):
+        raise ValueError(f"seeds are {shown(found)}; give at least one, none twice, each {SEED}")
+    return found
 
 
 def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
