@@ -160,12 +160,15 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
 def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811
     when = datetime.date(2026, 11, 25)
     rows = {"text": ["the bird", "a house"], "id": [7, 8], "when": [when, None], "score_of": [math.nan, 0.5]}
+    rows["deep"] = [[{"a": math.inf, "b": [1.5, -math.inf]}], []]
     pq.write_table(pa.table(rows), tmp_path / "in.parquet")
-    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "when", "score_of")
+    kept = ("id", "when", "score_of", "deep")
+    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", *kept)
     assert code == 0
     first, second = map(json.loads, out.splitlines())
     assert [first[name] for name in ("id", "when", "score_of", "text")] == [7, "2026-11-25", None, "the bird"]
     assert [second[name] for name in ("id", "when", "score_of", "text")] == [8, None, 0.5, "a house"]
+    assert (first["deep"], second["deep"]) == ([{"a": None, "b": [1.5, None]}], [])
     assert first["label"] in ("a", "b", "c")
     code, _, err = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", "id", "label")
     assert (code, err) == (2, "mabert: --keep has 'label', which is a name in the answers; rename that column\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from mabert.data.own import load_own
 from mabert.data.table import Columns, _classes
+from mabert.data.task import label_text
 from tests.data.conftest import TABLES, write_table
 
 COLUMNS = Columns("text", label="topic")
@@ -94,6 +96,7 @@ def test_labels_that_are_refused(tmp_path, labels, how, message):
 
 
 NO_LABEL = {"nothing": "", "a list": ["a"], "a mapping": {"a": 1}, "bytes": b"a", "NaN": math.nan}
+NO_LABEL |= {"an infinity": math.inf, "another": -math.inf}
 
 
 @pytest.mark.parametrize("value", NO_LABEL.values(), ids=NO_LABEL)
@@ -107,6 +110,25 @@ def test_a_label_is_one_value_and_anything_else_is_named_with_its_row(tmp_path, 
         (tmp_path / "t.jsonl").write_text(json.dumps({"text": "x", "topic": value}))
         with pytest.raises(ValueError, match=told):
             load_own({"train": tmp_path / "t.jsonl"}, COLUMNS, kind=kind)
+
+
+@pytest.mark.parametrize("score", ["Infinity", "-inf", "nan", "1e999"])
+@pytest.mark.parametrize("kind", [".csv", ".jsonl"])
+def test_a_score_that_is_not_finite_is_refused(tmp_path, kind, score):
+    (tmp_path / f"t{kind}").write_text(
+        f"text,topic\nx,{score}\n" if kind == ".csv" else json.dumps({"text": "x", "topic": score})
+    )
+    with pytest.raises(ValueError, match=rf"line [12]: the score '{score}' is not a finite number"):
+        load_own({"train": tmp_path / f"t{kind}"}, COLUMNS, kind="regression")
+
+
+def test_a_number_too_large_for_a_label_is_refused(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "x", "topic": 1e999}')
+    with pytest.raises(ValueError, match="line 1: 'topic' is inf, which is no label"):
+        load_own({"train": tmp_path / "t.jsonl"}, COLUMNS)
+    with pytest.raises(ValueError, match="which is no label"):
+        label_text(Decimal("-Infinity"), "there")
+    assert label_text(10**400, "there") == str(10**400)
 
 
 def test_a_label_that_only_the_validation_file_has_is_refused(tmp_path):

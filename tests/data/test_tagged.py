@@ -65,3 +65,9 @@ def test_a_tag_that_only_the_validation_file_has_is_refused(tmp_path):
     message = r"d\.conll, line 4: the tag 'B-LOC' of 'Paris' is none of the training file's, O, B-PER"
     with pytest.raises(ValueError, match=message):
         load_own({"train": train, "validation": dev}, kind="tokens")
+
+
+def test_half_of_a_pair_of_surrogates_is_mended_in_words(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"tokens": ["a\\ud83d", "\\ud83d\\ude00"], "tags": ["O", "B-x"]}\n')
+    _, loaded = load_own({"train": tmp_path / "t.jsonl", "validation": tmp_path / "t.jsonl"}, kind="tokens")
+    assert loaded["train"][:]["tokens"] == [["a\ufffd", "\U0001f600"]]

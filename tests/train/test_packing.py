@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from mabert import MaBertForMaskedLM
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
+from mabert.files.reading import parse_json
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
 from tests.train.helpers import WORDS, tokenizer, under_accelerate, under_torchrun
@@ -87,6 +88,22 @@ def test_a_share_of_an_epoch_is_trained(tmp_path):
     whole = trainer_of(tmp_path, num_train_epochs=1, gradient_accumulation_steps=2)
     trainer.train()
     assert trainer.state.global_step == math.ceil(0.3 * math.ceil(len(whole.batches()) / 2)) < len(whole.batches()) / 2
+
+
+def test_a_number_that_is_not_finite_is_null_in_a_checkpoint_and_itself_for_callbacks(tmp_path):
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_log(self, args, state, control, logs, **more):
+            seen.append(logs.get("grad_norm"))
+
+    trainer = trainer_of(tmp_path, max_steps=1, save_steps=1, logging_steps=1)
+    trainer.add_callback(Look())
+    trainer.model.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
+    trainer.train()
+    state = (tmp_path / "checkpoint-1/trainer_state.json").read_text()
+    assert not math.isfinite(seen[0])
+    assert parse_json(state, "there")["log_history"][0]["grad_norm"] is None
 
 
 @pytest.mark.parametrize("epochs", [0, -1.0])

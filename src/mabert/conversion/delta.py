@@ -1,6 +1,5 @@
 """A conversion saved as its Mamba cores alone, without the teacher's weights, and its reassembly with them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mabert.baselines.load import Use
 from mabert.conversion.teacher import HEADS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.folders import CONFIG
+from mabert.files.json import to_json
 from mabert.files.places import default_cache, place_of
 from mabert.files.reading import parse_json, sha256
 from mabert.files.writing import make_once
@@ -55,7 +55,7 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
     about = {"teacher": teacher, "weights": weights, "use": use}
     # One entry only: safetensors writes several in any order, and equal cores should make equal files.
-    save_file(cores, folder / FILE, {ABOUT: json.dumps(about)})
+    save_file(cores, folder / FILE, {ABOUT: to_json(about)})
 
 
 def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import logging
 import time
 from array import array
@@ -24,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache, write_npy_header
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import fingerprint, special_ids
+from mabert.files.json import to_json
 from mabert.files.writing import make_once, whole_file, write_text
 from mabert.machine.progress import ByteProgress
 
@@ -72,7 +72,7 @@ def build_cache(
         "max_tokens": max_tokens,
         "sources": [source.identity() for source in parsed],
     }
-    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(to_json(recipe, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / key
     if place.exists():
         logger.info("reusing the token cache %s", place)
@@ -92,7 +92,7 @@ def _build(
     manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
     manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
     manifest["seconds"] = round(time.monotonic() - started, 3)
-    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))
+    write_text(folder / MANIFEST, to_json(manifest, indent=1))
 
 
 def _write_ids(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.files.reading import read_json_if_there
+from mabert.files.json import to_json
+from mabert.files.reading import read_json_if_there, shown
 from mabert.files.writing import write_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Encoding:
 
     def save(self, folder: Path) -> None:
         """Writes the file into a model's folder."""
-        write_text(folder / self.FILE, json.dumps(dataclasses.asdict(self)) + "\n")
+        write_text(folder / self.FILE, to_json(dataclasses.asdict(self)) + "\n")
 
     @classmethod
     def beside(cls, model: str | Path) -> Encoding | None:
@@ -141,21 +141,46 @@ def check_texts(
     """Refuses texts that would make the tokenizer fail without saying where; takes the arguments of `encode_texts`.
 
     Raises:
-        ValueError: the texts are a single string, a pair lacks a text, or an item is not text, such as a missing value
-            of a table.
+        ValueError: the texts are no list (see `check_list`), a pair lacks a text, or an item is not text, such as a
+            missing value of a table.
     """
     named = {"text": texts_a}
     if texts_b is not None:
         named = {"the first text of pair": texts_a, "the second text of pair": texts_b}
     for texts in named.values():
-        if isinstance(texts, str):
-            raise ValueError(f"{name} are one string, {texts[:40]!r}; a list of texts is needed")
+        check_list(texts, name)
     if texts_b is not None and len(texts_a) != len(texts_b):
         raise ValueError(f"{name}: {len(texts_a)} first texts and {len(texts_b)} second ones")
     for what, texts in named.items():
         for number, text in enumerate(texts, before + 1):
             if not isinstance(text, str):
-                raise ValueError(f"{name}: {what} {number} is {text!r:.40}, not text")
+                raise ValueError(f"{name}: {what} {number} is {' '.join(repr(text).split()):.40}, not text")
+
+
+def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
+    """Refuses what is no list, column, array or iterator of texts, though it may have an order or hold texts.
+
+    Args:
+        texts: what was given.
+        name: what it is, for the message.
+        needed: what would be right, for the message.
+
+    Raises:
+        ValueError: it is one string or bytes, a mapping or a set, a table or array that does not have one dimension, or
+            has no items.
+    """
+    kind, shape = type(texts).__name__, getattr(texts, "shape", None)
+    found = None
+    if isinstance(texts, str):
+        found = f"one string, {texts[:40]!r}"
+    elif isinstance(texts, bytes | bytearray | Mapping | set | frozenset):
+        found = f"of type {kind}"
+    elif isinstance(shape, tuple) and len(shape) != 1:
+        found, needed = f"of type {kind} and shape {tuple(shape)}", f"{needed}, such as one column of a table,"
+    elif not isinstance(texts, Iterable):
+        found = shown(texts)
+    if found is not None:
+        raise ValueError(f"{name} are {found}; {needed} is needed")
 
 
 class Examples(Dataset):

@@ -116,18 +116,8 @@ def read_text(path: Path) -> str:
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """Reads a row of JSON Lines; raises a ValueError that names `where` if it is not a JSON object.
-
-    JSON can spell half of a surrogate pair, but text cannot hold one: it becomes U+FFFD, as in decoders.
-    """
+    """Reads a row of JSON Lines; raises a ValueError that names `where` if it is not a JSON object."""
     row = parse_json(line, where, nan=True, line=False)
     if not isinstance(row, dict):
         raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
-    if "\\ud" not in line.lower():
-        return row
-    return {
-        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        if isinstance(value, str)
-        else value
-        for name, value in row.items()
-    }
+    return row

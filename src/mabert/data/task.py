@@ -66,11 +66,13 @@ class Task:
 def label_text(value: Any, where: str) -> str:
     """Returns a label as text: JSON and Parquet also hold numbers and booleans, CSV only text.
 
-    Raises a ValueError that names `where` (file, line and column) if there is no label or more than one value.
+    Raises a ValueError that names `where` (file, line and column) if there is no label, a number that is not finite, or
+    more than one value.
     """
     if not isinstance(value, str | bool | int | float | Decimal):
         raise ValueError(f"{where} is {value!r:.60}; a label is one text or number")
-    if not str(value).strip() or value != value:  # tables write NaN for no label
+    no_number = isinstance(value, float | Decimal) and not math.isfinite(value)  # tables write NaN for no label
+    if no_number or not str(value).strip():
         raise ValueError(f"{where} is {value!r}, which is no label; give the row one, or leave it out")
     return str(value)
 

@@ -13,6 +13,7 @@ from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdT
 
 from mabert.data import files
 from mabert.files.folders import is_hub_name
+from mabert.files.json import to_json
 from mabert.files.offline import without_waiting
 from mabert.files.places import PACKAGES, place_of
 from mabert.files.reading import read_json
@@ -56,7 +57,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     state["special_ids"] = special_ids(tokenizer)
-    return hashlib.sha256(json.dumps(state, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(state, sort_keys=True).encode()).hexdigest()
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
+from mabert.files.json import whole_characters
+
 _BLOCK = 1 << 20
 _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
 
@@ -125,7 +127,7 @@ def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
 
 
 def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> Any:
-    """Parses JSON.
+    """Parses JSON. Half of a surrogate pair, which JSON can spell, becomes U+FFFD.
 
     Args:
         text: The text.
@@ -139,7 +141,7 @@ def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> A
     try:
         value = json.loads(text, parse_constant=float if nan else _no_number, parse_int=_whole)
         if not _is_deep(value):
-            return value
+            return whole_characters(value) if "\\ud" in text.lower() else value
         place, told = _deep_place(text), TOO_DEEP
     except json.JSONDecodeError as error:
         place, told = error.pos, f"not JSON: {error.msg} at column {error.colno}"

@@ -1,11 +1,11 @@
 """Folders of sentence-transformers: how they make text vectors, and which files a student's folder gets."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mabert.files.json import to_json
 from mabert.files.reading import read_json, read_json_if_there, read_json_value
 from mabert.files.writing import write_text
 
@@ -97,7 +97,7 @@ class SentenceFolder:
         if longest is not None:
             file = place / LENGTH
             said = read_json_if_there(file) or {}
-            write_text(file, json.dumps({**said, "max_seq_length": longest}, indent=2) + "\n")
+            write_text(file, to_json({**said, "max_seq_length": longest}, indent=2) + "\n")
         for each in modules_in(self.path):
             for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
                 (place / each["path"]).mkdir(exist_ok=True)
@@ -180,8 +180,8 @@ def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> No
     pools = (MAP, MAP_TYPE) if pooling == "map" else (POOL, types["Pooling"])
     chosen = [("", types["Transformer"]), pools, ("2_Normalize", types["Normalize"])][: 2 + normalize]
     modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
-    write_text(folder / MODULES, json.dumps(modules, indent=2) + "\n")
+    write_text(folder / MODULES, to_json(modules, indent=2) + "\n")
     if pooling != "map":
         modes = {name: mode == pooling for name, mode in POOLINGS.items()}
         (folder / POOL).mkdir(exist_ok=True)
-        write_text(folder / POOL / "config.json", json.dumps({"word_embedding_dimension": width, **modes}) + "\n")
+        write_text(folder / POOL / "config.json", to_json({"word_embedding_dimension": width, **modes}) + "\n")

@@ -185,6 +185,5 @@ def text_row(
     if not keep:
         return texts
     found = RowOfTable(texts)
-    # Tables write a missing value as NaN, which JSON does not have.
-    found.kept = {column: row[column] if row[column] == row[column] else None for column in keep}
+    found.kept = {column: row[column] for column in keep}
     return found

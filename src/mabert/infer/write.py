@@ -1,6 +1,5 @@
 """Writes answers to files or standard output, each window as soon as it is ready."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
 from mabert.data.cache import write_npy_header
+from mabert.files.json import to_json
 from mabert.files.writing import whole_file
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig
@@ -30,7 +30,7 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
         for rows in windows:
             for row in rows:
                 # Parquet has dates and other types that JSON has only as text.
-                file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+                file.write((to_json(row, ascii_only=False, default=str) + "\n").encode())
                 count += 1
             file.flush()
     return count

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from mabert.files.json import to_json
 from mabert.files.reading import read_json, sha256
 from mabert.files.writing import write_text
 
@@ -40,7 +41,7 @@ def seal(folder: Path) -> None:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
-    write_text(folder / MANIFEST, json.dumps({"version": 1, "files": files}, indent=1) + "\n")
+    write_text(folder / MANIFEST, to_json({"version": 1, "files": files}, indent=1) + "\n")
 
 
 def verify(folder: Path) -> None:
@@ -131,7 +132,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
     named = {f"{index}.{name}": value for index, of in state["state"].items() for name, value in of.items()}
     tensors = {name: value.contiguous() for name, value in named.items() if isinstance(value, torch.Tensor)}
     numbers = {name: value for name, value in named.items() if name not in tensors}
-    save_file(tensors, file, {"groups": json.dumps(state["param_groups"]), "numbers": json.dumps(numbers)})
+    save_file(tensors, file, {"groups": to_json(state["param_groups"]), "numbers": to_json(numbers)})
 
 
 def load_optimizer(optimizer: Any, file: Path) -> None:
@@ -157,7 +158,7 @@ def save_generators(file: Path) -> None:
     states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
     if torch.cuda.is_available():
         states["cuda"] = _hex(torch.cuda.get_rng_state())
-    write_text(file, json.dumps(states) + "\n")
+    write_text(file, to_json(states) + "\n")
 
 
 def load_generators(file: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import math
 import shutil
@@ -22,6 +21,7 @@ from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
 from mabert.data.tokenizer import load_tokenizer
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.json import to_json
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
@@ -211,7 +211,7 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
     record["seconds"] = round(spent + time.time() - began, 1)
     if job.processes.is_main_process:
         grid_file(job.folder, rate).parent.mkdir(exist_ok=True)
-        write_text(grid_file(job.folder, rate), json.dumps(record) + "\n")
+        write_text(grid_file(job.folder, rate), to_json(record) + "\n")
     leave_no_checkpoints(job, rate, seed)
     return record
 

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,6 +21,7 @@ from mabert.data.collate import Collator
 from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.task import Rows, Task
+from mabert.files.json import to_json
 from mabert.machine.memory import TRAINED, check_fits, naming_memory
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
@@ -108,7 +108,7 @@ class Job:
         for name, examples in self.examples.items():
             sha.update(f"{name} {len(examples)}".encode())
             for index in range(len(examples)):
-                sha.update(json.dumps(examples[index], sort_keys=True).encode())
+                sha.update(to_json(examples[index], sort_keys=True).encode())
         return sha.hexdigest()[:16]
 
     @cached_property

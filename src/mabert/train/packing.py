@@ -8,19 +8,19 @@ from typing import Any
 
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import TokenBudgetSampler
 from mabert.data.collate import FlatteningCollator
 from mabert.train.optim import decay_parameter_names
-from mabert.train.trainer import orderly
+from mabert.train.trainer import RecordingTrainer, orderly
 
 STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 
 
-class PackingTrainer(Trainer):
+class PackingTrainer(RecordingTrainer):
     """transformers' Trainer for MaBERT's models on rows of many packed texts, without padding.
 
     A batch holds as many examples as fit a token budget; each process has batches of its own. Epochs differ in their

@@ -274,8 +274,8 @@ class FinetuneRecipe(Checked):
 
 
 def check_seeds(seeds: Iterable[int]) -> list[int]:
-    """Returns seeds, of a list, an array or a tensor, as Python's numbers; refuses seeds that a random generator does not
-    take, and repeated ones.
+    """Returns seeds, of a list, an array or a tensor, as Python's numbers; refuses repeated ones and those that a
+    random generator does not take.
 
     Raises:
         ValueError: Names the seeds.

@@ -1,11 +1,11 @@
 """Run folders: each holds one run's request and its results, and never those of another run."""
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mabert.files.json import to_json
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import WRITING, write_text
 from mabert.machine.environment import environment
@@ -128,7 +128,7 @@ def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[st
     """Writes and returns the record of a training, with its environment, end and duration."""
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     record = {**content, "environment": environment(), "finished": finished, "seconds": round(seconds, 1)}
-    write_text(file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_text(file, to_json(record, indent=2, ascii_only=False) + "\n")
     return record
 
 

@@ -1,7 +1,6 @@
 """transformers' Trainer with whole checkpoints, and stops on divergence and on Ctrl-C."""
 
 import atexit
-import json
 import math
 import os
 import shutil
@@ -18,6 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.data.collate import Collator, FlatteningCollator
+from mabert.files.json import finite, to_json
 from mabert.files.reading import read_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
 from mabert.machine.memory import naming_memory
@@ -42,7 +42,18 @@ class TrainingDivergedError(ValueError):
     """The loss is not finite or far too large."""
 
 
-class MaBertTrainer(Trainer):
+class RecordingTrainer(Trainer):
+    """Trainer whose record of the log, which checkpoints keep as JSON, has None for numbers that are not finite.
+
+    Callbacks get those numbers as they are.
+    """
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        self.state.log_history[-1] = finite(self.state.log_history[-1])
+
+
+class MaBertTrainer(RecordingTrainer):
     """Trainer that keeps four promises.
 
     - A checkpoint gets its name only once it is complete; a full disk or a kill leaves the previous one.
@@ -196,7 +207,7 @@ class MaBertTrainer(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
             checkpoint.save_optimizer(self.optimizer, Path(output_dir) / checkpoint.OPTIMIZER)
-            write_text(Path(output_dir) / checkpoint.SCHEDULER, json.dumps(self.lr_scheduler.state_dict()) + "\n")
+            write_text(Path(output_dir) / checkpoint.SCHEDULER, to_json(self.lr_scheduler.state_dict()) + "\n")
 
     def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
         if folder is not None:

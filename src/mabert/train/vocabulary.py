@@ -1,7 +1,6 @@
 """Finds or trains the tokenizer of a run."""
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import train_wordpiece
+from mabert.files.json import to_json
 from mabert.files.writing import make_once
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def trained_tokenizer(
         "characters": characters,
         "sources": [source.identity() for source in parsed],
     }
-    key = hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(to_json(known_by, sort_keys=True).encode()).hexdigest()[:16]
     place = Path(folder).expanduser() / f"tokenizer-wordpiece-{key}"
 
     def fill(writing: Path) -> None:

@@ -6,7 +6,6 @@ that everything runs: their numbers say nothing.
 """
 
 import datetime
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mabert.files.json import to_json
 from mabert.files.writing import write_text
 from mabert.machine.environment import environment
 
@@ -47,7 +47,7 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(result, folder, name)
-    write_text(path, json.dumps(result, indent=2) + "\n")
+    write_text(path, to_json(result, indent=2) + "\n")
     return path
 
 

@@ -2,7 +2,6 @@
 eight minutes on a plain CPU."""
 
 import itertools
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 import mabert
 from mabert.data import corpus
 from mabert.data.train_tokenizer import train_wordpiece
+from mabert.files.json import to_json
 from mabert.files.writing import filling, write_text
 from mabert_lab.demo import converted
 from mabert_lab.demo.documentation import installed_documentation
@@ -134,7 +134,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
         "steps": at.seconds,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    write_text(folder / "demo.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "demo.json", to_json(result, indent=1, ascii_only=False) + "\n")
     write_text(folder / "index.html", render(result))
     for figure, meaning in headline(result):
         console.print(f"{figure} {meaning}")

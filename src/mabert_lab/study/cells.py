@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from mabert.files.json import to_json
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import locked
 from mabert.train.run import REQUEST, RESULT
@@ -47,7 +48,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Twelve hexadecimal digits."""
-        return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(to_json(self.content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def kind(self) -> str:
@@ -132,7 +133,7 @@ def absolute(source: str) -> str:
 
 def without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Copies nested values without those of some dotted names."""
-    copy = json.loads(json.dumps(content))
+    copy = json.loads(to_json(content))
     for name in names:
         *path, last = name.split(".")
         place = copy

@@ -8,7 +8,6 @@ attention sees it, so we measure all cases.
 
 import hashlib
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.conversion.teacher import weights_hash
+from mabert.files.json import to_json
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import write_text
 from mabert.infer.answers import progress_over
@@ -111,7 +111,7 @@ def drift(
                     else:
                         rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
                         if unfinished:
-                            write_text(unfinished, json.dumps({"rows": rows}))
+                            write_text(unfinished, to_json({"rows": rows}))
                     advance(1)
     return {
         "kind": "drift",
@@ -129,7 +129,7 @@ def unfinished_file(
     """Returns the file that keeps the rows of `drift` with these arguments, on this machine with these versions."""
     here = {name: value for name, value in environment().items() if name != "load_average"}
     about = [model.config.to_dict(), weights_hash(model), texts, pad_id, lengths, random, here]
-    name = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    name = hashlib.sha256(to_json(about, sort_keys=True, default=str).encode()).hexdigest()[:12]
     return folder / f"unfinished-drift-{name}.json"
 
 

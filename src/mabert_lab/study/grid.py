@@ -5,13 +5,13 @@ A study is a YAML file with the fields of `Study`, a scale one with those of `Sc
 """
 
 import hashlib
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mabert.data.files import check_can_read_twice
+from mabert.files.json import to_json
 from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
 from mabert_lab.study.tasks import StudyTask
@@ -262,7 +262,7 @@ def label_of(study: str | Path) -> str:
     if path != Path(study):
         return str(study)
     compared = {name: value for name, value in read_yaml(path).items() if name not in WORDS}
-    return f"{path.stem}-{hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()[:4]}"
+    return f"{path.stem}-{hashlib.sha256(to_json(compared, sort_keys=True, default=str).encode()).hexdigest()[:4]}"
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from mabert.baselines.registry import family_named
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.files.json import to_json
 from mabert.files.writing import make_once
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
@@ -116,7 +116,7 @@ class Planner:
                         cell = self.finetuning(which, arm, task, start, seeds)
                         plan.cells.setdefault(cell.name, cell)
                         row.finetunings[name] = cell.name
-        laid_out = json.dumps([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
+        laid_out = to_json([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
         plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
         return plan
 
@@ -218,14 +218,14 @@ class Planner:
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
         # A requested tokenizer is identified by its content, the family's own by the text it may be trained on.
         what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
-        key = hashlib.sha256(json.dumps([asked is None, what]).encode()).hexdigest()[:8]
+        key = hashlib.sha256(to_json([asked is None, what]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
 
         def fill(building: Path) -> None:
             cache = Path(str(recipe.data.cache))
             tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
             tokenizer.save_pretrained(building)
-            (building / "origin.json").write_text(json.dumps({"tokenizer": origin}) + "\n", encoding="utf-8")
+            (building / "origin.json").write_text(to_json({"tokenizer": origin}) + "\n", encoding="utf-8")
 
         make_once(folder, fill)
         return folder, load_tokenizer(str(folder))

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mabert.files.json import to_json
 from mabert.machine.environment import fast_dtype
 from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of
@@ -23,7 +24,7 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
         if asked["precision"] == "auto"
     }
     for cell in plan.cells.values():
-        content = json.loads(json.dumps(cell.content))
+        content = json.loads(to_json(cell.content))
         field, resolved = precision_of(cell, content["recipe"])
         here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
         resolved["precision"] = there

@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mabert.files.json import to_json
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import write_text
 from mabert.train.job import epochs_of
@@ -35,7 +35,7 @@ def results_file(plan: Plan, root: Path) -> Path:
 def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
     """Writes a plan's results so far; returns the file."""
     path = results_file(plan, root)
-    write_text(path, json.dumps(gathered(plan, root, states), indent=1) + "\n")
+    write_text(path, to_json(gathered(plan, root, states), indent=1) + "\n")
     return path
 
 
@@ -107,7 +107,7 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
             told.append(whole)
         for result in told:
             about = {key: value for key, value in result["environment"].items() if key != "load_average"}
-            key = json.dumps(about, sort_keys=True)
+            key = to_json(about, sort_keys=True)
             date = max(result["finished"].replace("Z", "+00:00"), found.get(key, {"date": ""})["date"])
             found[key] = {"date": date, **about}
     return sorted(found.values(), key=lambda about: about["date"])

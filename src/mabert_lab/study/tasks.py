@@ -1,7 +1,6 @@
 """The tasks of a study: GLUE's, and other tables under names that say what they are."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.own import load_own
 from mabert.data.table import Columns
 from mabert.data.task import Rows, Task, column
+from mabert.files.json import to_json
 from mabert.train.fields import build, check
 from mabert.train.recipe import FinetuneRecipe
 
@@ -197,7 +197,7 @@ class LoadedTask:
         for name, rows in self.splits.items():
             sha.update(f"{name} {len(rows)}\n".encode())
             for field_name in self.fields("text_a", "text_b", "label"):
-                sha.update(json.dumps(column(rows, field_name)).encode())
+                sha.update(to_json(column(rows, field_name)).encode())
         return sha.hexdigest()[:16]
 
     def fields(self, *names: str) -> list[str]:

@@ -4,7 +4,6 @@ The process holds the cell's lock, so that no other runs the same cell, however 
 end. When its runner ends, the process saves its state and stops.
 """
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -25,6 +24,7 @@ from mabert.conversion.run import convert
 from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.files.json import to_json
 from mabert.files.places import place_of
 from mabert.files.reading import read_json
 from mabert.files.writing import write_text
@@ -141,7 +141,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
 def begin(files: CellFiles, order: dict[str, Any]) -> None:
     """Writes the cell's order, and redirects all further output to its log."""
     files.failure.unlink(missing_ok=True)
-    write_text(files.order, json.dumps(order, indent=1) + "\n")
+    write_text(files.order, to_json(order, indent=1) + "\n")
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -187,7 +187,7 @@ def reason_of(error: Exception) -> str:
 def record_failure(files: CellFiles, reason: str) -> None:
     """Writes the reason of a failure; if the disk is full, only the log has it."""
     try:
-        write_text(files.failure, json.dumps({"reason": reason[:500], "time": time.time()}) + "\n")
+        write_text(files.failure, to_json({"reason": reason[:500], "time": time.time()}) + "\n")
     except OSError as error:
         sys.stderr.write(f"cannot record that: {error}\n")
 

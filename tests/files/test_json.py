@@ -1,0 +1,79 @@
+"""JSON: what any reader takes, whatever numbers and characters it is made of."""
+
+import ast
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mabert
+from mabert.files.json import finite, to_json, whole_characters
+from mabert.files.reading import parse_json
+
+SOURCE = Path(mabert.__file__).parents[1]
+TEXTS = st.text(st.characters() | st.sampled_from("\ud83d\ude00\n"), max_size=5)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=9,
+)
+
+
+def no_constant(name):
+    raise AssertionError(f"{name} stands in JSON")
+
+
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
+def test_any_value_is_written_as_any_reader_takes_it(value, ascii_only, indent):
+    text = to_json(value, ascii_only=ascii_only, indent=indent)
+    text.encode()
+    found, meant = json.loads(text, parse_constant=no_constant), json.loads(json.dumps(finite(value)))
+    assert whole_characters(found) == whole_characters(meant)
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text())
+)
+def test_keys_of_caches_and_runs_stay_as_json_makes_them(value):
+    assert to_json(value, sort_keys=True) == json.dumps(value, sort_keys=True)
+    assert to_json(value, indent=1, ascii_only=False) == whole_characters(
+        json.dumps(value, indent=1, ensure_ascii=False)
+    )
+
+
+def test_what_json_does_not_have_is_an_error_unless_it_is_made_into_something():
+    for number in (math.nan, math.inf, -math.inf):
+        assert to_json({"a": [{"b": (number, 1.5)}], number: 2}) == '{"a": [{"b": [null, 1.5]}], "null": 2}'
+    with pytest.raises(TypeError):
+        to_json({"a": {1}})
+    assert to_json({"a": {1}, "b": math.nan}, default=str) == '{"a": "{1}", "b": null}'
+
+
+@given(VALUES)
+def test_half_of_a_surrogate_pair_is_read_as_one_character_at_any_depth(value):
+    text = json.dumps(finite(value))
+    found = parse_json(text, "there")
+    assert found == whole_characters(json.loads(text))
+    to_json(found, ascii_only=False).encode()
+
+
+def test_places_in_a_text_stay_right():
+    for text in ("a \ud83d b", "\ude00\ud83d", "\U0001f600 \ud83d"):
+        found = whole_characters(text)
+        assert len(found) == len(text)
+        assert [letter for letter in found if letter != "\ufffd"] == [x for x in text if not "\ud800" <= x <= "\udfff"]
+
+
+def test_all_json_is_written_by_one_function():
+    elsewhere = []
+    for file in SOURCE.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "json" in text else ():
+            names = [node.attr] if isinstance(node, ast.Attribute) else []
+            names += [each.name for each in node.names] if isinstance(node, ast.ImportFrom) else []
+            if {"dump", "dumps", "JSONEncoder"} & set(names) and file != SOURCE / "mabert/files/json.py":
+                elsewhere.append((str(file.relative_to(SOURCE)), node.lineno))
+    assert elsewhere == []
