@@ -75,6 +75,7 @@ def test_bad_arguments(tokenizer):
         (pd.Series(["a", "b", None, "d"], dtype=object)[1:], None, "dev: text 12 is None, not text"),
         ([b"a"], None, "dev: text 11 is b'a', not text"),
         ([["long"] * 99], None, "dev: text 11 is ['long', 'long', 'long', 'long', 'long',, not text"),
+        ([pd.Series([1, 2])], None, "dev: text 11 is 0 1 1 2 dtype: int64, not text"),
         (["a", 5], ["a", "b"], "dev: the first text of pair 12 is 5, not text"),
         (["a", "b"], [float("nan"), "b"], "dev: the second text of pair 11 is nan, not text"),
     ],

@@ -31,7 +31,7 @@ from mabert.conversion.watch import Item
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS, Documents
 from mabert.data.collate import FlatteningCollator
-from mabert.data.encode import Encoding
+from mabert.data.encode import Encoding, check_list
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import EXTRAS, check_installed
@@ -113,6 +113,8 @@ def convert(
     asked = build(ConversionRecipe, recipe, "")
     if pair_column is not None and pairs is False:
         raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
+    if not isinstance(texts, str | Path):
+        check_list(texts, "texts", "a list of files")
     texts = [texts] if isinstance(texts, str | Path) else list(texts)
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")

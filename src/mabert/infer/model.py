@@ -11,9 +11,10 @@ import torch
 
 from mabert.baselines.load import Use, load_config, saved_use
 from mabert.data import TOKENS_A_BATCH
-from mabert.data.encode import Encoding, check_texts
+from mabert.data.encode import Encoding, check_list, check_texts
 from mabert.data.entities import is_tag
 from mabert.data.words import Words
+from mabert.files.json import whole_characters
 from mabert.files.places import place_of
 from mabert.files.sentences import MAP, SentenceFolder
 from mabert.infer import heads
@@ -81,7 +82,8 @@ class TextModel:
         """Returns vectors of texts.
 
         Args:
-            texts: Any number of texts.
+            texts: Any number of texts, in a list, a tuple, a column, a 1-D array or an iterator. Half of a surrogate
+                pair becomes U+FFFD.
             pooling: `mean` of the token vectors, the `cls` vector, or `map`, the mask-aware attention pooling that a
                 classifier has learned. Default, what the folder says in its files of sentence-transformers, which a
                 classifier with `map` pooling has too, or the configuration's `pooling` if it is `mean` or `cls`; else
@@ -144,9 +146,8 @@ class TextModel:
             MemoryError: As in `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
-        if saved_use(self.config) == "tagger" and not isinstance(texts, str):
-            texts = [Words(text) if isinstance(text, list | tuple) else text for text in texts]
-        return joined(self.labels(in_rows(texts, pairs), how, paired=pairs is not None))
+        rows = in_rows(texts, pairs, words=saved_use(self.config) == "tagger")
+        return joined(self.labels(rows, how, paired=pairs is not None))
 
     def fill_mask(
         self,
@@ -293,17 +294,32 @@ class TextModel:
             )
 
 
-def in_rows(texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
-    """Makes rows of texts, or of pairs of texts.
+def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:
+    """Makes rows of texts, or of pairs of texts, which any list, tuple, column, 1-D array or iterator may hold. Half of
+    a surrogate pair becomes U+FFFD.
+
+    Args:
+        texts: The texts, or the first of each pair.
+        pairs: The second of each pair.
+        words: Whether a list of words may stand for a text.
 
     Raises:
-        ValueError: If a single string is given, a value is no text, or first and second texts differ in number.
+        ValueError: If a string, bytes, a mapping, a set, or a table or array with other than one dimension is given, a
+            value is no text, or first and second texts differ in number.
     """
-    given = [texts] if pairs is None else [texts, pairs]
-    # An iterator is turned into a list first, since checking would consume it.
-    held: list[Any] = [one if isinstance(one, str) else list(one) for one in given]
+    held: list[Any] = []
+    for name, given in {"the input": texts, **({} if pairs is None else {"the second texts": pairs})}.items():
+        check_list(given, name)
+        held.append([text_of(each, words) for each in given])
     check_texts(*held)
     return list(zip(*held, strict=True))
+
+
+def text_of(given: Any, words: bool) -> Any:
+    """Returns a text, or `Words` of a list of words if these may be given; anything else stays as it is."""
+    if words and isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
+        return Words(map(whole_characters, given))
+    return whole_characters(given) if isinstance(given, str) else given
 
 
 def joined(windows: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
