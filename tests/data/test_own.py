@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,3 +62,49 @@ def test_a_file_is_recognized_by_its_name_or_its_first_row(tmp_path, name, row, 
 def test_a_pipe_is_not_read_and_a_missing_file_is_left_to_the_loader(tmp_path):
     os.mkfifo(tmp_path / "t.jsonl")
     assert recognized(tmp_path / "t.jsonl", "topic") == recognized(tmp_path / "no.jsonl", "topic") == "classification"
+
+
+LABELS = {
+    "classification": st.sampled_from("abcde"),
+    "several": st.lists(st.sampled_from("abcde"), unique=True, max_size=3),
+    "tokens": st.lists(st.sampled_from(["O", "B-x", "I-x", "B-y", "B-z"]), min_size=1, max_size=3),
+}
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), count=st.integers(4, 30), share=st.sampled_from([0.1, 0.3, 0.6]), seed=st.integers(0, 99))
+@pytest.mark.parametrize("kind", LABELS)
+def test_no_class_is_held_out_as_a_whole(tmp_path_factory, data, kind, count, share, seed):
+    common = {"classification": ["a", "b"], "several": [["a", "b"], ["a"]], "tokens": [["O", "B-x"], ["O", "B-x"]]}[
+        kind
+    ]
+    labels = [*common, *data.draw(st.lists(LABELS[kind], min_size=count, max_size=count)), *common]
+    path = tmp_path_factory.mktemp("t") / "t.jsonl"
+    name = "tags" if kind == "tokens" else "topic"
+    texts = {"tokens": lambda tags: ["w"] * len(tags)}.get(kind, lambda _: "x")
+    write_table(path, [{"tokens" if kind == "tokens" else "text": texts(each), name: each} for each in labels])
+    task, loaded = load_own({"train": path}, COLUMNS, kind=kind, hold_out=share, seed=seed)
+    trained, held = loaded["train"]["index"][:], loaded["validation"]["index"][:]
+    assert sorted(trained + held) == list(range(len(labels)))
+    of = [set(label) for label in labels]
+    assert set(task.label_names) == set().union(*(of[row] for row in trained)) | ({"O"} if kind == "tokens" else set())
+    wanted = np.random.default_rng(seed).permutation(len(labels))[: round(share * len(labels))].tolist()
+    if set().union(*of) == set().union(*(of[row] for row in range(len(labels)) if row not in wanted)):
+        assert held == sorted(wanted), "the rows that were always held out"
+    else:
+        assert 0 < len(held) <= len(wanted)
+
+
+def test_classes_that_have_a_row_each_are_named_where_training_lacks_one(tmp_path, caplog):
+    path = write_table(tmp_path / "t.csv", [{"text": "x", "topic": topic} for topic in "abcdefghij"])
+    _, loaded = load_own({"train": path}, COLUMNS)
+    lost = loaded["validation"]["text_a"], loaded["validation"]["label"][:]
+    assert len(lost[1]) == 1
+    assert f"training goes without {'abcdefghij'[lost[1][0]]!r}" in caplog.text
+
+
+def test_a_row_without_a_class_is_held_out_before_the_only_one_of_a_class(tmp_path):
+    path = write_table(tmp_path / "t.jsonl", [{"text": "x", "topic": topic} for topic in (["a"], ["b"], [], [], [])])
+    for seed in range(9):
+        _, loaded = load_own({"train": path}, COLUMNS, kind="several", hold_out=0.6, seed=seed)
+        assert loaded["validation"]["index"][:] == [2, 3, 4]

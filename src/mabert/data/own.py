@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from mabert.data import rows
 from mabert.data.squad import read_squad
 from mabert.data.table import Columns, read_tables
 from mabert.data.tagged import CONLL, read_tagged
-from mabert.data.task import Task, rows_of
+from mabert.data.task import Task, column, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -44,7 +45,8 @@ def load_own(
         name: the task's name.
         label_names: the classes of a table in the order of their ids; of two, `f1` scores the last. Default, those of
             the training file, in numeric order if all are whole numbers, else in alphabetical order.
-        hold_out: share of the training rows held out if `files` names no validation file.
+        hold_out: share of the training rows held out if `files` names no validation file. The only row of a class or
+            tag stays in training, and another one is held out.
         seed: chooses the rows held out.
 
     Returns:
@@ -72,11 +74,51 @@ def load_own(
         count = round(hold_out * len(train))
         if not 0 < count < len(train):
             raise ValueError(f"cannot hold {hold_out} of {len(train)} training rows out; give a validation table")
-        logger.info("held %d of the training rows out for validation", count)
-        order = np.random.default_rng(seed).permutation(len(train))
-        loaded["train"] = train.select(np.sort(order[count:]))
-        loaded["validation"] = train.select(np.sort(order[:count]))
+        order = np.random.default_rng(seed).permutation(len(train)).tolist()
+        held_out = set(rows_to_hold_out(task, train, order, count))
+        logger.info("held %d of the training rows out for validation", len(held_out))
+        loaded["train"] = train.select([row for row in range(len(train)) if row not in held_out])
+        loaded["validation"] = train.select(sorted(held_out))
     return task, loaded
+
+
+def rows_to_hold_out(task: Task, train: Dataset, order: Sequence[int], count: int) -> list[int]:
+    """Returns the first rows of an order, leaving out each that would take the last example of a class with it.
+
+    Fewer rows than asked for are found where the others are the last ones of a class. If all rows are, the first ones
+    are taken, and a warning names the classes that training lacks.
+
+    Args:
+        task: tells what the classes are: those of `label`, or the tags of `tags`.
+        train: the rows.
+        order: numbers of all rows, in the order in which they are tried.
+        count: number of rows to hold out.
+    """
+    classes = _classes_of(task, train)
+    left = Counter(name for names in classes for name in names)
+    found = []
+    for row in order:
+        if len(found) < count and all(left[name] > 1 for name in classes[row]):
+            left.subtract(classes[row])
+            found.append(row)
+    if found:
+        return found
+    taken = Counter(name for row in order[:count] for name in classes[row])
+    lost = [name for name in sorted(taken) if taken[name] == left[name]]
+    logger.warning("each row is the only one of a class; training goes without %s", ", ".join(map(repr, lost)))
+    return list(order[:count])
+
+
+def _classes_of(task: Task, train: Dataset) -> list[set[str]]:
+    """Returns the classes or tags of each row; none for scores and answers."""
+    if task.kind == "tokens":
+        return [set(tags) for tags in column(train, "tags")]
+    if not task.label_names:
+        return [set()] * len(train)
+    labels = column(train, "label")
+    if task.kind == "several":
+        return [{name for name, has in zip(task.label_names, row, strict=True) if has} for row in labels]
+    return [{task.label_names[label]} for label in labels]
 
 
 def recognized(path: Path, label: str) -> str:
