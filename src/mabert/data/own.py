@@ -12,6 +12,8 @@ import numpy as np
 
 from mabert.data import files as on_disk
 from mabert.data import rows
+from mabert.data.alike import alike
+from mabert.data.entities import types_of
 from mabert.data.squad import read_squad
 from mabert.data.table import Columns, read_tables
 from mabert.data.tagged import CONLL, read_tagged
@@ -33,7 +35,7 @@ def load_own(
     hold_out: float = 0.1,
     seed: int = 0,
 ) -> tuple[Task, dict[str, Dataset]]:
-    """Loads a task from the user's own files.
+    """Loads a task from the user's own files. Logs a warning with the labels, if any, that look alike.
 
     Args:
         files: path by split. `train` is required; without `validation`, part of `train` is held out for it; `test` is
@@ -68,6 +70,9 @@ def load_own(
     else:
         by_split = columns if isinstance(columns, Mapping) else dict.fromkeys(paths, columns or Columns("text"))
         task, held = read_tables(paths, by_split, name, kind, label_names)
+    if groups := alike(types_of(task.label_names) if kind == "tokens" else task.label_names):
+        told = "; ".join(" and ".join(map(ascii, group)) for group in groups)
+        logger.warning("%s: labels that look alike are classes of their own: %s", paths["train"], told)
     loaded = {split: rows_of(content) for split, content in held.items()}
     if "validation" not in loaded:
         train = loaded["train"]
@@ -96,7 +101,7 @@ def rows_to_hold_out(task: Task, train: Dataset, order: Sequence[int], count: in
     """
     classes = _classes_of(task, train)
     left = Counter(name for names in classes for name in names)
-    found = []
+    found: list[int] = []
     for row in order:
         if len(found) < count and all(left[name] > 1 for name in classes[row]):
             left.subtract(classes[row])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mabert.data.alike import alike
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -84,7 +86,8 @@ def row_label(task: Task, spelled: Sequence[str], value: str, where: str) -> int
     """
     if not task.is_regression:
         if value not in spelled:
-            raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}")
+            same = "".join(f"; {name!a} only looks like it" for name in spelled if alike((name, value)))
+            raise ValueError(f"{where}: unknown label {value!r}; known are {', '.join(spelled)}{same}")
         return spelled.index(value)
     try:
         score = float(value)
