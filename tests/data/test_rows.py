@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import rows
-from tests.data.conftest import TABLES, write_table
+from tests.data.conftest import PACKERS, TABLES, write_table
 
 CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=30)
 
@@ -43,16 +43,47 @@ def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, 
     for suffix in (".tsv", ".csv"):
         (folder / f"t{suffix}").write_bytes(b"\xef\xbb\xbf" + text.encode())
     numbered = enumerate(io.StringIO(text, newline=None), 1)
-    expected = [(number, line.rstrip("\n").split("\t")) for number, line in numbered if line != "\n"]
+    every = [(number, line.rstrip("\n").split("\t")) for number, line in numbered]
+    expected = [(number, fields) for number, fields in every if fields != [""] or len(every[0][1]) == 1]
     assert list(rows.fields_of(folder / "t.tsv")) == expected
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        expected = [(reader.line_num, fields) for fields in reader if fields]
+        every = [(reader.line_num, fields) for fields in reader]
+        expected = [(number, fields or [""]) for number, fields in every if fields or len(every[0][1]) == 1]
     except csv.Error:
         with pytest.raises(ValueError, match=f"line {reader.line_num}: not CSV"):
             list(rows.fields_of(folder / "t.csv"))
     else:
         assert list(rows.fields_of(folder / "t.csv")) == expected
+
+
+LINES = st.lists(st.text("ab ", max_size=3), max_size=6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(lines=LINES, end=st.sampled_from(["\n", "\r\n", "\r"]), last=st.booleans(), before=st.integers(0, 2))
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".tsv.gz"])
+def test_a_table_of_one_column_has_a_row_for_each_line_of_text(tmp_path_factory, kind, lines, end, last, before):
+    path = tmp_path_factory.mktemp("t") / f"t{kind}"
+    text = end * before + end.join(["text", *lines]) + end * (last or lines[-1:] == [""])
+    path.write_bytes(PACKERS[".gz" if kind.endswith(".gz") else ""](text.encode()))
+    assert [(number, row["text"]) for number, row in rows.read_rows(path, ["text"])] == (
+        list(enumerate(lines, before + 2))
+    )
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv"])
+@pytest.mark.parametrize(
+    ("content", "count"), [("x,a\n\n\ny,b\n\nz,c\n", 3), ("x,a\ny,b\n\n\n", 0), ("x,a\ny,b\nz,\n", 0), ("\nx,a\n", 1)]
+)
+def test_blank_lines_between_rows_of_several_columns_are_told_of(tmp_path, caplog, kind, content, count):
+    path = tmp_path / f"t{kind}"
+    content = "\ntext,topic\n" + content
+    path.write_text(content if kind == ".csv" else content.replace(",", "\t"))
+    found = [row["text"] for _, row in rows.read_rows(path, ["text", "topic"])]
+    assert found == [text for text in "xyz" if text in content.removeprefix("\ntext,topic")]
+    told = [f"{path}: {count} blank lines between rows are skipped; a row has a field for each column"]
+    assert caplog.messages == told * (count > 0)
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".csv.gz"])
@@ -118,7 +149,15 @@ def test_a_missing_value_in_parquet_is_named_unless_it_may_be(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "told"),
-    [('"He said ""go"" now"', True), ('""""', True), ('"quoted"', False), ('say "go"', False), ('"a" and "b"', False)],
+    [
+        ('"He said ""go"" now"', True),
+        ('""""', True),
+        ('""', True),
+        ('"', False),
+        ('"quoted"', False),
+        ('say "go"', False),
+        ('"a" and "b"', False),
+    ],
 )
 def test_fields_that_look_quoted_are_told_of_once(tmp_path, caplog, field, told):
     (tmp_path / "t.tsv").write_text(f"text\ttopic\n{field}\ta\n{field}\tb\n")

@@ -31,7 +31,7 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
 
     Args:
         path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
-            (`.xz`, `.gz`, `.zst`).
+            (`.xz`, `.gz`, `.zst`). For blank lines of a CSV or TSV see `fields_of`; those of JSON Lines are skipped.
         columns: required columns, with a value in every row.
         beside: required columns that may be null.
 
@@ -69,20 +69,32 @@ def tsv_line(fields: Iterable[Any]) -> str:
 
 
 def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line number (from 1) and the fields of each non-empty row of a CSV or TSV.
+    """Yields the line number (from 1) and the fields of each row of a CSV or TSV.
 
     In a TSV, quotes are ordinary characters and a field ends at the next tab, as text/tab-separated-values defines it
     and the GLUE files need it.
+
+    A blank line behind the first row is a row with an empty field if that row has one field, also at the end of the
+    file: so a table of one column has as many rows as the same lines in a text file. If the first row has several
+    fields, a blank line is no row. Those between rows are counted in a warning.
     """
     lines = _at_every_end(files.lines_of_text(path))
     if files.kind(path) == ".tsv":
         reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, strict=True)
+    width = skipped = blank = 0
     try:
-        yield from ((reader.line_num, fields) for fields in reader if fields)
+        for fields in reader:
+            if not fields and width != 1:
+                blank += width > 0
+                continue
+            width, skipped, blank = width or len(fields), skipped + blank, 0
+            yield reader.line_num, fields or [""]
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+    if skipped:
+        logger.warning("%s: %d blank lines between rows are skipped; a row has a field for each column", path, skipped)
 
 
 def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
@@ -162,7 +174,7 @@ def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[s
 
 
 def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
-    """Yields rows; warns once if a TSV field looks like a quoted CSV field that contains quotes."""
+    """Yields rows; warns once if a TSV field looks like a quoted CSV field that is empty or contains quotes."""
     header, lines = header_and_fields(path)
     check_columns(path, header, columns)
     tsv = unwarned = files.kind(path) == ".tsv"
@@ -170,7 +182,9 @@ def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
         if len(fields) != len(header):
             hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if tsv else ""
             raise ValueError(f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}{hint}")
-        quoted = [field for field in fields if field[:1] == field[-1:] == '"' and '""' in field[1:-1]]
+        quoted = [
+            field for field in fields if field == '""' or (field[:1] == field[-1:] == '"' and '""' in field[1:-1])
+        ]
         if unwarned and quoted:
             unwarned = False
             message = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
