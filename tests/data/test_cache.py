@@ -17,11 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import build
+from mabert.data import build, corpus, files
 from mabert.data.build import build_cache
 from mabert.data.cache import TokenCache
+from mabert.data.corpus import pieces_of
 from mabert.data.tokenizer import load_tokenizer
 from mabert.data.train_tokenizer import train_wordpiece
+from tests.data.conftest import KINDS
 
 
 @pytest.fixture
@@ -49,12 +51,47 @@ def test_documents_are_those_of_the_tokenizer(cache, documents, tokenizer):
 def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
     encoder = build._encoder(tokenizer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "_PIECE_CHARACTERS", piece)
+        patch.setattr(corpus, "_PIECE", piece)
         ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
-        assert ["".join(build._pieces(text)) for text in texts] == texts
+        assert ["".join(pieces_of(text)) for text in texts] == texts
     whole = [encoder.encode(text, add_special_tokens=False).ids for text in texts]
     assert ids.tolist() == [index for document in whole for index in document]
     assert lengths == [len(document) for document in whole if document]
+
+
+LINES = st.lists(st.text("ab.\u00e9", min_size=1, max_size=9), min_size=1, max_size=40).map(" ".join)
+
+
+@settings(deadline=None, max_examples=20)
+@given(texts=st.lists(LINES, min_size=1, max_size=3), longest=st.integers(10, 60), batch=st.integers(1, 200))
+@pytest.mark.parametrize("name", KINDS)
+def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(trained, name, texts, longest, batch):
+    encoder = build._encoder(trained(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_PIECE", 5)
+        patch.setattr(corpus, "_LONGEST_PIECE", longest)
+        patch.setattr(build, "_BATCH_CHARACTERS", batch)
+        ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
+        pieces = [list(pieces_of(text)) for text in texts]
+    assert ["".join(each) for each in pieces] == texts
+    assert max(len(piece) for each in pieces for piece in each) <= longest
+    whole = [encoder.encode(text, add_special_tokens=False).ids for text in texts]
+    assert ids.tolist() == [index for document in whole for index in document]
+    assert lengths == [len(document) for document in whole if document]
+
+
+def test_a_few_tokens_of_one_long_line_need_little_of_it(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST", 1000)
+    monkeypatch.setattr(files, "_BLOCK", 100)
+    monkeypatch.setattr(build, "_BATCH_CHARACTERS", 500)
+    (tmp_path / "a.txt").write_text("river castle " * 10_000)
+    read = []
+    taken = corpus.FileSource.read
+    monkeypatch.setattr(corpus.FileSource, "read", lambda self: (read.append(each) or each for each in taken(self)))
+    part = build_cache(tmp_path / "a.txt", tokenizer, tmp_path / "c", max_tokens=20, progress=False)
+    assert len(part.ids) == 20
+    assert all(len(document) <= 1000 for document, _ in read)
+    assert len(read) <= 4, "what is encoded, and what is read ahead"
 
 
 def test_a_large_vocabulary_gets_wider_ids(tmp_path):

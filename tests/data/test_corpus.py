@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import lzma
 import os
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import corpus
+from mabert.data import corpus, files
 from mabert.data.corpus import identities, parse_sources, read_documents
 from tests.data.conftest import PACKERS, write_table
 
@@ -38,9 +39,45 @@ def test_a_text_without_blank_lines_is_cut_at_a_lines_end(tmp_path, monkeypatch)
     monkeypatch.setattr(corpus, "LONGEST", 10)
     path = tmp_path / "a.txt"
     path.write_text("four\nfive5\nsix\nlonger than ten\none\n\ntwo\n")
-    assert list(read_documents(path)) == ["four\nfive5", "six", "longer than ten", "one", "two"]
+    assert list(read_documents(path)) == ["four\nfive5", "six\nlonger", "than ten", "one", "two"]
     monkeypatch.undo()
     assert list(read_documents(path)) == ["four\nfive5\nsix\nlonger than ten\none", "two"]
+
+
+@settings(deadline=None)
+@given(text=st.text("ab\u00e9\u6e2f\U0001f600 \n", max_size=60), longest=st.integers(1, 12), block=st.integers(1, 9))
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_long_lines_come_in_parts_and_lose_nothing(tmp_path_factory, suffix, text, longest, block):
+    path = tmp_path_factory.mktemp("corpus") / f"a.txt{suffix}"
+    path.write_bytes(PACKERS[suffix](("\ufeffx" + text).encode()))
+    with pytest.MonkeyPatch.context() as patch, files.open_bytes(path) as (stream, _):
+        patch.setattr(files, "_BLOCK", block)
+        parts = list(files.lines(stream, path, longest))
+    assert "".join(parts) == "x" + text
+    start = 0
+    for line in ("x" + text).split("\n"):
+        own = []
+        while sum(map(len, own)) < len(line) or (not line and not own):
+            own.append(parts[start].rstrip("\n") if start < len(parts) else "")
+            start += 1
+        assert "".join(own) == line, "a line ends a part"
+        assert len(own) == 1 or len(line) > longest, "a line that fits comes whole"
+        for part, after in itertools.pairwise(own):
+            assert len(part) == longest or (len(part) < longest and after.startswith(" "))
+
+
+@settings(deadline=None)
+@given(before=st.text("ab\u00e9\n ", max_size=30), longest=st.integers(1, 12), block=st.integers(1, 9))
+def test_a_wrong_byte_is_named_wherever_lines_are_cut(tmp_path_factory, before, longest, block):
+    path = tmp_path_factory.mktemp("corpus") / "a.txt"
+    for wrong in (b"\xe9 \n", b"\xe9"):
+        path.write_bytes(before.encode() + wrong)
+        told = f"line {before.count(chr(10)) + 1}: not UTF-8: byte 0xe9 at offset {len(before.encode())};"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_BLOCK", block)
+            patch.setattr(corpus, "LONGEST", longest)
+            with pytest.raises(ValueError, match=told):
+                list(read_documents(path))
 
 
 def test_a_folder_is_its_files_in_order_and_sources_follow_each_other(tmp_path):

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mabert.data.cache import IDS, MANIFEST, OFFSETS, TokenCache, write_npy_header
-from mabert.data.corpus import Source, Sources, parse_sources
+from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
 from mabert.files.json import to_json
 from mabert.files.writing import make_once, whole_file, write_text
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 # Raise this whenever the same sources and tokenizer would give another cache.
 FORMAT = 2
 _BATCH_CHARACTERS = 2_000_000
-_PIECE_CHARACTERS = 20_000
 
 
 def build_cache(
@@ -107,8 +106,8 @@ def _write_ids(
     with whole_file(path) as file, ByteProgress("tokenising", total, progress) as bar:
         write_npy_header(file, dtype, (0,))
         for documents, position in _read_ahead(_batches(sources)):
-            ids, lengths = _encode(encoder, documents, dtype)
             room = None if max_tokens is None else max_tokens - ends[-1]
+            ids, lengths = _encode(encoder, documents, dtype, room)
             file.write(ids[:room].data)
             ends.extend(itertools.islice(itertools.accumulate(lengths, initial=ends[-1]), 1, None))
             bar.advance_to(position, f"{ends[-1]:,} tokens")
@@ -131,23 +130,31 @@ def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return encoder
 
 
-def _encode(encoder: Tokenizer, documents: list[str], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
-    """Returns all ids in one array, and the number of tokens of each document that has any."""
-    cut = [_pieces(document) for document in documents]
-    encodings = encoder.encode_batch_fast(list(itertools.chain.from_iterable(cut)), add_special_tokens=False)
-    ids = [encoding.ids for encoding in encodings]
-    sizes = iter([len(piece) for piece in ids])
-    lengths = [sum(itertools.islice(sizes, len(pieces))) for pieces in cut]
-    return np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(lengths)), list(filter(None, lengths))
+def _encode(
+    encoder: Tokenizer, documents: list[str], dtype: np.dtype, most: int | None = None
+) -> tuple[np.ndarray, list[int]]:
+    """Returns all ids in one array, and the number of tokens of each document that has any. Encodes no further once
+    there are `most` ids."""
+    pieces = ((place, piece) for place, document in enumerate(documents) for piece in pieces_of(document))
+    lengths, found, total = [0] * len(documents), [np.zeros(0, dtype)], 0
+    while (most is None or total < most) and (some := _of_one_batch(pieces)):
+        encodings = encoder.encode_batch_fast([piece for _, piece in some], add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        for (place, _), each in zip(some, ids, strict=True):
+            lengths[place] += len(each)
+        found.append(np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(map(len, ids))))
+        total += len(found[-1])
+    return np.concatenate(found), list(filter(None, lengths))
 
 
-def _pieces(document: str) -> list[str]:
-    """Cuts a long document at line ends, so that one book does not keep one core busy while the others wait."""
-    pieces, start = [], 0
-    while stop := document.find("\n", start + _PIECE_CHARACTERS) + 1:
-        pieces.append(document[start:stop])
-        start = stop
-    return [*pieces, document[start:]]
+def _of_one_batch(pieces: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Takes pieces of about two million characters in all, because an encoding takes many times the memory of its
+    text."""
+    taken, characters = [], 0
+    while characters < _BATCH_CHARACTERS and (piece := next(pieces, None)) is not None:
+        taken.append(piece)
+        characters += len(piece[1])
+    return taken
 
 
 def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:

@@ -3,8 +3,8 @@
 A source is written as
 
 - `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; one paragraph per line, a blank line between documents; a
-  document of more than four million characters is cut at a line end), `.jsonl` (also `.ndjson`; one object per line) or
-  `.parquet`, each possibly compressed: `.xz`, `.gz`, `.zst`;
+  document of more than four million characters is cut at a line end, a line of more at a space), `.jsonl` (also
+  `.ndjson`; one object per line) or `.parquet`, each possibly compressed: `.xz`, `.gz`, `.zst`;
 - `FOLDER`: all such files below it, sorted by path, including those in linked folders, without hidden files;
 - `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the Hugging Face hub,
   such as `hub:wikimedia/wikipedia:20231101.en` (see `mabert.data.hub`).
@@ -27,6 +27,9 @@ KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
 LONGEST = 4_000_000
 """Maximum characters of a document in a text file, more than most books have. Without it, a file without blank lines
 would be held in memory and tokenised as one document."""
+
+_PIECE = 20_000
+_LONGEST_PIECE = 200_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class FileSource:
         elif kind in rows.JSON_KINDS:
             table = rows.json_rows(self.path, files.lines(stream, self.path), [column])
         else:
-            return paragraphs(files.lines(stream, self.path))
+            return paragraphs(files.lines(stream, self.path, LONGEST))
         return (
             rows.text_in(row, column, f"{self.path}, line {number}") for number, row in table if row[column] is not None
         )
@@ -136,6 +139,19 @@ def paragraphs(lines: Iterable[str]) -> Iterator[str]:
             document.append(line)
             characters += len(line)
     yield "\n".join(document)
+
+
+def pieces_of(document: str) -> Iterator[str]:
+    """Cuts a document into pieces that a tokenizer takes one by one, so that one book does not keep one core busy while
+    the others wait, and needs little memory: at line ends, and a line that is long for a book at white space."""
+    start = 0
+    while start < len(document):
+        stop = document.find("\n", start + _PIECE, start + _LONGEST_PIECE) + 1
+        if not stop:
+            rest = document[start : start + _LONGEST_PIECE + 1]
+            stop = start + (len(rest) if len(rest) <= _LONGEST_PIECE else files.place_to_cut(rest, _LONGEST_PIECE))
+        yield document[start:stop]
+        start = stop
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -6,18 +6,23 @@ of a `.zst` file as an empty one.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
+import itertools
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from mabert.files.reading import parse_json
 
 COMPRESSIONS = (".xz", ".gz", ".zst")
+
+_BLOCK = 1 << 20
 
 
 def kind(path: Path) -> str:
@@ -84,21 +89,44 @@ def check_can_read_twice(path: Path) -> None:
         raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
 
 
-def lines(stream: Iterable[bytes], where: str | Path) -> Iterator[str]:
+def lines(stream: Iterable[bytes], where: str | Path, longest: int | None = None) -> Iterator[str]:
     """Decodes lines as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order mark.
 
-    Raises ValueError if a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed)
-    text.
+    Args:
+        stream: the lines.
+        where: what they are read from, for messages.
+        longest: most characters of a line; a longer one, of a binary file, comes in parts that are cut by
+            `place_to_cut`, and is never held whole. Default, lines of any length come whole.
+
+    Raises:
+        ValueError: a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed) text.
     """
-    before = 0
-    for number, line in enumerate(stream, 1):
+    blocks = stream if longest is None else iter(partial(cast(BinaryIO, stream).readline, _BLOCK), b"")
+    number, before, tail, held = 1, 0, b"", ""
+    for block in itertools.chain(blocks, [b""]):
+        ends = longest is None or block[-1:] in (b"\n", b"")
+        data = tail + block
         try:
-            text = line.decode("utf-8")
+            text, used = codecs.utf_8_decode(data, "strict", ends)
         except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x} at offset {before + error.start}"
+            byte = f"byte 0x{data[error.start]:02x} at offset {before + error.start}"
             raise ValueError(f"{where}, line {number}: not UTF-8: {byte}; convert it to UTF-8") from error
-        before += len(line)
-        yield text.removeprefix("\ufeff") if number == 1 else text
+        held += text if before else text.removeprefix("\ufeff")
+        before, tail = before + used, data[used:]
+        while longest is not None and len(held) > longest and len(held.rstrip("\r\n")) > longest:
+            cut = place_to_cut(held, longest)
+            yield held[:cut]
+            held = held[cut:]
+        if ends and held:
+            yield held
+            number, held = number + 1, ""
+
+
+def place_to_cut(text: str, longest: int) -> int:
+    """Returns where to cut a text of more than `longest` characters: before the last white space that leaves at most so
+    many, or after so many if there is none. White space begins what follows, as tokenizers of every kind need it."""
+    parts = text[: longest + 1].rsplit(None, 1)
+    return len(parts[0]) if len(parts) == 2 else longest
 
 
 def lines_of_text(path: Path) -> Iterator[str]:

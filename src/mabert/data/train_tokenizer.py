@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
+from mabert.data.corpus import pieces_of
 from mabert.data.tokenizer import SPECIAL_TOKENS
 
 _MINIMUM_FREQUENCY = 2
@@ -34,7 +35,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, segments: bool = True
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    texts = list(texts)
+    texts = [piece for text in texts for piece in pieces_of(text)]
     normalised = (tokenizer.normalizer.normalize_str(text) for text in texts)
     alphabet = _alphabet(normalised, max(1, min(_ALPHABET, vocab_size // 4, room // 2)))
     trainer = trainers.WordPieceTrainer(
