@@ -11,17 +11,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tokenizers import decoders
 
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.baselines.load import with_new_head
 from mabert.data.batches import batches_by_length
+from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer import windows as windowing
+from mabert.infer.heads import readable
 from mabert.infer.info import info
 from mabert.infer.load import load_for_use
 from mabert.model.blocks import MambaBlock
 from mabert.model.heads import PredictionTransform
 from mabert.model.load import load_config, load_model
+from tests.data.conftest import of_bytes, of_pieces
 from tests.infer.conftest import saved
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
@@ -300,3 +304,52 @@ def test_texts_may_come_as_a_column_a_tuple_or_an_iterator(masked_lm, classifier
     for texts in (column, tuple(TEXTS), iter(TEXTS)):
         np.testing.assert_array_equal(mabert.load(masked_lm).embed(texts), vectors)
     assert mabert.load(classifier).predict(column, tuple(TEXTS[::-1]), truncate=True) == labels
+
+
+VOCABULARIES = {
+    "wordpiece": (decoders.WordPiece(), {"paris": "paris", "##ing": "##ing", ".": ".", "[MASK]": "[MASK]"}),
+    "bytes": (
+        decoders.ByteLevel(),
+        {
+            "ĠcafÃ©": "café",
+            "cafÃ©": "café",
+            "Ã": "Ã",
+            "Ġ": "Ġ",
+            "Ċ": "Ċ",
+            "Ġthe": "the",
+            "<mask>": "<mask>",
+            "ĠÐ¿": "п",
+        },
+    ),
+    "sentencepiece": (
+        decoders.Metaspace(),
+        {"▁Paris": "Paris", "ing": "ing", "▁": "▁", "▁港": "港", "<unk>": "<unk>"},
+    ),
+    "bytes of SentencePiece": (
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+        {"▁Paris": "Paris", "<0xE2>": "<0xE2>", "<0x41>": "A"},
+    ),
+    "word ends": (decoders.BPEDecoder("</w>"), {"paris</w>": "paris", "par": "par"}),
+    "none": (None, {"paris": "paris", " x": "x"}),
+}
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_guesses_are_readable_in_every_kind_of_vocabulary(kind):
+    decoder, pieces = VOCABULARIES[kind]
+    assert {piece: readable(decoder, piece) for piece in pieces} == pieces
+
+
+@pytest.mark.parametrize("make", [of_bytes, of_pieces, lambda texts: train_wordpiece(texts, 100)])
+def test_a_guess_has_the_text_that_transformers_shows_and_the_vocabularys_own_spelling(tmp_path, make):
+    made = make(["the caf\u00e9 and the na\u00efve fa\u00e7ade", "\u6e2f\u306e\u5915\u65b9 sings"] * 20)
+    folder = saved(MaBertForMaskedLM, tmp_path, made, vocab_size=len(made) + 2)  # as where sizes are rounded up
+    found = mabert.load(folder).fill_mask([f"the {made.mask_token}"], top=10_000, progress=False)[0][0]
+    assert [set(guess) for guess in found] == [{"token", "piece", "probability"}] * (len(made) + 2)
+    assert {guess["piece"] for guess in found} == {*made.get_vocab(), None}
+    for guess in found:
+        if guess["piece"] is None:
+            assert guess["token"] is None
+            continue
+        shown = made.decode([made.convert_tokens_to_ids(guess["piece"])]).strip()
+        assert guess["token"] == (guess["piece"] if not shown or "\ufffd" in shown else shown)

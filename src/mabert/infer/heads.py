@@ -119,8 +119,21 @@ def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[li
 
 def named(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
     """Returns the guesses for one mask."""
-    tokens = loaded.tokenizer.convert_ids_to_tokens(ids)
-    return [{"token": token, "probability": chance} for token, chance in zip(tokens, probabilities, strict=True)]
+    pieces = loaded.tokenizer.convert_ids_to_tokens(ids)
+    return [
+        {"token": readable(loaded.tokenizer.backend_tokenizer.decoder, piece), "piece": piece, "probability": chance}
+        for piece, chance in zip(pieces, probabilities, strict=True)
+    ]
+
+
+def readable(decoder: Any, piece: str | None) -> str | None:
+    """Returns a piece of a vocabulary as text without white space around it.
+
+    A piece that is only white space, or part of a character, stays as it is spelt. None, for an id that the model has
+    and its tokenizer lacks, stays None.
+    """
+    text = piece if decoder is None or piece is None else decoder.decode([piece])
+    return piece if text is None or not text.strip() or "\ufffd" in text else text.strip()
 
 
 def check_masks(loaded: Loaded[Any], window: Window, encoded: Encoded, cut: bool) -> None:

@@ -172,7 +172,10 @@ class TextModel:
             progress: As for `embed`.
 
         Returns:
-            For each text, for each mask in it, guesses with `token` and `probability`, the most likely first.
+            For each text, for each mask in it, guesses, the most likely first. Each has a `token`, readable text with
+            no spaces around it (`café`); a `piece`, the vocabulary's own spelling, which shows whether a space comes
+            before (`ĠcafÃ©`, `▁café`); and a `probability`. A WordPiece's token is its piece (`##ing`), and so is that
+            of white space, or of part of a character in UTF-8.
 
         Raises:
             ValueError: If the model is no masked language model, a value is no text, a text has no mask or would be cut
