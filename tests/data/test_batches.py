@@ -51,6 +51,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 400))
 def test_lengths_make_the_same_batches_in_any_form(form, lengths, tokens):
     given = form(lengths)
@@ -62,6 +63,7 @@ def test_lengths_make_the_same_batches_in_any_form(form, lengths, tokens):
     assert same[0] == same[1]
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 60))
 def test_a_run_that_ends_early_has_the_first_batches_of_the_whole_one(lengths, epochs, processes, most):
     how = {"tokens": 1, "epochs": epochs, "processes": processes}
