@@ -19,9 +19,7 @@ def add_convert(commands: Any) -> None:
     added.add_argument("-o", "--output", required=True, help="folder to write the MaBERT to, ready to use")
     added.add_argument("--text", nargs="+", required=True, help="files, folders or hub data sets to learn from")
     added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
-    added.add_argument(
-        "--pair-column", metavar="NAME", help="column of the second text, in tables of pairs"
-    )
+    added.add_argument("--pair-column", metavar="NAME", help="column of the second text, in tables of pairs")
     added.add_argument(
         "--pairs",
         action=argparse.BooleanOptionalAction,
