@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.own import load_own
+from mabert.data.words import cut
 
-WORD = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6)
+WORD = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6).filter(
+    lambda word: len(cut(word)) < 2
+)
 TAG = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
 SENTENCES = st.lists(st.lists(st.tuples(WORD, TAG), min_size=1, max_size=5), min_size=1, max_size=5)
 
@@ -23,7 +26,7 @@ def write(path, sentences, between=" "):
     return path
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(sentences=SENTENCES)
 @pytest.mark.parametrize(("name", "between"), [("t.conll", " "), ("t.bio", "\t"), ("t.txt", "  "), ("t.jsonl", "")])
 def test_every_format_gives_the_sentences_back(tmp_path_factory, name, between, sentences):
@@ -36,6 +39,13 @@ def test_every_format_gives_the_sentences_back(tmp_path_factory, name, between, 
     assert loaded["train"][:] == loaded["validation"][:] == columns | {"tags": tags}
     assert task.label_names == ("O", *sorted({tag for each in tags for tag in each} - {"O"}))
     assert (task.kind, task.main_metric, task.positive) == ("tokens", "f1", None)
+
+
+def test_a_name_of_several_ideographs_goes_on_by_a_tag_that_the_file_need_not_have(tmp_path):
+    train = write(tmp_path / "t.conll", [[("京都", "B-LOC"), ("北京", "O"), ("Ines", "B-PER")]])
+    dev = write(tmp_path / "d.conll", [[("小林", "B-PER"), ("Ines", "O")]])
+    task, _ = load_own({"train": train, "validation": dev}, kind="tokens")
+    assert task.label_names == ("O", "B-LOC", "B-PER", "I-LOC", "I-PER")
 
 
 @pytest.mark.parametrize(

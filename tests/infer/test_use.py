@@ -31,7 +31,7 @@ from tests.infer.conftest import saved
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 120))
 def test_batches_hold_every_text_once_and_keep_to_their_size(lengths, tokens):
     batches = batches_by_length(lengths, tokens)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -23,7 +23,6 @@ WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
 HOW = How(progress=False)
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 9), max_size=20), pair=st.booleans())
 def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair):
     rows = [("x" * size, "y") if pair else ("x" * size,) for size in sizes]

@@ -185,6 +185,18 @@ def test_a_words_first_piece_is_scored_and_no_other():
     assert examples.scored == [3]
 
 
+def test_a_word_is_scored_where_its_name_begins_and_several_ideographs_are_scored_each():
+    words = tokenizer()
+    rows = Dataset.from_dict(
+        {"tokens": [["(bird", "\u4eac\u90fd", ",", "a"]], "tags": [["B-PLACE", "B-PLACE", "O", "O"]]}
+    )
+    examples = kind_of(TOKENS).encoded(rows, words, 24, False, "train")
+    pieces = words.convert_ids_to_tokens(examples[0]["input_ids"])
+    assert len(pieces) == 8, "the bracket is a piece by itself"
+    assert examples[0]["labels"] == [-100, -100, 2, 2, 4, 0, 0, -100]
+    assert examples.scored == [5]
+
+
 def test_words_that_were_cut_off_are_tagged_as_outside():
     kind = kind_of(TOKENS)
     rows = Dataset.from_dict({"tokens": [["bird"] * 6], "tags": [["B-ANIMAL"] * 6]})

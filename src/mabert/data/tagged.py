@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from mabert.data import files as on_disk
 from mabert.data import rows
 from mabert.data.entities import OUTSIDE, is_tag, metric_names, types_of
 from mabert.data.task import Task
+from mabert.data.words import cut
 
 _BETWEEN = re.compile(r"[ \t]+")
 
@@ -32,7 +33,8 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
         name: the task's name.
 
     Returns:
-        The task, with the tags of the training file as labels, and by split `tokens`, `text_a` (the tokens joined by
+        The task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such as
+        those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by
         spaces), `tags` (not in `test`) and `index` (sentence number from 0).
 
     Raises:
@@ -53,8 +55,15 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
             raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {told}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
+    known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
     return task, {split: _columns(sentences, split != "test") for split, sentences in held.items()}
+
+
+def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
+    """Returns the tags of what follows the first part of words that `cut` divides."""
+    tagged = (pair for sentences in splits for words, tags, _ in sentences for pair in zip(words, tags, strict=False))
+    return {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
 
 
 def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:

@@ -1,6 +1,7 @@
 """The answers of each kind of model to a batch: vectors, labels, guesses."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from mabert.data.entities import OUTSIDE, entities_of
-from mabert.data.words import first_pieces, words_of
+from mabert.data.words import Word, in_one_entity, words_of
 from mabert.infer.answers import Batch, Encoded, How
 from mabert.infer.load import Loaded
 from mabert.infer.windows import Window
@@ -83,11 +84,9 @@ def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarr
     encodings = loaded.encodings(texts, max_length=how.max_length, truncate=bool(how.truncate))
     for text, (_, encoding), probability in zip(texts, encodings, found, strict=True):
         words = words_of(text, encoding)
-        places = first_pieces(text, encoding, words)
-        best = probability.argmax(1)
-        tagged = entities_of([OUTSIDE if place is None else names[int(best[place])] for place in places])
-        spans = [(words[entity.begin][0], words[entity.end - 1][1]) for entity in tagged]
-        likeliest = [0.0 if place is None else float(probability[place].max()) for place in places]
+        tagged = entities_of(_tags(text, words, [names[index] for index in probability.argmax(1).tolist()]))
+        spans = [(words[entity.begin].span[0], words[entity.end - 1].span[1]) for entity in tagged]
+        likeliest = [float(probability[word.pieces[0]].max()) if word.pieces else 0.0 for word in words]
         chances = [fmean(likeliest[entity.begin : entity.end]) for entity in tagged]
         answers.append(
             {
@@ -98,6 +97,17 @@ def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarr
             }
         )
     return answers
+
+
+def _tags(text: str, words: Sequence[Word], of_tokens: Sequence[str]) -> list[str]:
+    """Returns the tags of a text's words; a mark between two words, as a comma, ends an entity."""
+    tags = [of_tokens[word.pieces[0]] if word.pieces else OUTSIDE for word in words]
+    for place, (before, word) in enumerate(pairwise(words), 1):
+        if tags[place] != OUTSIDE and before.pieces == word.pieces:  # two ideographs in one token
+            tags[place] = f"I-{tags[place][2:]}"
+        elif tags[place] != OUTSIDE and not in_one_entity(text, before, word):
+            tags[place] = f"B-{tags[place][2:]}"
+    return tags
 
 
 def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:

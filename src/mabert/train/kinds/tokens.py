@@ -11,7 +11,7 @@ from mabert.data.encode import Examples, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, types_of
 from mabert.data.metrics import entity_scores
 from mabert.data.task import Rows, column
-from mabert.data.words import Words, first_pieces
+from mabert.data.words import Word, Words, words_of
 from mabert.model.heads import IGNORED
 from mabert.train.kinds.kind import Kind, label_fields
 
@@ -23,17 +23,17 @@ class TaggedExamples(Examples):
 
     Args:
         items: As in `Examples`.
-        pieces: Position of the first piece of each word of each sentence; None if it has none.
+        words: The words of each sentence, see `words_of`.
         cut: Number of truncated sentences.
     """
 
-    def __init__(self, items: list[dict[str, Any]], pieces: list[list[int | None]], cut: int) -> None:
-        super().__init__(items, scored=[sum(place is not None for place in each) for each in pieces], cut=cut)
-        self.pieces = pieces
+    def __init__(self, items: list[dict[str, Any]], words: list[list[Word]], cut: int) -> None:
+        super().__init__(items, scored=[sum(len(word.pieces) for word in each) for each in words], cut=cut)
+        self.words = words
 
 
 class Tokens(Kind):
-    """One output per tag for each token. A word's first piece stands for it; the others are not scored."""
+    """One output per tag for each token. A word's first piece stands for it, see `words_of`; others are not scored."""
 
     use: Use = "tagger"
     a_token = True
@@ -47,23 +47,25 @@ class Tokens(Kind):
         """Encodes as `Kind.encoded`; also refuses a training sentence of which no token is left."""
         texts = [Words(words) for words in column(rows, "tokens")]
         name = f"{self.task.name} {split}"
-        items, pieces, cut = [], [], 0
+        items, words, cut = [], [], 0
         for text, (item, encoding) in zip(
             texts, encodings(tokenizer, texts, max_length=max_length, truncate=truncate, name=name), strict=True
         ):
             items.append(item)
             cut += was_cut(encoding)
-            pieces.append(first_pieces(text, encoding, text.spans))
-            if split == "train" and not any(place is not None for place in pieces[-1]):
+            words.append(words_of(text, encoding))
+            if split == "train" and not any(word.pieces for word in words[-1]):
                 raise ValueError(f"{name}: the tokenizer leaves nothing of sentence {len(items)}, {text[:40]!r}")
         if "tags" in rows[:1]:
             ids = {tag: number for number, tag in enumerate(self.task.label_names)}
-            for item, places, tags in zip(items, pieces, column(rows, "tags"), strict=True):
+            for item, each, tags in zip(items, words, column(rows, "tags"), strict=True):
                 item["labels"] = [IGNORED] * len(item["input_ids"])
-                for place, tag in zip(places, tags, strict=True):
-                    if place is not None:
-                        item["labels"][place] = ids[tag]
-        return TaggedExamples(items, pieces, cut)
+                for word, tag in zip(each, tags, strict=True):
+                    for piece in word.pieces[:1]:
+                        item["labels"][piece] = ids[tag]
+                    for piece in word.pieces[1:]:
+                        item["labels"][piece] = ids[tag if tag == OUTSIDE else f"I-{tag[2:]}"]
+        return TaggedExamples(items, words, cut)
 
     def labels(self, rows: Rows) -> list[Tags]:
         return column(rows, "tags")
@@ -71,8 +73,8 @@ class Tokens(Kind):
     def answers(self, logits: np.ndarray, examples: TaggedExamples) -> list[Tags]:
         names, begin, answers = self.task.label_names, 0, []
         best = logits.argmax(1)
-        for length, places in zip(examples.lengths, examples.pieces, strict=True):
-            answers.append([OUTSIDE if place is None else names[best[begin + place]] for place in places])
+        for length, words in zip(examples.lengths, examples.words, strict=True):
+            answers.append([names[best[begin + word.pieces[0]]] if word.pieces else OUTSIDE for word in words])
             begin += length
         return answers
 
