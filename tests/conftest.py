@@ -7,10 +7,15 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 from huggingface_hub import constants
+from hypothesis import HealthCheck, settings
 
 from mabert.ops import depthwise_conv1d, selective_scan, softmax_attention
 
 pytest_plugins = ["pytester", "tests.tiers"]
+
+# How long an example takes, and how long it takes to draw some, also depends on what else the machine does.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,10 @@
 """The rule of the two tiers holds."""
 
+import ast
+from pathlib import Path
+
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import tiers
 
@@ -39,3 +43,13 @@ def test_a_test_that_works_over_the_limit_fails_unless_it_is_marked(run, mark, l
 def test_a_test_that_failed_anyhow_keeps_its_error(run):
     (report,) = run("def test_it():\n    assert 1 == 2", -1.0).getfailures()
     assert "assert 1 == 2" in str(report.longrepr)
+
+
+def test_no_property_has_a_limit_of_wall_time():
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    for path in Path(__file__).parent.rglob("*.py"):
+        for word in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.keyword)):
+            assert word.arg != "deadline" or path.name == "conftest.py", f"{path}, line {word.lineno}"
+            if word.arg == "suppress_health_check":  # which replaces the profile's
+                assert "HealthCheck.too_slow" in ast.unparse(word.value), f"{path}, line {word.lineno}"

@@ -77,7 +77,7 @@ def test_shuffling_keeps_the_tokens_and_the_ends():
     assert all(map(torch.equal, again, other))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 100), st.integers(2, 20), st.floats(0, 1))
 def test_unexplained_variance_of_a_constant_is_one(seed, tokens, part):
     draws = torch.Generator().manual_seed(seed)

@@ -71,7 +71,7 @@ def outputs(model, batch):
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", FAMILIES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.data())
 def test_a_copy_that_keeps_every_layer_gives_the_teachers_outputs(kind, use, data):
     model, batch = data.draw(cases(kind, use))

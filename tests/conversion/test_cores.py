@@ -23,7 +23,7 @@ def row(use="encoder"):
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", FAMILIES)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.lists(st.integers(1, 30), min_size=2, max_size=4),
     st.text("MT", min_size=3, max_size=3).filter(lambda letters: "M" in letters),

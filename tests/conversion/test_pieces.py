@@ -43,7 +43,7 @@ def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LENGTHS, st.integers(16, 200), st.integers(0, 100))
 def test_everything_is_taken_once_within_bounds_and_documents(lengths, length, seed):
     documents = source(lengths)
@@ -62,7 +62,7 @@ def test_everything_is_taken_once_within_bounds_and_documents(lengths, length, s
         assert ends or len(row) >= min(SHORTEST, length - 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LENGTHS, st.integers(16, 100), st.integers(1, 500), st.integers(0, 100))
 def test_the_first_that_reach_the_tokens_are_taken(lengths, length, tokens, seed):
     documents = source(lengths)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
@@ -24,7 +24,6 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 100), st.integers(0, 5), st.booleans(), st.booleans())
 def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, tokens, seed, grouped, padded):
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +50,6 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 400))
 def test_lengths_make_the_same_batches_in_any_form(form, lengths, tokens):
     given = form(lengths)
@@ -63,7 +61,6 @@ def test_lengths_make_the_same_batches_in_any_form(form, lengths, tokens):
     assert same[0] == same[1]
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 60))
 def test_a_run_that_ends_early_has_the_first_batches_of_the_whole_one(lengths, epochs, processes, most):
     how = {"tokens": 1, "epochs": epochs, "processes": processes}
@@ -74,7 +71,6 @@ def test_a_run_that_ends_early_has_the_first_batches_of_the_whole_one(lengths, e
     assert part.epoch_ends() == [min(end, len(part)) for end in whole.epoch_ends()]
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), st.booleans())
 def test_every_epoch_has_every_example_once_in_an_order_of_its_own(lengths, size, epochs, grouped):
     sampler = ExampleSampler(lengths, size, epochs=epochs, seed=0, grouped=grouped)
@@ -123,7 +119,6 @@ def test_processes_share_all_batches_but_the_last_few():
     assert sorted(batch for share in shares for batch in share) == sorted(whole[: len(whole) // 3 * 3])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 4))
 def test_processes_share_each_batch_to_the_last_example(sizes, processes):
     ends = list(itertools.accumulate(sizes))

@@ -46,7 +46,7 @@ def test_documents_are_those_of_the_tokenizer(cache, documents, tokenizer):
     assert isinstance(cache.ids, np.memmap)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(texts=st.lists(st.text("ab .\n\t\u00e9[MASK]", max_size=300), min_size=1, max_size=4), piece=st.integers(1, 40))
 def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
     encoder = build._encoder(tokenizer)
@@ -134,7 +134,7 @@ def test_any_change_builds_another_cache(make, documents, tmp_path, monkeypatch,
     assert TokenCache(first.folder).manifest == first.manifest
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(limit=st.integers(1, 400), batch=st.sampled_from([100, 500, 10**6]))
 def test_a_limit_of_tokens_is_exact_whatever_is_read_at_once(
     tokenizer, cache, text_file, tmp_path_factory, limit, batch
@@ -151,7 +151,6 @@ def test_a_limit_of_tokens_is_exact_whatever_is_read_at_once(
     assert part.offsets[:-1].tolist() == [offset for offset in cache.offsets[:-1] if offset < limit]
 
 
-@settings(deadline=None)
 @given(fraction=st.floats(0.001, 0.9), seed=st.integers(0, 2**40))
 def test_a_split_is_exact_disjoint_and_complete(cache, fraction, seed):
     training, held_out = cache.split(fraction, seed)

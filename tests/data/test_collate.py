@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data.collate import Collator, FlatteningCollator
@@ -11,7 +11,6 @@ from mabert.data.mlm import MlmMasking
 ROWS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=20), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(rows=ROWS)
 def test_rows_come_back_and_the_rest_is_padding(rows):
     examples = [{"input_ids": torch.tensor(r), "labels": torch.tensor(r), "token_type_ids": [1] * len(r)} for r in rows]
@@ -54,7 +53,6 @@ def test_what_is_padded_or_not_for_the_model_is_named(collate):
         collate([{"input_ids": [1, 2], "token_type_ids": 0}])
 
 
-@settings(deadline=None)
 @given(rows=ROWS)
 def test_flattened_rows_come_back_at_the_boundaries(rows):
     examples = [{"input_ids": r, "labels": r, "token_type_ids": [1] * len(r)} for r in rows]

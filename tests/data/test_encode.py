@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data import encode
@@ -16,7 +16,6 @@ from mabert.data.encode import TextsTooLongError, check_texts, encode_rows, enco
 TEXTS = st.lists(st.sampled_from(["the river", "a quiet castle .", "", "engine " * 9]), min_size=1, max_size=7)
 
 
-@settings(deadline=None)
 @given(texts=TEXTS, pair=st.booleans(), length=st.integers(4, 20))
 def test_items_are_the_tokenizers_own(tokenizer, texts, pair, length):
     seconds = texts[::-1] if pair else None
@@ -37,7 +36,6 @@ def test_neither_how_many_are_encoded_at_once_shows_nor_where_they_stand(tokeniz
     assert encode_texts(tokenizer, kind(texts), kind(texts), max_length=64) == whole
 
 
-@settings(deadline=None)
 @given(texts=TEXTS, pair=st.booleans(), length=st.integers(4, 20))
 def test_texts_that_are_cut_are_counted(tokenizer, texts, pair, length):
     columns = {"text_a": texts, **({"text_b": texts[::-1]} if pair else {})}

@@ -10,7 +10,7 @@ from mabert.data import files
 from tests.data.conftest import PACKERS
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     text=st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"), min_size=1), frames=st.integers(1, 3)
 )
@@ -37,7 +37,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
             files.read_text(path)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(before=st.text("ab\n\u00e9\ufeff", max_size=50))
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_wrong_byte_is_named_with_its_line_and_offset(tmp_path_factory, suffix, before):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data.glue import TASKS
@@ -14,7 +14,6 @@ from mabert.data.table import table_task
 CLASSES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40).map(np.array)
 
 
-@settings(deadline=None)
 @given(pairs=CLASSES)
 def test_binary_metrics_are_their_definitions(pairs):
     predictions, labels = pairs.T
@@ -84,7 +83,6 @@ def test_bad_predictions_are_named(predictions, labels, message):
 ROWS = st.lists(st.tuples(*[st.booleans()] * 6), min_size=1, max_size=12).map(lambda rows: np.array(rows))
 
 
-@settings(deadline=None)
 @given(rows=ROWS)
 def test_scores_of_several_labels_are_their_definitions(rows):
     said, true = rows[:, :3], rows[:, 3:].astype(float)

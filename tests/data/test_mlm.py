@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -27,7 +27,6 @@ def stream(cache, tokenizer, seed=0, **options):
     return PretrainingStream(stages, MlmMasking(tokenizer, **options), seed)
 
 
-@settings(deadline=None)
 @given(ids=IDS, seed=SEEDS, epoch=SEEDS, example=SEEDS)
 def test_masks_hide_ordinary_tokens_and_labels_remember_them(masking, tokenizer, ids, seed, epoch, example):
     inputs, labels = masking(ids, seed, epoch, example)
@@ -43,7 +42,6 @@ def test_masks_hide_ordinary_tokens_and_labels_remember_them(masking, tokenizer,
     assert chosen.sum() == wanted if not masking.whole_word else bool(chosen.any()) == bool(ordinary)
 
 
-@settings(deadline=None)
 @given(ids=IDS, first=st.tuples(SEEDS, SEEDS, SEEDS), noise=SEEDS)
 def test_masks_depend_on_seed_epoch_and_example_only(masking, ids, first, noise):
     before = masking(ids, *first)

@@ -15,7 +15,7 @@ from tests.data.conftest import write_table
 COLUMNS = Columns("text", label="topic")
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(count=st.integers(10, 60), seed=st.integers(0, 99))
 def test_rows_are_held_out_where_there_is_no_validation_file(tmp_path_factory, count, seed):
     path = tmp_path_factory.mktemp("t") / "t.csv"

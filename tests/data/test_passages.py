@@ -27,7 +27,7 @@ def test_windows_cover_all_and_share_what_they_should(count, room, overlap):
     assert len(found) == 1 or len(found) == 1 + -(-(count - room) // (room - overlap)), "no more than are needed"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(question=st.sampled_from(["who", "where is the doctor"]), words=st.integers(0, 15), length=st.integers(28, 60))
 @pytest.mark.parametrize("kind", KINDS)
 def test_passages_are_the_question_and_parts_of_the_context(trained, kind, question, words, length):
@@ -50,7 +50,7 @@ def test_passages_are_the_question_and_parts_of_the_context(trained, kind, quest
     assert {place for place, character in enumerate(context) if character != " "} <= seen
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(first=st.integers(0, 14), count=st.integers(1, 3), length=st.integers(16, 40))
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_is_found_again_where_it_was_put(trained, kind, first, count, length):

@@ -21,7 +21,7 @@ from tests.data.conftest import PACKERS, TABLES, write_table
 CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=30)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(texts=st.lists(CLEAN, min_size=1, max_size=5))
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
@@ -36,7 +36,6 @@ def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
     assert [(number, len(row["text"])) for number, row in read] == [(3, len('one\ntwo, "three"')), (4, 200_000)]
 
 
-@settings(deadline=None)
 @given(text=st.text('a\t"\r\n\u2028 ', min_size=1, max_size=30))
 def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, text):
     text, folder = "head" + text, tmp_path_factory.mktemp("t")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data.cache import Documents
@@ -33,7 +33,6 @@ def bodies(windows):
         yield window[1:-1]
 
 
-@settings(deadline=None)
 @given(lengths=LENGTHS, length=st.integers(4, 50), mode=st.sampled_from(["packed", "document"]), gap=st.integers(0, 2))
 def test_windows_cover_the_documents_exactly_once(lengths, length, mode, gap):
     documents = documents_of(lengths, gap)
@@ -42,7 +41,6 @@ def test_windows_cover_the_documents_exactly_once(lengths, length, mode, gap):
     assert covered[covered != SEP].tolist() == expected.tolist()
 
 
-@settings(deadline=None)
 @given(lengths=LENGTHS, length=st.integers(4, 50))
 def test_packed_windows_are_the_joined_stream_cut_evenly(lengths, length):
     documents = documents_of(lengths)
@@ -53,7 +51,6 @@ def test_packed_windows_are_the_joined_stream_cut_evenly(lengths, length):
     assert [body.tolist() for body in bodies(Windows(documents, length))] == pieces
 
 
-@settings(deadline=None)
 @given(lengths=LENGTHS, length=st.integers(4, 50))
 def test_document_windows_never_cross_a_document(lengths, length):
     documents = documents_of(lengths)

@@ -5,7 +5,7 @@ import os
 import sysconfig
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert_lab.demo.documentation import installed_documentation, prose
@@ -79,7 +79,6 @@ def test_paragraphs_of_a_doc_string():
     ]
 
 
-@settings(deadline=None)
 @given(st.text("Aa. \n>-:`*[]()\"'_=the", max_size=200))
 def test_whatever_comes_out_is_prose_on_one_line(text):
     for paragraph in prose(text):

@@ -27,7 +27,6 @@ def skeleton(sentence):
     return "".join("w" if c.isalpha() or c in "'-" else c for c in sentence).replace("w", "").split("\n")
 
 
-@settings(deadline=None)
 @given(sentence=GRAMMAR, seed=SEEDS)
 def test_only_the_order_of_inner_words_changes(sentence, seed):
     scrambled = corrupt_word_order(sentence, random.Random(seed))
@@ -41,7 +40,6 @@ def test_only_the_order_of_inner_words_changes(sentence, seed):
             assert after[place] == word
 
 
-@settings(deadline=None)
 @given(sentence=GRAMMAR, seed=SEEDS)
 def test_every_changed_place_swaps_a_function_word_and_another(sentence, seed):
     scrambled = corrupt_word_order(sentence, random.Random(seed))
@@ -51,7 +49,6 @@ def test_every_changed_place_swaps_a_function_word_and_another(sentence, seed):
         assert (old.lower() in FUNCTION_WORDS) != (new.lower() in FUNCTION_WORDS)
 
 
-@settings(deadline=None)
 @given(texts=st.lists(st.lists(GRAMMAR, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_sentences_of_documents_come_once_and_in_order(texts):
     documents = ["\n".join(" ".join(paragraph) for paragraph in [document, document]) for document in texts]
@@ -62,20 +59,17 @@ def test_sentences_of_documents_come_once_and_in_order(texts):
 PARAGRAPHS = st.lists(st.lists(GRAMMAR, min_size=1, max_size=5).map(" ".join), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(paragraphs=PARAGRAPHS, width=st.integers(55, 100), gap=st.sampled_from(["\n", "\n\n", "\n \n\n"]))
 def test_wrapped_paragraphs_give_their_sentences(paragraphs, width, gap):
     text = gap.join(textwrap.fill(paragraph, width) for paragraph in paragraphs)
     assert list(sentences([unwrap(text)])) == list(sentences(paragraphs))
 
 
-@settings(deadline=None)
 @given(paragraphs=PARAGRAPHS, blank=st.booleans())
 def test_a_paragraph_on_a_line_stays_one(paragraphs, blank):
     assert unwrap(("\n\n" if blank else "\n").join(paragraphs)).split("\n") == paragraphs
 
 
-@settings(deadline=None)
 @given(paragraphs=PARAGRAPHS, width=st.integers(55, 100))
 def test_unwrapping_twice_changes_nothing_more(paragraphs, width):
     once = unwrap("\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs))
@@ -112,7 +106,7 @@ def test_unfit_sentences_are_left_out(text):
     assert list(sentences([text])) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(real=st.lists(GRAMMAR, min_size=2, max_size=60, unique=True), seed=SEEDS, limit=st.none() | st.integers(2, 40))
 def test_examples_are_balanced_and_repeatable(real, seed, limit):
     examples = word_order_examples(real, seed, limit)

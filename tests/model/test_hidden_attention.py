@@ -23,7 +23,7 @@ def coefficients(seed, batch, time, channels, states):
     return (u, delta, A, normal(batch, time, states), normal(batch, time, states), normal(channels)), normal(channels)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 99))
 def test_one_matrix_a_channel_is_the_scan(time, channels, states, reverse, masked, seed):
     inputs, bias = coefficients(seed, 2, time, channels, states)

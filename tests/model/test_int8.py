@@ -62,7 +62,7 @@ def batch():
     return tokens, (torch.arange(20) < torch.tensor([20, 7, 1]).unsqueeze(1)).long()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     count=st.integers(1, 40), width=st.integers(1, 9), dtype=st.sampled_from(list(ROUNDING)), seed=st.integers(0, 99)
 )

@@ -53,7 +53,7 @@ def masks(draw):
     return unpad, torch.stack([(places >= min(pair)) & (places < max(pair)) for pair in ends])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(options, masks(), st.booleans())
 def test_a_text_is_the_same_alone_and_in_any_batch_at_any_place(fields, how, embedded):
     unpad, mask = how
@@ -156,7 +156,7 @@ def test_recording_hidden_states_leaves_the_answer_as_it_is_and_has_each_text_as
                 same(here[row][valid], there[0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(options, st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(["offsets", "numbers"]))
 def test_packed_rows_are_read_as_transformers_packs_them(fields, lengths, told):
     model = build(MaBertModel, config(**fields))
@@ -253,7 +253,7 @@ def changed_at(place, time):
     return tokens, other
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 9), st.integers(0, 3), st.data(), attentions, st.booleans())
 def test_a_window_is_all_that_attention_sees(time, window, data, attention, packed):
     changed = data.draw(st.integers(0, time - 1), label="changed")
@@ -264,7 +264,7 @@ def test_a_window_is_all_that_attention_sees(time, window, data, attention, pack
     assert (before != after).any(-1)[0].tolist() == near.tolist()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(2, 8), st.data(), st.sampled_from(["forward", "backward"]))
 def test_a_mamba_only_model_is_causal_in_its_direction(time, data, direction):
     changed = data.draw(st.integers(0, time - 1), label="changed")
@@ -275,7 +275,7 @@ def test_a_mamba_only_model_is_causal_in_its_direction(time, data, direction):
     assert not torch.allclose(before[:, changed], after[:, changed])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 8), st.sampled_from([1, 3, 5]), st.sampled_from(["causal", "centered"]))
 def test_backward_is_forward_on_the_flipped_text(time, width, conv):
     fields = {"layer_pattern": "MM", "position_embedding": "none", "ssm_conv_kernel": width, "ssm_conv_mode": conv}
@@ -357,7 +357,7 @@ PAPERS = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.tuples(PAPERS, st.sampled_from([torch.float32, torch.bfloat16])) | st.tuples(options, st.just(torch.float32)),
     unpads,

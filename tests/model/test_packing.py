@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.attention.varlen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -224,7 +224,6 @@ def test_one_batch_serves_texts_of_like_length():
     assert shapes([]) == ((0, 0),)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 300), max_size=12)
     | st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda of: [of[0]] * of[1]),

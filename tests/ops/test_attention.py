@@ -16,8 +16,11 @@ from mabert.ops import backends, softmax_attention, use_backend
 from tests.ops.cases import masks, offsets
 from tests.tolerances import assert_close
 
-PASSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # every example has the same instructions
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=PASSED)
+SETTINGS = settings(
+    max_examples=60,
+    # every example has the same instructions
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 DTYPES = (torch.float32, torch.bfloat16)
 WINDOWS = (None, 0, 1, 7, 64, 256, 1000, sys.maxsize)
 TIMES = (1, 2, 11, 12, 13, 31, 33, 96, 97, 255, 257, 300, 700, 1100)

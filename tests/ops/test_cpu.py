@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tests.ops.agreement import assert_agrees, assert_same_are_finite
 from tests.ops.cases import PLAIN, Case, convolutions, plain_scan, scans
 
-SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=25)
 
 
 QUARTERS = pytest.mark.parametrize("quarter", range(4))

@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
 from tests.ops.cases import PLAIN, Case, any_case, masks, offsets
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=40)
 BACKENDS = st.sampled_from(("cpu", "cpu", "cpu", "reference"))
 plain_cases = st.sampled_from([plain(2, 97, 70) for plain in PLAIN.values()])
 options = st.fixed_dictionaries({"reverse": st.booleans()})

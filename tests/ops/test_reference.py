@@ -62,14 +62,14 @@ def _convolution_by_equation(case: Case) -> np.ndarray:
     return y
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(scans(dtypes=(torch.float64,)).filter(lambda case: case.inputs["u"].numel() < 4000))
 def test_scan_is_the_recurrence(case: Case) -> None:
     expected = torch.from_numpy(_scan_by_equation(case))
     assert_close("reference", "output", case.run("reference"), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(convolutions(dtypes=(torch.float64,)).filter(lambda case: case.inputs["u"].numel() < 4000))
 def test_convolution_is_the_sum_over_taps(case: Case) -> None:
     expected = torch.from_numpy(_convolution_by_equation(case))

@@ -23,7 +23,6 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 SETTINGS = settings(
     max_examples=4 if GPU else 8,
-    deadline=None,
     # Shrinking takes minutes: each try is interpreted, or on a GPU compiled anew.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

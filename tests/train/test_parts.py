@@ -56,7 +56,7 @@ def stepped(training, at_once):
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(at_once=st.integers(1, 200))
 def test_parts_add_up(training, at_once):
     whole, expected, ran = stepped(training, 4096)

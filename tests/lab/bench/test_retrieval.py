@@ -49,7 +49,7 @@ def teacher(tmp_path_factory):
     return saved_teacher(tmp_path_factory.mktemp("teacher"), sentences="mean")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ARTICLES)
 def test_the_first_sentence_and_the_rest_are_the_article(sentences):
     articles = [article(each) for each in sentences]
@@ -59,7 +59,7 @@ def test_the_first_sentence_and_the_rest_are_the_article(sentences):
         assert len(query.split()) >= longtexts.QUERY or not text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ARTICLES)
 def test_the_halves_are_the_article(sentences):
     articles = [article(each) for each in sentences]
@@ -69,7 +69,7 @@ def test_the_halves_are_the_article(sentences):
         assert 0 <= len(second.split()) - len(first.split()) <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ARTICLES, st.integers(0, 100))
 def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
     articles = [article(each) for each in sentences]
@@ -82,7 +82,7 @@ def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
         assert query in long or not long
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.sampled_from([40, 256, 1000]))
 def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
     for search in hide(length, prose(3), random.Random(seed)):
@@ -114,7 +114,7 @@ def test_too_few_documents_are_counted():
         searches_of([*prose(2), "too short", *prose(3, words=400)])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 1000), st.integers(2, 8))
 def test_places_are_those_of_a_sorted_list_and_ties_come_first(seed, number):
     scores = np.random.default_rng(seed).integers(0, 4, (number, number)).astype(float)
@@ -143,7 +143,7 @@ def test_words_find_what_has_them(ranker):
     assert told["ms"] > 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_neighbours_share_a_grouped_position(positions, more):
     found = grouped(torch.arange(positions)[:, None], positions + more)[:, 0]

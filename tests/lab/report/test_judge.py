@@ -351,7 +351,7 @@ def test_more_calls_tell_more(factor):
     assert found[-1] == 5
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(4, 30), st.floats(0.2, 5.0), st.floats(0.0, 0.4))
 def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
     order = [FAILS, OPEN, HOLDS]
