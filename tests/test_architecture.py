@@ -68,6 +68,23 @@ def test_every_room_is_known(house):
     assert {folder.name for folder in (SOURCE / house).iterdir() if (folder / "__init__.py").is_file()} == ROOMS[house]
 
 
+def imported_at_once(node):
+    """Names of the modules that are imported when a module is, not only when a function is called."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield child.module.partition(".")[0]
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported_at_once(child)
+
+
+def test_no_import_needs_unix():
+    some_systems_lack = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+    for file in SOURCE.rglob("*.py"):
+        assert not some_systems_lack & set(imported_at_once(ast.parse(file.read_text()))), file
+
+
 def test_nothing_reads_pickles_or_unsafe_yaml():
     forbidden = {"pickle.load", "pickle.loads", "yaml.load", "yaml.unsafe_load", "torch.load", "eval", "exec"}
     for file in SOURCE.rglob("*.py"):

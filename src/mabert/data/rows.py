@@ -22,7 +22,7 @@ TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
 _AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
-# csv's default limit, 128 KiB per field, is too low for documents. This one fits a C long on Windows too.
+# csv's default limit, 128 KiB per field, is too low for documents. This one fits a C long of 32 bits.
 csv.field_size_limit(2**31 - 1)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, lock_descriptor
 
 WRITING = ".writing"
 """Suffix of what is not whole yet."""
@@ -185,7 +184,7 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
             error.filename = str(path)
             raise
         with contextlib.suppress(OSError):  # without locks in the file system, nothing gets removed
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_descriptor(file.fileno())
         if beside.exists():
             return beside, file
         file.close()  # another process removed it as abandoned before it was locked
@@ -194,8 +193,8 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
 def _remove_abandoned(beside: Path) -> None:
     """Removes a file if no process is writing it any more."""
     with contextlib.suppress(OSError), beside.open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        beside.unlink()
+        if lock_descriptor(file.fileno(), blocking=False):
+            beside.unlink()
 
 
 def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:

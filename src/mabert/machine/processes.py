@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-"""Start method of processes; on Windows each one imports for itself."""
+"""Start method of processes; where there is no fork server, each one imports for itself."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, in `malloc.h`."""

@@ -24,7 +24,7 @@ from mabert.model.config import LAYER_TYPES
 from mabert.model.encoder import MaBertPreTrainedModel
 
 VARIABLE = "MABERT_MIXERS"
-"""Environment variable that lists files or modules that register mixers, separated by colons (Windows: semicolons)."""
+"""Environment variable that lists files or modules that register mixers, separated by `os.pathsep`, a colon."""
 
 
 def register_mixer(

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import resource
 import sys
 from pathlib import Path
 
@@ -24,6 +23,8 @@ def limit_memory(allowed: int) -> None:
     exhaust the machine."""
     if sys.platform != "linux":
         return
+    import resource  # not on every system
+
     bound = field_of(STATUS, "VmData") + allowed
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (bound if hard < 0 else min(bound, hard), hard))
