@@ -1,10 +1,13 @@
-"""What the documents show as code runs, and shows what they say."""
+"""What the documents show as code runs, and shows what they say; what they and messages advise is there."""
 
+import argparse
+import ast
 import json
 import re
 import shlex
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,99 @@ def commands(page):
 def test_every_command_can_be_typed(page):
     for words in commands(page):
         assert callable(cli.parse(words, COMMANDS).run), " ".join(words)
+
+
+def offered(parser):
+    """The options of a command, and what stands behind its name, each with its own."""
+    options, below = set(parser._option_string_actions), {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below |= {name: offered(each) for name, each in action.choices.items()}
+        elif action.choices and not action.option_strings:  # as the kinds of `bench`
+            below |= dict.fromkeys(action.choices, (options, {}))
+    return options.union(*(each for each, _ in below.values())), below
+
+
+OFFERED = offered(cli.parser(COMMANDS))
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+TARGETS = re.findall(r"^([a-z][\w-]*):", (DOCS.parent / "Makefile").read_text(encoding="utf-8"), re.M)
+OF_OTHERS = {
+    "accelerate": {"--config_file", "--cpu", "--multi_gpu", "--num_processes"},
+    "git": {"--error-unmatch", "--porcelain", "--short", "--untracked-files"},
+    "pip": {"--exclude-editable", "--no-deps"},
+    "sbatch": {"--array", "--gpus", "--requeue", "--signal", "--time", "--wrap"},
+    "torchrun": {"--nproc-per-node", "--shutdown-timeout"},
+}
+"""Options of other programs that pages and messages name."""
+
+
+def not_there(text):
+    """Yields the commands, options and make targets that a text names and that do not exist."""
+    for call in re.findall(r"(?<![\w.-])(?<!from )mabert (?!needs |serves )([a-z][^`\n;|#]*)", text):
+        (options, below), said = OFFERED, "mabert"
+        for word in call.split():
+            if not below or not re.fullmatch(r"[a-z][a-z-]*", word):
+                break
+            said = f"{said} {word}"
+            if word not in below:
+                yield said
+                break
+            options, below = below[word]
+        yield from (f"{said} {option}" for option in OPTION.findall(call) if option not in options)
+    known = OFFERED[0].union(*OF_OTHERS.values())
+    yield from (option for option in OPTION.findall(text) if option not in known)
+    yield from (f"make {target}" for target in re.findall(r"`make ([a-z][\w-]*)", text) if target not in TARGETS)
+
+
+def said_by(file):
+    """Yields what a file says to a reader: a program's literals and comments, a page's code, else all of it."""
+    if file.suffix == ".md":
+        for block in MarkdownIt().parse(file.read_text(encoding="utf-8")):
+            spans = [each.content for each in block.children or () if each.type == "code_inline"]
+            for line in (*spans, *(block.content.splitlines() if block.type == "fence" else ())):
+                yield f"`{line}`"
+    elif file.suffix == ".py":
+        with tokenize.open(file) as lines:
+            yield from (
+                each.string for each in tokenize.generate_tokens(lines.readline) if each.type == tokenize.COMMENT
+            )
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+    else:
+        yield file.read_text(encoding="utf-8")
+
+
+OF_THE_PRESENT = [
+    *(DOCS.parent / "src").rglob("*.py"),
+    *(DOCS.parent / "recipes").rglob("*.yaml"),
+    *(page for page in PAGES if page.parent.name != "benchmarks"),  # whose pages tell of a day
+    *(clients.ROWS, SITE),
+]
+
+
+def test_commands_options_and_targets_that_messages_and_pages_name_are_there():
+    files = [
+        file for file in OF_THE_PRESENT if re.search("mabert [a-z]|--[a-z]|`make ", file.read_text(encoding="utf-8"))
+    ]
+    assert [f"{file}: {lost}" for file in files for text in said_by(file) for lost in not_there(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("not as mabert bench throughput writes it", ["mabert bench throughput"]),
+        ("run `mabert train` first", ["mabert train"]),
+        ("go on by mabert convert --packing", ["mabert convert --packing"]),
+        ("shorten them (--cut, or truncate=True)", ["--cut"]),
+        ("`make tests`, then `make demo`", ["make tests"]),
+        ("mabert study pattern --scale tiny; mabert bench; mabert needs Python", []),
+    ],
+)
+def test_what_is_not_there_would_be_seen(text, lost):
+    assert list(not_there(text)) == lost
 
 
 def test_the_commands_of_the_guides_can_be_typed_one_after_the_other():

@@ -69,7 +69,8 @@ def find(paths: Iterable[Path | str]) -> Found:
     if not any(whole.values()):
         raise ValueError(
             f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; give JSON files that "
-            f"{', '.join(command for command, _ in KINDS.values())} wrote" + "".join(f"; {each}" for each in left_out)
+            f"{', '.join(dict.fromkeys(writer for writer, _ in KINDS.values() if writer != EARLIER))} wrote"
+            + "".join(f"; {each}" for each in left_out)
         )
     studies, older = _latest(whole["study"])
     named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
@@ -104,13 +105,13 @@ def _read(path: Path) -> tuple[str, Any]:
     kind = str(content.get("kind", "")) if isinstance(content, dict) else ""
     if kind not in KINDS:
         return kind, content
-    command, read = KINDS[kind]
+    writer, read = KINDS[kind]
     try:
         return kind, read(content, str(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not as {command} writes it ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path}: not as {writer} writes it ({type(error).__name__}: {error})") from None
 
 
 def _whole(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
@@ -120,6 +121,9 @@ def _whole(content: dict[str, Any], file: str, own: Sequence[str], of_row: Seque
         itemgetter(*of_row)(row)
     return content
 
+
+EARLIER = "an earlier version"
+"""Writer of results that no command writes any more, and that the committed page shows."""
 
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
@@ -133,7 +137,7 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
         ),
     ),
     "throughput": (
-        "mabert bench throughput",
+        EARLIER,
         partial(_whole, own=("rows",), of_row=("model", "lengths", "status", "batch", "tokens_per_second")),
     ),
     "engines": (
@@ -145,7 +149,7 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
         ),
     ),
 }
-"""Kinds of results: the command that writes them, and the function that checks them."""
+"""Kinds of results: what writes them, and the function that checks them."""
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:

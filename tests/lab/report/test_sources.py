@@ -99,7 +99,7 @@ WRONG = [
     ({**EFFICIENCY, "environment": {}}, "not as mabert bench models writes it (KeyError: 'date')"),
     ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
     ({"kind": "drift", "rows": []}, "not as mabert study drift writes it (KeyError: 'texts')"),
-    ({"kind": "throughput", "rows": [{"model": "bert"}]}, "not as mabert bench throughput writes it (KeyError: "),
+    ({"kind": "throughput", "rows": [{"model": "bert"}]}, "not as an earlier version writes it (KeyError: "),
     ({**study([]), "rows": [3]}, "not as mabert study writes it (TypeError: "),
     (study([], version=2), "version 2 of a study; it must be 1"),
     (study([], scale="../up"), "scale is '../up'; it must be a name, without a path"),
@@ -126,7 +126,9 @@ def test_a_damaged_file_is_refused_by_name_and_in_a_folder_left_out_and_told_of(
 def test_nothing_to_report_says_what_is_needed(put, tmp_path):
     put("config.json", {})
     put("list.json", [])
-    with pytest.raises(ValueError, match=r"nothing to report; give JSON files that mabert study, mabert bench"):
+    with pytest.raises(
+        ValueError, match=r"give JSON files that mabert study, mabert bench models, mabert study drift wrote$"
+    ):
         find([tmp_path])
     with pytest.raises(ValueError, match="no paths: nothing to report"):
         find([])
