@@ -1,4 +1,4 @@
-# make demo   the tour: an encoder converted and asked, a small one pretrained, a page (eight minutes)
+# make demo   the tour: an encoder converted and asked, a small one pretrained, a page (ten minutes)
 # make test   lint, types, the import rule, the site, fast tests                        (3 minutes)
 # make test-all  all tests; what the gate runs                                          (13 minutes)
 # make check  lint, types, the import rule, the site

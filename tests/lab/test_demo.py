@@ -6,10 +6,10 @@ import io
 import json
 import random
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -104,7 +104,7 @@ def test_everything_is_measured(walk):
     assert all(0 <= run["accuracy"] <= 1 for run in result["fine-tuning"].values())
     assert all(len(mask["guesses"]) == 5 and "[MASK]" in mask["text"] for mask in result["masks"])
     assert (folder / "classifier-pretrained/seed-0/model.safetensors").is_file()
-    assert sum(result["steps"].values()) == pytest.approx(result["seconds"], rel=0.1)
+    assert 0 < sum(result["steps"].values()) <= result["seconds"] + 0.1 * len(result["steps"]), "each is rounded"
 
 
 def test_the_teacher_is_converted_and_both_are_asked(walk):
@@ -210,6 +210,20 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
     assert "--resume" not in told
 
 
+def test_the_commands_that_the_tour_ends_with_run_on_what_it_leaves(walk, monkeypatch, capsys):
+    *activating, embed, predict, fill = tour.next_commands(walk[0], with_converted=True)
+    assert all(line.startswith(". ") for line in activating)
+    assert tour.next_commands(walk[0], with_converted=False) == [*activating, predict, fill]
+    answers = []
+    for line in (embed, predict, fill):
+        echo, text, pipe, program, *arguments = shlex.split(line)
+        assert (echo, pipe, program) == ("echo", "|", "mabert")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
+        assert cli.main(arguments) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert [set(answer) - {"text"} for answer in answers] == [{"vector"}, {"label", "probability"}, {"masks"}]
+
+
 @pytest.mark.slow
 def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
     (tmp_path / "demo-out").symlink_to(walk[0])
@@ -278,7 +292,7 @@ def test_nobody_is_judged_by_a_sentence_it_learnt(documents, way, tmp_path):
     assert not real & set(sentences(learnt))
 
 
-def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch):
+def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     taken = []
     monkeypatch.setattr(tour, "read_documents", lambda text: [])
@@ -287,6 +301,7 @@ def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch):
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             cli.main(["demo"])
+        assert "eight to ten minutes" in capsys.readouterr().err, "the reader knows before the wait"
         taken.append(sorted(path.name for path in tmp_path.iterdir()))
     assert taken[-1] == ["demo-out", "demo-out-2", "demo-out-3"]
     (tmp_path / "demo-out-4").write_text("a file", encoding="utf-8")
@@ -299,6 +314,6 @@ def test_waiting_shows_a_clock_on_a_terminal_only():
     shown, hidden = (Console(file=io.StringIO(), force_terminal=terminal) for terminal in (True, False))
     for console in (shown, hidden):
         with waiting(console, "training"):
-            time.sleep(0.15)
-    assert re.search(r"training.*0:00:00", shown.file.getvalue())
+            pass
+    assert re.search(r"training.*\d:\d\d:\d\d", shown.file.getvalue())
     assert hidden.file.getvalue() == ""

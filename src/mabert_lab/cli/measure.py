@@ -12,7 +12,7 @@ from mabert.files.writing import write_text
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    about = "convert an encoder, search with it, and pretrain a small one, in eight minutes"
+    about = "convert an encoder, search with it, and pretrain a small one, in eight to ten minutes"
     added = command(commands, "demo", run_demo, about)
     text = "text files to use in place of installed documentation"
     added.add_argument("--text", nargs="+", metavar="FILE", help=text)
