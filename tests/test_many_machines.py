@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mabert
+from tests.patience import HANG
 
 PAGE = (Path(__file__).parents[1] / "docs/many-machines.md").read_text(encoding="utf-8")
 TEXTS = [f"{word} stands {place} doors from the river" for place in range(5) for word in ("a tree", "the old house")]
@@ -38,7 +39,7 @@ def run(folder, *command):
     """Runs a command with this environment's Python and `mabert`, on a machine that others may have filled."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "PYSPARK_PYTHON": sys.executable, "RAY_memory_monitor_refresh_ms": "0"}
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.lab.report.test_in_browser import BROWSER, PHONE, SCREEN
+from tests.patience import HANG
 
 ROOT = Path(__file__).parents[1]
 FILES = ["index.html", "docs/convert.html", "docs/padding.html", "docs/performance.html", "docs/reference/model.html"]
@@ -95,7 +96,7 @@ def test_pages_fit_a_phone_and_a_screen_and_show_their_figures(site):
     (site / "frames.html").write_text(f"<!doctype html><title></title>{frames}", encoding="utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,800", "--dump-dom"]
     address, around = (site / "frames.html").as_uri(), {**os.environ, "HOME": str(site)}
-    shown = subprocess.run([*command, address], capture_output=True, text=True, timeout=120, env=around).stdout
+    shown = subprocess.run([*command, address], capture_output=True, text=True, timeout=HANG, env=around).stdout
     told = re.findall(r"<title>(.*?)</title>", shown)[0].split("; ")[1:]
     assert sorted(told) == sorted(
         f"{page} {width}: wider false, unseen 0, menu true, header sticky" for page, width in looks

@@ -45,11 +45,39 @@ def test_a_test_that_failed_anyhow_keeps_its_error(run):
     assert "assert 1 == 2" in str(report.longrepr)
 
 
-def test_no_property_has_a_limit_of_wall_time():
+WAITS = {"acquire", "communicate", "join", "poll", "result", "wait"}
+
+
+def own_limits(file):
+    """Yields the lines of a test file that limit wall time otherwise than all tests do."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword):
+            kept = node.arg != "suppress_health_check" or "HealthCheck.too_slow" in ast.unparse(node.value)
+            of_its_own = node.arg == "deadline" or (node.arg == "timeout" and isinstance(node.value, ast.Constant))
+            if of_its_own or not kept:  # health checks that are named replace the profile's
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WAITS:
+            numbers = (each.value for each in node.args if isinstance(each, ast.Constant))
+            if any(isinstance(each, int | float) and each > 0 for each in numbers):
+                yield node.lineno
+
+
+def test_no_test_has_a_limit_of_wall_time_of_its_own():
     assert settings.default.deadline is None
     assert HealthCheck.too_slow in settings.default.suppress_health_check
-    for path in Path(__file__).parent.rglob("*.py"):
-        for word in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.keyword)):
-            assert word.arg != "deadline" or path.name == "conftest.py", f"{path}, line {word.lineno}"
-            if word.arg == "suppress_health_check":  # which replaces the profile's
-                assert "HealthCheck.too_slow" in ast.unparse(word.value), f"{path}, line {word.lineno}"
+    files = (file for file in Path(__file__).parent.rglob("*.py") if file.name != "conftest.py")
+    assert [f"{file}, line {line}" for file in files for line in own_limits(file)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run(command, timeout=60)",
+        "thread.join(5)",
+        "@settings(deadline=200)\ndef test(): ...",
+        "settings(suppress_health_check=[HealthCheck.filter_too_much])",
+    ],
+)
+def test_a_limit_of_its_own_would_be_seen(tmp_path, line):
+    (tmp_path / "test.py").write_text(f"{line}\nprocess.join()\nrun(command, timeout=HANG)\n")
+    assert len(list(own_limits(tmp_path / "test.py"))) == 1

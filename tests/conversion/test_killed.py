@@ -10,6 +10,7 @@ import pytest
 
 from mabert_lab.cli import main
 from tests.conversion.helpers import bits
+from tests.patience import HANG
 
 CHILD = """
 import pathlib, sys, time
@@ -22,7 +23,8 @@ from tests.conversion.test_runs import stop_at
 
 def pause():
     pathlib.Path(sys.argv[1]).touch()
-    time.sleep(float(sys.argv[2]))
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.05)
 
 torch.set_num_threads(1)
 make_small()
@@ -33,21 +35,20 @@ sys.exit(main(sys.argv[3:]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "pause", "code"), [(signal.SIGKILL, 60, -9), (signal.SIGINT, 2, 130)])
-def test_it_goes_on_where_it_was(
-    tmp_path, capsys, small_batches, converted, embedder, words_to_learn, number, pause, code
-):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_it_goes_on_where_it_was(tmp_path, capsys, small_batches, converted, embedder, words_to_learn, number, code):
     words = ["convert", str(embedder), "-o", str(tmp_path / "out"), "--text", str(words_to_learn), "--pattern", "MTM"]
     words += ["--tokens", "1000", "--length", "30", "--precision", "fp32", "--batch-tokens", "160"]
-    command = [sys.executable, "-c", CHILD, str(tmp_path / "here"), str(pause), *words]
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "here"), str(tmp_path / "sent"), *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as child:
-        until = time.monotonic() + 90
+        until = time.monotonic() + HANG
         while not (tmp_path / "here").exists():
             assert time.monotonic() < until
             assert child.poll() is None, child.stderr.read()
             time.sleep(0.05)
         child.send_signal(number)
-        told = child.communicate(timeout=60)[1]
+        (tmp_path / "sent").touch()
+        told = child.communicate(timeout=HANG)[1]
     assert child.returncode == code, told
     if number == signal.SIGINT:
         assert "go on with --resume" in told.splitlines()[-1]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import mabert.machine.processes
 from mabert.machine.processes import METHOD, FreedMemory
+from tests.patience import HANG
 
 PROGRAM = """
 import os, sys
@@ -37,7 +38,7 @@ def test_processes_begin_with_what_they_are_given(tmp_path, monkeypatch, already
     if already is not None:
         monkeypatch.setenv("A_VARIABLE", already)
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=HANG)
     assert done.stdout.strip() == f"{[already or 'given', True]} {already}", done.stderr
 
 
@@ -74,7 +75,7 @@ def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_pa
     (tmp_path / "program.py").write_text(FAULTS)
     quiet = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES" and "THRESHOLD" not in key}
     run = [sys.executable, tmp_path / "program.py", mabert.machine.processes.__file__]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, env={**quiet, **told})
+    done = subprocess.run(run, capture_output=True, text=True, timeout=HANG, env={**quiet, **told})
     plain, kept = map(int, done.stdout.split())
     pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")
     assert plain > pages / 2

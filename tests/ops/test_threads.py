@@ -21,6 +21,7 @@ from mabert.ops.cpu import team
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.team import share
 from tests.ops.cases import PLAIN, Case, plain_convolution
+from tests.patience import HANG
 
 CASES = {
     "scan of more than a megabyte": PLAIN["scan"](1, 1100, 260),
@@ -79,9 +80,9 @@ def test_a_forked_child_computes_too() -> None:
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_compute_in_child, args=(sender, case), daemon=True)
     child.start()
-    assert receiver.poll(60), "the child did not answer within a minute"
+    assert receiver.poll(HANG), "the child did not answer"
     assert receiver.recv() == expected
-    child.join(10)
+    child.join(HANG)
     assert child.exitcode == 0
 
 
@@ -100,7 +101,7 @@ def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the
     processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = []
     for process in processes:
-        errors = process.communicate(timeout=200)[1]
+        errors = process.communicate(timeout=HANG)[1]
         assert process.returncode == 0, errors
         told.append(errors.count("compiling the CPU kernels on their first use"))
         assert told[-1] == errors.count("compiled _conv_forward in"), errors
@@ -109,7 +110,7 @@ def test_first_use_by_several_processes_at_once_tells_of_compiling_and_fills_the
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ci]")}
     assert kept
     # Not by what it says: on a busy machine reading the cache takes as long as compiling does on a quiet one.
-    subprocess.run(command, env=environment, timeout=200, check=True)
+    subprocess.run(command, env=environment, timeout=HANG, check=True)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ci]")} == kept
 
 

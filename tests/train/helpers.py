@@ -17,6 +17,7 @@ from mabert.baselines.load import build
 from mabert.baselines.registry import family_named
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
+from tests.patience import HANG
 
 TEXT = (
     "the a river house bird stone light wind paper road green small old bright cold sings "
@@ -127,7 +128,7 @@ def launched(launcher, folder, program, *arguments):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     told = [str(folder / "program.py"), *map(str, arguments)]
     done = subprocess.run(
-        [sys.executable, "-m", *launcher, *told], capture_output=True, text=True, env=environment, timeout=250
+        [sys.executable, "-m", *launcher, *told], capture_output=True, text=True, env=environment, timeout=HANG
     )
     return done.returncode, done.stderr
 

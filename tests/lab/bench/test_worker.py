@@ -13,6 +13,7 @@ from mabert_lab.bench import memory
 from mabert_lab.bench import worker as worker_module
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.worker import CellError, Ready, serve, status_of
+from tests.patience import HANG
 
 
 def cell(measure="latency", profile="best"):
@@ -70,7 +71,7 @@ def worker():
 def test_a_worker_measures_and_says_why_it_cannot(worker):
     assert worker.ask("parameters") == 109_483_778
     assert worker.ask("prepare", cell(profile="paper")) == Ready("sdpa_plain", 1, 1)
-    assert 0 < worker.ask("call").whole < 60
+    assert worker.ask("call").whole > 0
     held = worker.ask("memory")
     assert held["peak"] > held["weights"] > 0
     process = worker._process
@@ -93,7 +94,7 @@ def test_a_worker_measures_and_says_why_it_cannot(worker):
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_worker_that_is_asked_nothing_more_leaves_by_itself_or_is_ended(worker, monkeypatch, stopped):
-    monkeypatch.setattr(worker_module, "ENDING", 0.1 if stopped else 60.0)
+    monkeypatch.setattr(worker_module, "ENDING", 0.1 if stopped else HANG)
     assert worker.ask("variables")
     process = worker._process
     if stopped:
@@ -111,7 +112,7 @@ def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word(worker, capf
     pipe.send(("variables", ()))
     pipe.close()
     os.kill(process.pid, signal.SIGCONT)
-    process.join(60)
+    process.join(HANG)
     assert process.exitcode == 0
     assert capfd.readouterr().err == ""
 

@@ -14,6 +14,7 @@ from mabert_lab.report.sources import find
 from mabert_lab.report.whole import write_report
 from tests.lab.report.test_conversion_page import result as conversion_result
 from tests.lab.report.test_demo_page import converted, result
+from tests.patience import HANG
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="neither chromium nor chrome is on PATH")]
@@ -47,7 +48,7 @@ def browsed(file, text, width, script):
         [*command, "--enable-logging=stderr", "--window-size=1400,800", "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         env={**os.environ, "HOME": str(file.parent)},
     )
     title = re.findall(r"<title>(.*?)</title>", done.stdout)[0]

@@ -27,6 +27,7 @@ from mabert_lab.study.results import gathered, pretrained, results_file, write_r
 from mabert_lab.study.runner import Runner, locked
 from mabert_lab.study.work import BUSY, STOPPED, serve
 from tests.lab.study.helpers import FINETUNE, begun, changed, ended, planned, serve_until, world, written
+from tests.patience import HANG
 
 LOSS = 4.6039
 """Held-out loss of the pretraining."""
@@ -52,8 +53,8 @@ def command(arguments, root, **options):
     )
 
 
-def waits_for(condition, seconds=120.0):
-    end = time.monotonic() + seconds
+def waits_for(condition):
+    end = time.monotonic() + HANG
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
@@ -373,7 +374,7 @@ def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goe
     first = command(arguments, root)
     waits_for(lambda: steps_saved(root))
     first.send_signal(number)
-    first.communicate(timeout=120)
+    first.communicate(timeout=HANG)
     assert first.returncode == code
     (cell,) = (path.name for path in root.glob("cells/*") if path.is_dir())
     waits_for(lambda: not locked(CellFiles(root, cell)))
@@ -383,7 +384,7 @@ def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goe
     again = command(arguments, root)
     waits_for(lambda: max(steps_saved(root)) > saved)
     again.send_signal(signal.SIGINT)
-    out, _ = again.communicate(timeout=120)
+    out, _ = again.communicate(timeout=HANG)
     assert again.returncode == 130
     assert "interrupted; what is finished is kept; the same command goes on" in out
     (result,) = root.glob("test-*-small-*.json")
@@ -451,7 +452,7 @@ def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
     arms = {f"arm {seed}": {"pretrain": {"training.seed": seed}} for seed in range(3)}
     arguments = commanded(unbroken, tmp_path, arms)
     both = [command(arguments, tmp_path / "root") for _ in range(2)]
-    told = [process.communicate(timeout=240)[0] for process in both]
+    told = [process.communicate(timeout=HANG)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
     assert len(finished) == len(set(finished)) == 6
@@ -557,12 +558,12 @@ def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
 
     first = command(arguments, tmp_path / "root", preexec_fn=small_disk)
-    out, _ = first.communicate(timeout=120)
+    out, _ = first.communicate(timeout=HANG)
     assert first.returncode == 2, out
     assert "cannot save" in out
     assert "2 cells gave no result; the same command tries them again" in out
     again = command(arguments, tmp_path / "root")
-    out, _ = again.communicate(timeout=120)
+    out, _ = again.communicate(timeout=HANG)
     assert again.returncode == 0, out
     assert "2 of 2 cells" in out
 
