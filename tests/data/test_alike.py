@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data.alike import alike, appearance
@@ -28,7 +28,6 @@ CHANGES = {
 }
 
 
-@settings(deadline=None)
 @given(st.text("ab\u00e9 \u00df\u0130\u6e2f\u0301x", min_size=1, max_size=6), st.sampled_from(list(CHANGES)))
 def test_what_a_reader_does_not_see_changes_no_appearance(text, change):
     assert appearance(CHANGES[change](text)) == appearance(text)

@@ -62,7 +62,7 @@ def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
 LINES = st.lists(st.text("ab.\u00e9", min_size=1, max_size=9), min_size=1, max_size=40).map(" ".join)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(texts=st.lists(LINES, min_size=1, max_size=3), longest=st.integers(10, 60), batch=st.integers(1, 200))
 @pytest.mark.parametrize("name", KINDS)
 def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(trained, name, texts, longest, batch):

@@ -44,7 +44,6 @@ def test_a_text_without_blank_lines_is_cut_at_a_lines_end(tmp_path, monkeypatch)
     assert list(read_documents(path)) == ["four\nfive5\nsix\nlonger than ten\none", "two"]
 
 
-@settings(deadline=None)
 @given(text=st.text("ab\u00e9\u6e2f\U0001f600 \n", max_size=60), longest=st.integers(1, 12), block=st.integers(1, 9))
 @pytest.mark.parametrize("suffix", PACKERS)
 def test_long_lines_come_in_parts_and_lose_nothing(tmp_path_factory, suffix, text, longest, block):
@@ -66,7 +65,6 @@ def test_long_lines_come_in_parts_and_lose_nothing(tmp_path_factory, suffix, tex
             assert len(part) == longest or (len(part) < longest and after.startswith(" "))
 
 
-@settings(deadline=None)
 @given(before=st.text("ab\u00e9\n ", max_size=30), longest=st.integers(1, 12), block=st.integers(1, 9))
 def test_a_wrong_byte_is_named_wherever_lines_are_cut(tmp_path_factory, before, longest, block):
     path = tmp_path_factory.mktemp("corpus") / "a.txt"

@@ -59,7 +59,7 @@ def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, 
 LINES = st.lists(st.text("ab ", max_size=3), max_size=6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(lines=LINES, end=st.sampled_from(["\n", "\r\n", "\r"]), last=st.booleans(), before=st.integers(0, 2))
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".tsv.gz"])
 def test_a_table_of_one_column_has_a_row_for_each_line_of_text(tmp_path_factory, kind, lines, end, last, before):

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mabert
@@ -26,7 +26,6 @@ def no_constant(name):
     raise AssertionError(f"{name} stands in JSON")
 
 
-@settings(deadline=None)
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_any_value_is_written_as_any_reader_takes_it(value, ascii_only, indent):
     text = to_json(value, ascii_only=ascii_only, indent=indent)
@@ -35,7 +34,6 @@ def test_any_value_is_written_as_any_reader_takes_it(value, ascii_only, indent):
     assert whole_characters(found) == whole_characters(meant)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text(max_size=3), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text())
 )
@@ -54,7 +52,6 @@ def test_what_json_does_not_have_is_an_error_unless_it_is_made_into_something():
     assert to_json({"a": {1}, "b": math.nan}, default=str) == '{"a": "{1}", "b": null}'
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_half_of_a_surrogate_pair_is_read_as_one_character_at_any_depth(value):
     text = json.dumps(finite(value))

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mabert
@@ -70,7 +70,6 @@ def test_every_question_in_python_refuses_it(masked_lm, classifier):
 HALVES = st.text(st.sampled_from("ab \ud83d\ude00\U0001f600"), max_size=8)
 
 
-@settings(deadline=None)
 @given(st.lists(HALVES, max_size=4), st.lists(st.lists(HALVES, min_size=1, max_size=3), max_size=3))
 def test_half_of_a_pair_becomes_one_other_character_and_all_else_stays(texts, sentences):
     def mended(text):

@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from transformers import AlbertConfig, AutoModel, BertConfig, ElectraConfig
 from transformers.activations import ACT2FN
@@ -13,6 +15,7 @@ from transformers.activations import ACT2FN
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.blocks import FeedForward
+from mabert.model.packing import total_of
 from mabert.model.prepack import FUSED, NO_ACTIVATION, PackedLinear, can_prepack, prepack
 from tests.model.helpers import MAKINGS, VOCAB, build, config
 
@@ -95,6 +98,37 @@ def test_models_of_every_making_say_what_they_said_padded_or_not(dtype, kind, ma
         alone = model(tokens[1:2, :7])[0]
         torch.testing.assert_close(found[1:2, :7] if kind is MaBertModel else found[1:2], alone, **CLOSE[dtype])
     assert kind is not MaBertModel or not model(tokens, torch.zeros_like(mask))[0].any()
+
+
+def test_totals_are_few_and_near():
+    totals = [total_of(tokens) for tokens in range(20_000)]
+    assert len(set(totals[1:513])) == 20
+    assert len(set(totals)) < 100
+    for tokens, total in enumerate(totals):
+        assert total_of(total) == total, "a row of such a length stays as it is"
+        assert 0 <= total - tokens < (8 if tokens <= 32 else 16 if tokens <= 128 else max(32, tokens // 6))
+
+
+@given(st.lists(st.integers(0, 70), min_size=1, max_size=4), st.sampled_from(["left", "right"]), st.booleans())
+@settings(max_examples=40)
+@torch.no_grad()
+def test_products_meet_few_numbers_of_rows_and_say_the_same_whatever_the_lengths(lengths, side, recorded):
+    model = build(MaBertModel, config(max_position_embeddings=80), dtype=torch.float32)
+    valid = torch.arange(max(1, *lengths)) < torch.tensor(lengths)[:, None]
+    valid = valid.flip(1) if side == "left" else valid
+    tokens = torch.randint(1, VOCAB, valid.shape, generator=torch.Generator().manual_seed(0))
+    masks = [valid.long(), *([None] if valid.all() else [])]  # texts of one length need no mask
+    expected = model(tokens, masks[0], output_hidden_states=recorded)
+    prepack(model)
+    rows = set()
+    for layer in (module for module in model.modules() if isinstance(module, PackedLinear)):
+        layer.register_forward_pre_hook(lambda _, given: rows.add(given[0].shape[:-1].numel()))
+    for mask in masks:
+        found = model(tokens, mask, output_hidden_states=recorded)
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, **CLOSE[torch.float32])
+        if recorded:
+            torch.testing.assert_close(found.hidden_states, expected.hidden_states, **CLOSE[torch.float32])
+    assert not valid.any() or rows == {total_of(int(valid.sum()))}
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "silu", "relu", "gelu_fast"])

@@ -65,10 +65,10 @@ SURVEYED, TYPICAL = 4_000, 512
 TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Text lengths at which teacher and student are timed, besides the longest learnt from."""
 
-BEYOND = "the teacher has positions for %s tokens; longer texts are taught in windows of as many"
+BEYOND = "the teacher has positions for {:,} tokens; longer texts are taught in windows of as many"
 """Logged if texts may be longer than the teacher reads."""
 
-BOTH = "%s does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"
+BOTH = "{} does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"
 """Logged if a classifier's folder does not say what it reads."""
 
 
@@ -131,8 +131,9 @@ def convert(
     known = Teacher.at(place)
     wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
     frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
-    if processes.is_main_process:
-        warn(known, frames, asked.length)
+    for line in warnings_of(known, frames, asked.length):
+        if processes.is_main_process:
+            logger.warning(line)
     columns = (text_column, pair_column)
     pieces, samples, corpus = learnt_from(texts, known, frames, asked, columns, progress)
     pattern, lost = chosen_pattern(wanted, known.copy, samples)
@@ -154,22 +155,19 @@ def convert(
     return told(folder.write_result(outcome, seconds, seed=asked.seed), progress)
 
 
-def warn(known: Teacher, frames: Sequence[Frame], length: int) -> None:
-    """Says what a student learns from if that is not as expected.
+def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[str]:
+    """Returns a warning for each thing that a user may not expect of what a student learns from.
 
     Raises:
         ValueError: If pairs are to be longer than the teacher reads.
     """
     kinds = {frame.is_pair for frame in frames}
-    if len(kinds) == 2:
-        logger.warning(BOTH, known.place)
-    if length <= known.longest:
-        return
-    if kinds == {True}:
+    longer = length > known.longest
+    if longer and kinds == {True}:
         raise ValueError(
             f"length is {length:,}; the teacher reads pairs of up to {known.longest:,} tokens: ask for that"
         )
-    logger.warning(BEYOND, f"{known.longest:,}")
+    return [BOTH.format(known.place)] * (len(kinds) == 2) + [BEYOND.format(known.longest)] * longer
 
 
 def told(result: dict[str, Any], progress: bool) -> dict[str, Any]:

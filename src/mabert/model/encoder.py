@@ -24,7 +24,7 @@ from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
-from mabert.model.packing import Unpadding, is_tracing
+from mabert.model.packing import Unpadding, is_tracing, total_of
 from mabert.model.quantizing import sparing
 from mabert.ops.transforms import is_mapped
 
@@ -112,7 +112,13 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
 
 
 class MaBertModel(MaBertPreTrainedModel):
-    """The bare encoder: token vectors from token ids."""
+    """The bare encoder: token vectors from token ids.
+
+    Attributes:
+        prepacked: Whether `prepack` has changed the layers.
+    """
+
+    prepacked = False
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
@@ -181,7 +187,7 @@ class MaBertModel(MaBertPreTrainedModel):
         if position_ids is None:
             self._check_length(given.shape[1], mask)
 
-        unpadding = Unpadding.of(mask.valid) if mask.valid is not None and self._unpads(mask, kwargs) else None
+        unpadding = self._unpadding(mask, given, kwargs)
         if unpadding is not None:
             # Values at padding must have no effect, be it an id outside its table or a NaN that would reach a gradient.
             input_ids, token_type_ids, position_ids, inputs_embeds = (
@@ -214,6 +220,8 @@ class MaBertModel(MaBertPreTrainedModel):
             hidden, position_ids = unpadding.flatten(hidden), unpadding.flatten(position_ids)
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
+        if unpadding is not None and unpadding.spare:
+            sequences -= 1
         asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
         attention["fused"] = can_fuse(self.config, hidden, sequences, **asked)
         # Without padding, pass no mask: some versions of transformers would build a matrix in a captured graph.
@@ -246,8 +254,18 @@ class MaBertModel(MaBertPreTrainedModel):
             )
         return given
 
-    def _unpads(self, mask: PaddingMask, kwargs: Any) -> bool:
-        """Returns whether this batch runs without its padding.
+    def _unpadding(self, mask: PaddingMask, given: Tensor, kwargs: Any) -> Unpadding | None:
+        """Plans how this batch runs as one row without its padding; None if it runs as it is.
+
+        A batch without padding runs as one row too where a prepacked model needs another number of rows (`total_of`).
+        """
+        valid, tokens = mask.valid, given.shape[:2].numel()
+        if valid is None and mask.packing is None and self.prepacked and total_of(tokens) != tokens:
+            valid = torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
+        return Unpadding.of(valid, self.prepacked) if valid is not None and self._unpads(mask, valid, kwargs) else None
+
+    def _unpads(self, mask: PaddingMask, valid: Tensor, kwargs: Any) -> bool:
+        """Returns whether a batch of these tokens, bool (batch, time), runs without its padding.
 
         It runs padded and masked if attention weights are asked for, which are those of the padded batch; if a graph is
         captured, whose shapes may not depend on the mask's values; and if gradients through hidden states may be asked
@@ -255,11 +273,11 @@ class MaBertModel(MaBertPreTrainedModel):
         """
         if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
             return False
-        if mask.valid is None or not bool(mask.valid.any()):
+        if not bool(valid.any()):
             return False
         asked = kwargs.get("output_hidden_states")
         recorded = torch.is_grad_enabled() and (self.config.output_hidden_states if asked is None else asked)
-        return not recorded or has_holes(mask.valid)
+        return not recorded or has_holes(valid)
 
     def _check_length(self, time: int, mask: PaddingMask) -> None:
         limit = self.config.max_position_embeddings

@@ -256,6 +256,9 @@ def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) ->
             kind = Int8Linear if short and gains_by_int8(child) else PackedLinear
             packed[child] = kind(child, own, take_activation(module, name, shared[id(child)]))
         setattr(module, name, packed[child])
+    encoders: list[Any] = [module for module in model.modules() if hasattr(module, "prepacked")]
+    for encoder in encoders:
+        encoder.prepacked = bool(packed)
     return model.requires_grad_(False)
 
 
