@@ -102,7 +102,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
     """Runs the tour's steps; see `demo`."""
     console = Console(stderr=True, highlight=False)
     started, at = time.perf_counter(), Steps(console)
-    console.print(f"a tour of eight to ten minutes on two cores; {folder} is to hold what it makes")
+    console.print(f"a tour of eight to ten minutes on two idle cores; {folder} is to hold what it makes")
     with at.step("reading text"):
         documents = read_documents(text)
         topics = converted.help_topics() if text is None else []
