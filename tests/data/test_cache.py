@@ -49,7 +49,7 @@ def test_documents_are_those_of_the_tokenizer(cache, documents, tokenizer):
 @settings(max_examples=20)
 @given(texts=st.lists(st.text("ab .\n\t\u00e9[MASK]", max_size=300), min_size=1, max_size=4), piece=st.integers(1, 40))
 def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
-    encoder = build._encoder(tokenizer)
+    encoder = build.plain_encoder(tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "_PIECE", piece)
         ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
@@ -66,7 +66,7 @@ LINES = st.lists(st.text("ab.\u00e9", min_size=1, max_size=9), min_size=1, max_s
 @given(texts=st.lists(LINES, min_size=1, max_size=3), longest=st.integers(10, 60), batch=st.integers(1, 200))
 @pytest.mark.parametrize("name", KINDS)
 def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(trained, name, texts, longest, batch):
-    encoder = build._encoder(trained(name))
+    encoder = build.plain_encoder(trained(name))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "_PIECE", 5)
         patch.setattr(corpus, "_LONGEST_PIECE", longest)
