@@ -18,16 +18,16 @@ from mabert.infer.model import in_rows
 
 NO_LISTS = {
     "a string": ("abc", "one string, 'abc'"),
-    "bytes": (b"abc", "of type bytes"),
-    "a mapping": ({"a": "b"}, "of type dict"),
-    "a mapping of another class": (UserDict(a="b"), "of type UserDict"),
-    "a set": ({"a"}, "of type set"),
-    "a table": (pd.DataFrame({"text": ["a", "b"], "id": [1, 2]}), "of type DataFrame and shape (2, 2)"),
-    "a table of one column": (pd.DataFrame({"text": ["a", "b"]}), "of type DataFrame and shape (2, 1)"),
-    "an Arrow table": (pa.table({"text": ["a", "b"]}), "of type Table and shape (2, 1)"),
-    "a data set": (Dataset.from_dict({"text": ["a", "b"]}), "of type Dataset and shape (2, 1)"),
-    "rows of an array": (np.array([["a"], ["b"]]), "of type ndarray and shape (2, 1)"),
-    "a scalar": (np.array("a"), "of type ndarray and shape ()"),
+    "bytes": (b"abc", "a bytes"),
+    "a mapping": ({"a": "b"}, "a dict"),
+    "a mapping of another class": (UserDict(a="b"), "a UserDict"),
+    "a set": ({"a"}, "a set"),
+    "a table": (pd.DataFrame({"text": ["a", "b"], "id": [1, 2]}), "a DataFrame of shape (2, 2)"),
+    "a table of one column": (pd.DataFrame({"text": ["a", "b"]}), "a DataFrame of shape (2, 1)"),
+    "an Arrow table": (pa.table({"text": ["a", "b"]}), "a Table of shape (2, 1)"),
+    "a data set": (Dataset.from_dict({"text": ["a", "b"]}), "a Dataset of shape (2, 1)"),
+    "rows of an array": (np.array([["a"], ["b"]]), "a ndarray of shape (2, 1)"),
+    "a scalar": (np.array("a"), "a ndarray of shape ()"),
     "nothing": (None, "None"),
     "a number": (5, "5"),
 }
@@ -37,11 +37,11 @@ NO_LISTS = {
 @pytest.mark.parametrize("case", NO_LISTS)
 def test_what_is_no_list_of_texts_is_refused(case):
     given, found = NO_LISTS[case]
-    told = rf"are {re.escape(found)}; a list of texts(, such as one column of a table,)? is needed$"
+    told = rf"{re.escape(found)}, where a list of texts(, such as one column of a table,)? is needed$"
     for texts in ((given,), (["a"], given)) if given is not None else ((given,),):
-        with pytest.raises(ValueError, match=f"^dev {told}"):
+        with pytest.raises(ValueError, match=f"^dev: {told}"):
             check_texts(*texts, name="dev")
-        with pytest.raises(ValueError, match=f"^the (input|second texts) {told}"):
+        with pytest.raises(ValueError, match=f"^the (input|second texts): {told}"):
             in_rows(*texts)
 
 
@@ -62,7 +62,9 @@ def test_every_question_in_python_refuses_it(masked_lm, classifier):
         lambda texts: mabert.load(classifier).predict(["a"], texts),
         lambda texts: mabert.convert("minilm", texts, "folder"),
     ):
-        with pytest.raises(ValueError, match=r"are of type DataFrame and shape \(2, 1\)") as raised:
+        with pytest.raises(
+            ValueError, match=r": a DataFrame of shape \(2, 1\), where a list of (texts|files), such as one column"
+        ) as raised:
             ask(table)
         assert "\n" not in str(raised.value)
 

@@ -230,7 +230,7 @@ def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
         mabert.load(masked_lm).fill_mask(["a [MASK]", "a river"])
     with pytest.raises(ValueError, match="top is 0; it must be at least 1"):
         mabert.load(masked_lm).fill_mask(["a [MASK]"], top=0)
-    with pytest.raises(ValueError, match="one string, 'the bird sings'; a list of texts is needed"):
+    with pytest.raises(ValueError, match="one string, 'the bird sings', where a list of texts is needed"):
         mabert.load(masked_lm).embed("the bird sings")
     with pytest.raises(ValueError, match=r"pooling is 'max'; it must be one of \['mean', 'cls', 'map'\]"):
         mabert.load(masked_lm).embed(TEXTS, pooling="max")

@@ -174,13 +174,13 @@ def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
     if isinstance(texts, str):
         found = f"one string, {texts[:40]!r}"
     elif isinstance(texts, bytes | bytearray | Mapping | set | frozenset):
-        found = f"of type {kind}"
+        found = f"a {kind}"
     elif isinstance(shape, tuple) and len(shape) != 1:
-        found, needed = f"of type {kind} and shape {tuple(shape)}", f"{needed}, such as one column of a table,"
+        found, needed = f"a {kind} of shape {tuple(shape)}", f"{needed}, such as one column of a table,"
     elif not isinstance(texts, Iterable):
         found = shown(texts)
     if found is not None:
-        raise ValueError(f"{name} are {found}; {needed} is needed")
+        raise ValueError(f"{name}: {found}, where {needed} is needed")
 
 
 class Examples(Dataset):
