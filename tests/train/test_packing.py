@@ -99,7 +99,7 @@ def test_a_number_that_is_not_finite_is_null_in_a_checkpoint_and_itself_for_call
 
     trainer = trainer_of(tmp_path, max_steps=1, save_steps=1, logging_steps=1)
     trainer.add_callback(Look())
-    trainer.model.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
+    trainer.model.predictions.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
     trainer.train()
     state = (tmp_path / "checkpoint-1/trainer_state.json").read_text()
     assert not math.isfinite(seen[0])
