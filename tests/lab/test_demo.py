@@ -188,9 +188,9 @@ def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
 
     class Noted(Unpadding):
         @classmethod
-        def of(cls, valid):
+        def of(cls, valid, *more):
             runs.append(valid)
-            return Unpadding.of(valid)
+            return Unpadding.of(valid, *more)
 
     monkeypatch.setattr("mabert.model.encoder.Unpadding", Noted)
     rows = padding.padding_drift(walk[0] / "converted", "the reader moves under the road")
