@@ -259,9 +259,9 @@ class MaBertModel(MaBertPreTrainedModel):
 
         A batch without padding runs as one row too where a prepacked model needs another number of rows (`total_of`).
         """
-        valid, tokens = mask.valid, given.shape[:2].numel()
-        if valid is None and mask.packing is None and self.prepacked and total_of(tokens) != tokens:
-            valid = torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
+        valid, shape = mask.valid, given.shape[:2]
+        if self.prepacked and valid is None and mask.packing is None and total_of(shape.numel()) != shape.numel():
+            valid = torch.ones(shape, dtype=torch.bool, device=given.device)
         return Unpadding.of(valid, self.prepacked) if valid is not None and self._unpads(mask, valid, kwargs) else None
 
     def _unpads(self, mask: PaddingMask, valid: Tensor, kwargs: Any) -> bool:
