@@ -106,7 +106,8 @@ def test_totals_are_few_and_near():
     assert len(set(totals)) < 100
     for tokens, total in enumerate(totals):
         assert total_of(total) == total, "a row of such a length stays as it is"
-        assert 0 <= total - tokens < (8 if tokens <= 16 else 16 if tokens <= 128 else max(32, tokens // 6))
+        most = 8 if tokens <= 16 else 16 if tokens <= 128 else 32 if tokens <= 384 else max(64, tokens // 16 + 1)
+        assert 0 <= total - tokens < most
 
 
 @given(st.lists(st.integers(0, 70), min_size=1, max_size=4), st.sampled_from(["left", "right"]), st.booleans())
