@@ -74,7 +74,7 @@ def splits(monkeypatch):
     """Cut every row as finely as the kernels can."""
     from mabert.ops.triton import launch, scan
 
-    def finest(programs, time, device):
+    def finest(programs, time, resident, device):
         return launch.GPU_CHUNK
 
     monkeypatch.setattr(scan, "split_steps", finest)

@@ -19,8 +19,10 @@ pytestmark = [
     pytest.mark.skipif(interprets_triton(), reason="interpreted kernels are not compiled"),
 ]
 HOPPER = ("cuda", 90, 32)
-FLAGS = {"SOFTPLUS": True, "FULL": False, "REVERSE": True}
-INPUTS = {"u": "bf16", "delta": "bf16", "B": "fp32", "C": "fp32", "z": "bf16", "mask": "u8", "first": "u8"}
+REGISTERS_A_PROCESSOR = 65536
+FLAGS = {"SOFTPLUS": True, "REVERSE": True}
+READING = {"STEPS": 4, "AHEAD": 2}
+INPUTS = {"u": "bf16", "delta": "bf16", "B": "bf16", "C": "bf16", "z": "bf16", "mask": "u8", "first": "u8"}
 PARAMETERS = {"A": "fp32", "D": "fp32", "bias": "fp32"}
 PARTS = dict.fromkeys(("dA", "dB", "dC", "dD", "dbias", "carry", "saved"), "fp32")
 ENDS = {"ends": "fp32", "durations": "fp32", "broken": "i32"}
@@ -29,14 +31,14 @@ CONV_FLAGS = {"WIDTH": 4, "BEFORE": 3, "SILU": True, "REVERSE": False, "STEPS": 
 KERNELS = {
     "scan_forward": (
         INPUTS | PARAMETERS | {"y": "bf16", "saved": "fp32", "starts": "fp32"},
-        FLAGS | {"N": 16, "BLOCK": 64, "STEPS": 4, "CHUNK": 16},
+        FLAGS | READING | {"N": 16, "BLOCK": 32, "SAVED": 16, "B_WIDTH": 4, "C_WIDTH": 4},
         1,
     ),
     "scan_ends": (
         {name: kind for name, kind in INPUTS.items() if name not in ("u", "B", "C")}
-        | {"A": "fp32", "bias": "fp32", "source": "bf16", "matrix": "fp32"}
+        | {"A": "fp32", "bias": "fp32", "source": "bf16", "matrix": "bf16"}
         | ENDS,
-        FLAGS | {"N": 16, "BLOCK": 64, "STEPS": 4, "BACK": True},
+        FLAGS | READING | {"N": 16, "BLOCK": 32, "WIDTH": 4, "BACK": True},
         1,
     ),
     "combine": (
@@ -45,8 +47,22 @@ KERNELS = {
         4,
     ),
     "scan_backward": (
-        INPUTS | PARAMETERS | PARTS | {"grad": "bf16", "du": "bf16", "ddelta": "bf16", "dz": "bf16"},
-        FLAGS | {"BLOCK": 32, "CHUNK": 16},
+        INPUTS
+        | {"B": "fp32", "C": "fp32"}
+        | PARAMETERS
+        | PARTS
+        | {"grad": "bf16", "du": "bf16", "ddelta": "bf16", "dz": "bf16"},
+        FLAGS | {"BLOCK": 32, "SAVED": 16},
+        1,
+    ),
+    "turn": (
+        {"B": "bf16", "C": "bf16", "mask": "u8", "turned_B": "fp32", "turned_C": "fp32"},
+        {"STEPS": 32, "STATES": 16, "REVERSE": True},
+        1,
+    ),
+    "turn_back": (
+        {"parts_B": "fp32", "parts_C": "fp32", "mask": "u8", "dB": "bf16", "dC": "bf16"},
+        {"STEPS": 32, "STATES": 16, "REVERSE": True},
         1,
     ),
     "conv_forward": (CONV | {"y": "bf16"}, CONV_FLAGS, 4),
@@ -57,6 +73,8 @@ OPTIONAL = {
     "scan_forward": ("mask", "first", "z", "D", "bias", "starts", "saved"),
     "scan_ends": ("mask", "first", "z", "bias"),
     "scan_backward": ("mask", "first", "z", "D", "bias"),
+    "turn": ("mask",),
+    "turn_back": ("mask",),
     "conv_forward": ("mask", "sequence", "bias"),
     "conv_backward": ("mask", "sequence", "bias"),
 }
@@ -91,15 +109,20 @@ NUMBERS = {
     "scan_forward": (
         "channels",
         *(f"{each}_{way}" for each in ("u", "delta", "B", "C", "z", "mask") for way in ("row", "time")),
+        *("A_channel", "A_state"),
     ),
     "scan_ends": (
         "channels",
         *(f"{each}_{way}" for each in ("source", "delta", "matrix", "z", "mask") for way in ("row", "time")),
+        *("A_channel", "A_state"),
     ),
-    "combine": ("channels",),
+    "combine": ("channels", "A_channel", "A_state"),
+    "turn": ("N", "padded", *(f"{each}_{way}" for each in ("B", "C", "mask") for way in ("row", "time"))),
+    "turn_back": ("N", "padded", "mask_row", "mask_time"),
     "scan_backward": (
         "channels",
         "N",
+        "padded",
         *(f"{each}_{way}" for each in ("grad", "u", "delta", "z", "mask") for way in ("row", "time")),
     ),
     "conv_forward": ("channels", "u_row", "u_time", "mask_row", "mask_time"),
@@ -108,8 +131,14 @@ NUMBERS = {
 }
 WINDOWS = ({"WIDTH": 1, "BEFORE": 0}, {"WIDTH": 2, "BEFORE": 0}, {"WIDTH": 7, "BEFORE": 3, "REVERSE": True})
 SIZES = {
-    "scan_forward": ({"N": 1}, {"N": 2, "absent": ("starts",)}),
-    "scan_ends": ({"N": 1}, {"N": 2, "BACK": False}),
+    "scan_forward": (
+        {"N": 1, "B_WIDTH": 0, "C_WIDTH": 0},
+        {"N": 2, "B_WIDTH": 1, "C_WIDTH": 0, "absent": ("starts",)},
+        {"N": 8, "B_WIDTH": 2, "C_WIDTH": 4},
+    ),
+    "scan_ends": ({"N": 1, "WIDTH": 0}, {"N": 2, "WIDTH": 1, "BACK": False}),
+    "turn": ({"STATES": 1}, {"STATES": 32}),
+    "turn_back": ({"STATES": 1}, {"STATES": 32}),
     "combine": ({"N": 1, "SPLITS": 2}, {"N": 17, "SPLITS": 32, "BACK": False}),
     "conv_forward": WINDOWS,
     "conv_backward": WINDOWS,
@@ -119,12 +148,25 @@ SIZES = {
 PLAIN = ("mask", "first")
 TO_THE_END = [
     # As benchmarks run them: bf16, every step counts, all sizes multiples of 16.
-    ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True, "FULL": True, "REVERSE": False}),
-    ("scan_forward", {"absent": OPTIONAL["scan_forward"], "wide": ("u_row", "delta_row"), "SOFTPLUS": False, "N": 1}),
-    ("scan_ends", {"absent": (*PLAIN, "z"), "aligned": True, "FULL": True, "REVERSE": False, "BACK": False}),
+    ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True, "REVERSE": False}),
+    (
+        "scan_forward",
+        {
+            "absent": OPTIONAL["scan_forward"],
+            "wide": ("u_row", "delta_row"),
+            "SOFTPLUS": False,
+            "N": 1,
+            "B_WIDTH": 0,
+            "C_WIDTH": 0,
+        },
+    ),
+    ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True, "kinds": {"B": "fp32", "C": "fp32"}}),
+    ("turn", {"absent": ("mask",), "aligned": True}),
+    ("turn_back", {"absent": ("mask",), "aligned": True}),
+    ("scan_ends", {"absent": (*PLAIN, "z"), "aligned": True, "REVERSE": False, "BACK": False}),
     ("combine", {"SPLITS": 2, "BACK": False, "ones": ("channels",)}),
     ("combine", {"SPLITS": 32, "aligned": True}),
-    ("scan_backward", {"absent": PLAIN, "aligned": True, "FULL": True, "REVERSE": False}),
+    ("scan_backward", {"absent": PLAIN, "aligned": True, "REVERSE": False}),
     ("conv_forward", {"absent": ("mask", "sequence"), "aligned": True}),
     ("conv_backward", {"absent": ("mask", "sequence"), "aligned": True}),
     ("conv_backward", {"WIDTH": 1, "BEFORE": 0, "ones": ("channels",), "kinds": {"u": "fp32", "du": "fp32"}}),
@@ -155,10 +197,11 @@ def compiled(name, absent=(), ones=(), wide=(), aligned=False, kinds=None, to_th
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler import ASTSource
 
-    from mabert.ops.triton import conv_kernels, limits, scan_kernels
+    from mabert.ops.triton import conv_kernels, limits, scan, scan_kernels
     from mabert.ops.triton.launch import COMPILATION
 
     pointers, usual, warps = KERNELS[name]
+    limits_of = {"maxnreg": scan.BACKWARD_REGISTERS} if name == "scan_backward" else {}
     kernel = next(getattr(module, name) for module in (scan_kernels, conv_kernels, limits) if hasattr(module, name))
     pointers, constants = pointers | (kinds or {}), usual | constants
     constants |= dict.fromkeys(absent) | dict.fromkeys(ones, 1)
@@ -181,7 +224,9 @@ def compiled(name, absent=(), ones=(), wide=(), aligned=False, kinds=None, to_th
     with pytest.MonkeyPatch.context() as patch:
         if not to_the_end:
             patch.setattr(CUDABackend, "add_stages", stages)
-        return triton.compile(source, target=GPUTarget(*HOPPER), options={"num_warps": warps, **COMPILATION})
+        return triton.compile(
+            source, target=GPUTarget(*HOPPER), options={"num_warps": warps, **COMPILATION, **limits_of}
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "_chains"])
@@ -202,10 +247,24 @@ def test_a_kernel_can_be_specialised_to_whatever_it_is_called_with(name, monkeyp
             compiled(name, to_the_end=False, **how)
 
 
-def test_the_states_of_the_forward_stay_in_registers(tmp_path):
-    (tmp_path / "kernel.cubin").write_bytes(compiled("scan_forward").asm["cubin"])
+@pytest.mark.parametrize(
+    ("name", "how", "spills"),
+    [
+        ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True}, 0),
+        ("scan_forward", {"aligned": True}, 0),
+        ("scan_ends", {"absent": (*PLAIN, "z"), "aligned": True, "BACK": False}, 0),
+        ("scan_ends", {"absent": PLAIN, "aligned": True}, 0),
+        ("scan_backward", {"absent": PLAIN, "aligned": True}, 200),
+    ],
+    ids=str,
+)
+def test_states_stay_in_registers_of_as_many_warps_as_the_launch_counts_on(name, how, spills, tmp_path):
+    from mabert.ops.triton.scan import WARPS_A_PROCESSOR
+
+    (tmp_path / "kernel.cubin").write_bytes(compiled(name, **how).asm["cubin"])
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     usage = subprocess.run([tool, "-res-usage", tmp_path / "kernel.cubin"], capture_output=True, text=True, check=True)
     found = dict(re.findall(r"(REG|STACK|SHARED):(\d+)", usage.stdout + usage.stderr))
-    assert int(found["REG"]) > 32
-    assert found["STACK"] == found["SHARED"] == "0"
+    assert 32 < int(found["REG"]) <= REGISTERS_A_PROCESSOR // (32 * WARPS_A_PROCESSOR)
+    assert int(found["STACK"]) <= spills, "bytes of registers that do not fit"
+    assert found["SHARED"] == "0", "no thread needs another's numbers of B or C"

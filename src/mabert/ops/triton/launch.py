@@ -20,7 +20,8 @@ _numbers_lock = threading.Lock()  # autograd has one thread per GPU
 
 _SHORTEST_SPLIT = 64
 _MOST_SPLITS = 64
-_WARPS_A_SCHEDULER = 2
+_WARPS_TO_HIDE_LATENCY = 1.7
+_COST_OF_SPLITS = 1.9
 _SCHEDULERS = 4
 _ASSUMED_PROCESSORS = 1  # without a GPU, when kernels are interpreted
 
@@ -42,9 +43,20 @@ def as_bytes(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask.view(torch.uint8)
 
 
-def decays_of(A: Tensor) -> Tensor:
-    """Returns A times log2(e), so that exp(ΔA) is a power of two, as ``(state, channel)`` in float32."""
-    return (A.detach().float() * math.log2(math.e)).t().contiguous()
+def words_of(matrix: Tensor) -> tuple[int, int, int]:
+    """Returns how many words of 32 bits one load of B or C takes, and the strides of rows and of steps in such loads.
+
+    A step's numbers are read as words if its start and its length are whole words; otherwise the first is 0, and the
+    strides count numbers.
+    """
+    row, time, _ = matrix.stride()
+    size = matrix.element_size()
+    for words in (4, 2, 1):
+        numbers = 4 * words // size
+        aligned = matrix.data_ptr() % (4 * words) == 0
+        if aligned and not any(each % numbers for each in (row, time, matrix.shape[2])):
+            return words, row // numbers, time // numbers
+    return 0, row, time
 
 
 def blocks_of(channels: int, block: int) -> int:
@@ -52,17 +64,28 @@ def blocks_of(channels: int, block: int) -> int:
     return -(-channels // block)
 
 
-def split_steps(programs: int, time: int, device: torch.device) -> int:
-    """Chooses the steps of a split, a multiple of a chunk: the whole row if the programs fill the GPU without splits.
+def split_steps(programs: int, time: int, resident: int, device: torch.device) -> int:
+    """Chooses the steps of a split, a multiple of a chunk, such that a row takes the least time by a simple reckoning.
 
-    A split row is processed twice, so rows stay whole from one warp per scheduler on.
+    Warps of a scheduler take turns, so time is proportional to their number, but a warp alone waits for its own
+    results. A split row is processed twice. All programs must be resident, or the last ones begin when others end.
+
+    Args:
+        programs: Programs if rows are whole.
+        time: Steps of a row.
+        resident: Programs that a multiprocessor holds.
+        device: The GPU.
     """
     processors = _ASSUMED_PROCESSORS
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-    schedulers = _SCHEDULERS * processors
-    splits = 1 if programs >= schedulers else math.ceil(_WARPS_A_SCHEDULER * schedulers / programs)
-    splits = max(1, min(splits, _MOST_SPLITS, time // _SHORTEST_SPLIT))
+    most = min(_MOST_SPLITS, time // _SHORTEST_SPLIT, resident * processors // programs)
+
+    def cost(splits: int) -> float:
+        turns = max(math.ceil(programs * splits / (_SCHEDULERS * processors)), _WARPS_TO_HIDE_LATENCY)
+        return turns * math.ceil(time / splits) * (1 if splits == 1 else _COST_OF_SPLITS)
+
+    splits = min(range(1, max(1, most) + 1), key=cost)
     return math.ceil(math.ceil(time / splits) / GPU_CHUNK) * GPU_CHUNK
 
 

@@ -3,10 +3,12 @@
 All sums run in a fixed order, without atomic additions, so results repeat to the last bit.
 """
 
+import math
 from functools import partial
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from mabert.ops.layout import GPU_CHUNK, gpu_states_shape, readable
@@ -14,19 +16,29 @@ from mabert.ops.triton import scan_kernels as kernels
 from mabert.ops.triton.launch import (
     as_bytes,
     blocks_of,
-    decays_of,
     launch,
     split_steps,
     starts_of_sequences,
     strides,
+    words_of,
 )
 
-BLOCK = 64
-"""Channels of a program of the forward: two per thread of its warp, which share the loaded B and C."""
+BLOCK = 32
+"""Channels of a program, one per thread of its warp."""
 
-BACKWARD_BLOCK = 32
-STEPS = 4
-"""Steps whose inputs the forward holds at a time, besides as many prefetched."""
+STEPS, AHEAD = 4, 2
+"""Steps that the forward reads u, Δ and z ahead, and B and C."""
+
+WARPS_A_PROCESSOR = 12
+"""Warps of each kernel that are resident on a multiprocessor, by the registers that the compiler gives a thread."""
+
+BACKWARD_REGISTERS = 168
+"""Most registers of a thread of the backward: by itself the compiler takes 255, for 8 warps a multiprocessor."""
+
+LOG2_E = math.log2(math.e)
+
+TILE = 32
+"""Steps of a program that turns B and C."""
 
 
 class _Scan:
@@ -48,39 +60,33 @@ class _Scan:
         reverse: bool,
     ) -> None:
         self.u, self.delta, self.z = readable(u), readable(delta), readable(z)
-        self.B, self.C = (readable(tensor).float() for tensor in (B, C))  # every block of channels reads them again
-        self.D, self.bias = readable(D), readable(delta_bias)
-        self.decays = decays_of(A)
+        self.B, self.C = readable(B), readable(C)
+        self.A, self.D, self.bias = A, readable(D), readable(delta_bias)
         self.mask = as_bytes(mask)
         self.first = starts_of_sequences(cu_seqlens, u.shape[1], reverse)
         self.rows, self.time, self.channels = u.shape
         self.states = A.shape[1]
-        full = mask is None and self.time % GPU_CHUNK == 0
-        self.options = {"SOFTPLUS": delta_softplus, "FULL": full, "REVERSE": reverse}
+        self.blocks = blocks_of(self.channels, BLOCK)
+        self.options = {"SOFTPLUS": delta_softplus, "REVERSE": reverse}
 
-    def cut(self, block: int) -> tuple[int, int]:
+    def cut(self) -> tuple[int, int]:
         """Returns the number of splits per row, and the steps of each."""
-        steps = split_steps(self.rows * blocks_of(self.channels, block), self.time, self.u.device)
+        steps = split_steps(self.rows * self.blocks, self.time, WARPS_A_PROCESSOR, self.u.device)
         return -(-self.time // steps), steps
 
     def entering(self, source: Tensor, matrix: Tensor, z: Tensor | None, splits: int, steps: int, back: bool) -> Tensor:
         """Returns the state that enters each split (backward: its gradient), ``(row, split, state, channel)``."""
         of_splits = (self.rows, splits, self.states, self.channels)
-        ends, starts = (
-            self.u.new_empty(of_splits, dtype=torch.float32),
-            self.u.new_zeros(of_splits, dtype=torch.float32),
-        )
-        if splits == 1:
-            return starts
+        ends, starts = (self.u.new_empty(of_splits, dtype=torch.float32) for _ in range(2))
         durations = self.u.new_empty((self.rows, splits, self.channels), dtype=torch.float32)
         broken = self.u.new_empty((self.rows, splits), dtype=torch.int32)
-        blocks = blocks_of(self.channels, BLOCK)
+        width, *matrix_strides = words_of(matrix)
         launch(
             kernels.scan_ends,
-            self.rows * splits * blocks,
+            self.rows * splits * self.blocks,
             source,
             self.delta,
-            self.decays,
+            self.A,
             matrix,
             z,
             self.bias,
@@ -89,7 +95,10 @@ class _Scan:
             ends,
             durations,
             broken,
-            *strides(source, self.delta, matrix, z, self.mask),
+            *strides(source, self.delta),
+            *matrix_strides,
+            *strides(z, self.mask),
+            *self.A.stride(),
             self.time,
             self.channels,
             splits,
@@ -97,22 +106,24 @@ class _Scan:
             N=self.states,
             BLOCK=BLOCK,
             STEPS=STEPS,
+            AHEAD=AHEAD,
+            WIDTH=width,
             BACK=back,
             **self.options,
         )
-        block = 32
         launch(
             kernels.combine,
-            self.rows * self.states * blocks_of(self.channels, block),
+            self.rows * self.states * self.blocks,
             ends,
             durations,
             broken,
-            self.decays,
+            self.A,
             starts,
+            *self.A.stride(),
             self.channels,
             splits,
             N=self.states,
-            BLOCK=block,
+            BLOCK=BLOCK,
             SPLITS=1 << (splits - 1).bit_length(),
             BACK=back,
             warps=4,
@@ -128,14 +139,15 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
     states = u.new_empty(gpu_states_shape(u, A) if keep_states else (0,), dtype=torch.float32)
     if y.numel() == 0:
         return y, states
-    splits, steps = scan.cut(BLOCK)
+    splits, steps = scan.cut()
     starts = scan.entering(scan.u, scan.B, None, splits, steps, False) if splits > 1 else None
+    (B_width, *B_strides), (C_width, *C_strides) = words_of(scan.B), words_of(scan.C)
     launch(
         kernels.scan_forward,
-        scan.rows * splits * blocks_of(scan.channels, BLOCK),
+        scan.rows * splits * scan.blocks,
         scan.u,
         scan.delta,
-        scan.decays,
+        scan.A,
         scan.B,
         scan.C,
         scan.D,
@@ -146,7 +158,11 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
         starts,
         y,
         states if keep_states else None,
-        *strides(scan.u, scan.delta, scan.B, scan.C, scan.z, scan.mask),
+        *strides(scan.u, scan.delta),
+        *B_strides,
+        *C_strides,
+        *strides(scan.z, scan.mask),
+        *scan.A.stride(),
         scan.time,
         scan.channels,
         splits,
@@ -154,7 +170,10 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
         N=scan.states,
         BLOCK=BLOCK,
         STEPS=STEPS,
-        CHUNK=GPU_CHUNK,
+        AHEAD=AHEAD,
+        SAVED=GPU_CHUNK,
+        B_WIDTH=B_width,
+        C_WIDTH=C_width,
         **scan.options,
     )
     return y, states
@@ -164,56 +183,89 @@ def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
     """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
     u, delta, A, B, C, D, z, delta_bias = inputs[:8]
     scan = _Scan(*inputs)
+    if u.numel() == 0:
+        return [torch.zeros_like(tensor) for tensor in inputs[:8] if tensor is not None]
     grad = readable(grad)
     new = partial(torch.empty, dtype=torch.float32, device=u.device)
-    du, ddelta = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (u, delta))
+    du, ddelta, dB, dC = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (u, delta, B, C))
     dz = None if z is None else torch.empty(z.shape, dtype=z.dtype, device=z.device)
-    splits, steps = scan.cut(BACKWARD_BLOCK) if u.numel() else (1, 1)
-    blocks = blocks_of(scan.channels, BACKWARD_BLOCK)
-    dA = torch.zeros((scan.rows, splits, scan.states, scan.channels), dtype=torch.float32, device=u.device)
-    B_turned, C_turned = (tensor.transpose(1, 2).contiguous() for tensor in (scan.B, scan.C))
-    dB, dC = new((blocks, *B_turned.shape)), new((blocks, *C_turned.shape))
-    dD, dbias = (
-        torch.zeros((scan.rows, splits, scan.channels), dtype=torch.float32, device=u.device) for _ in range(2)
+    splits, steps = scan.cut()
+    padded = blocks_of(scan.time, GPU_CHUNK) * GPU_CHUNK
+    decays = torch.mul(A.t().float(), LOG2_E, out=new((scan.states, scan.channels)))
+    turned_B, turned_C = (new((scan.rows, scan.states, padded)) for _ in range(2))
+    parts_B, parts_C = (new((scan.blocks, *turned_B.shape)) for _ in range(2))
+    dA = new((scan.rows, splits, scan.states, scan.channels))
+    dD, dbias = (new((scan.rows, splits, scan.channels)) for _ in range(2))
+    tiles = 2 * scan.rows * blocks_of(padded, TILE)
+    turning = {"STEPS": TILE, "STATES": triton.next_power_of_2(scan.states), "REVERSE": scan.options["REVERSE"]}
+    launch(
+        kernels.turn,
+        tiles,
+        scan.B,
+        scan.C,
+        scan.mask,
+        turned_B,
+        turned_C,
+        *strides(scan.B, scan.C, scan.mask),
+        scan.time,
+        padded,
+        scan.states,
+        **turning,
     )
-    if u.numel():
-        launch(
-            kernels.scan_backward,
-            scan.rows * splits * blocks,
-            grad,
-            scan.u,
-            scan.delta,
-            scan.decays,
-            B_turned,
-            C_turned,
-            scan.D,
-            scan.z,
-            scan.bias,
-            scan.mask,
-            scan.first,
-            states,
-            scan.entering(grad, scan.C, scan.z, splits, steps, True),
-            du,
-            ddelta,
-            dz,
-            dA,
-            dB,
-            dC,
-            dD,
-            dbias,
-            *strides(grad, scan.u, scan.delta, scan.z, scan.mask),
-            scan.time,
-            scan.channels,
-            scan.rows,
-            splits,
-            steps,
-            scan.states,
-            BLOCK=BACKWARD_BLOCK,
-            CHUNK=GPU_CHUNK,
-            **scan.options,
-        )
-    gradients = [du, ddelta, dA.sum((0, 1)).t().contiguous().to(A.dtype)]
-    gradients += [parts.sum(0).transpose(1, 2).to(matrix.dtype).contiguous() for parts, matrix in ((dB, B), (dC, C))]
+    launch(
+        kernels.scan_backward,
+        scan.rows * splits * scan.blocks,
+        grad,
+        scan.u,
+        scan.delta,
+        decays,
+        turned_B,
+        turned_C,
+        scan.D,
+        scan.z,
+        scan.bias,
+        scan.mask,
+        scan.first,
+        states,
+        scan.entering(grad, scan.C, scan.z, splits, steps, True) if splits > 1 else torch.empty_like(dA),
+        du,
+        ddelta,
+        dz,
+        dA,
+        parts_B,
+        parts_C,
+        dD,
+        dbias,
+        *strides(grad, scan.u, scan.delta, scan.z, scan.mask),
+        scan.time,
+        padded,
+        scan.channels,
+        scan.rows,
+        splits,
+        steps,
+        scan.states,
+        BLOCK=BLOCK,
+        SAVED=GPU_CHUNK,
+        maxnreg=BACKWARD_REGISTERS,
+        **scan.options,
+    )
+    launch(
+        kernels.turn_back,
+        2 * scan.rows * blocks_of(scan.time, TILE),
+        parts_B,
+        parts_C,
+        scan.mask,
+        dB,
+        dC,
+        *strides(scan.mask),
+        scan.time,
+        padded,
+        scan.rows,
+        scan.blocks,
+        scan.states,
+        **turning,
+    )
+    gradients = [du, ddelta, dA.sum((0, 1)).t().contiguous().to(A.dtype), dB, dC]
     if D is not None:
         gradients.append(dD.sum((0, 1)).to(D.dtype))
     if dz is not None:

@@ -1,10 +1,7 @@
-"""Walks through one row a few steps at a time, in either direction, with each step in its own registers.
+"""Reads one step of a row at a time, each into registers of its own.
 
-A walk has an origin (the time of its first step), a sign (the direction of time) and a number of steps. Its values are
-tuples with one block of channels per step: a block is one or a few elements per thread, so neither the recurrence along
-time nor the sums over states move data between threads.
-
-Origin and row are 64 bits wide, and so is every offset computed from them.
+A value is a block of channels, one for each thread, so neither the recurrence along time nor the sums over states move
+data between threads. Pointers have 64 bits; distances from them may have 32.
 """
 
 import triton
@@ -21,44 +18,109 @@ def both(block, step):
 
 
 @triton.jit
-def read_valid(mask, mask_time, origin, step, count, STEPS: tl.constexpr, SIGN: tl.constexpr):
-    """Tells for each step whether it is in the walk and not masked."""
-    valid = ()
-    for k in tl.static_range(STEPS):
-        present = step + k < count
-        if mask is not None:
-            present = tl.load(mask + (origin + SIGN * (step + k)) * mask_time, mask=present, other=0) != 0
-        valid += (present,)
+def is_valid(mask_at, distance, there):
+    """Tells whether a step is there and not masked."""
+    valid = there
+    if mask_at is not None:
+        valid = (tl.load(mask_at + distance, mask=there, other=0) != 0) & there
     return valid
 
 
 @triton.jit
-def read_resets(first, origin, step, count, STEPS: tl.constexpr, SIGN: tl.constexpr):
-    """Tells for each step whether a sequence starts there (in scan direction); the row's own start does not count."""
-    resets = ()
-    for k in tl.static_range(STEPS):
-        if first is None:
-            resets += (tl.full((), 0, tl.int1),)
-        else:
-            resets += (tl.load(first + origin + SIGN * (step + k), mask=step + k < count, other=0) != 0,)
-    return resets
+def reset_of(first_at, distance):
+    """Tells whether a sequence starts at a step (in scan direction), or returns None if no row holds several."""
+    reset = None
+    if first_at is not None:
+        reset = tl.load(first_at + distance) != 0
+    return reset
 
 
 @triton.jit
-def read(
-    source,
-    time,
-    origin,
-    step,
-    c,
-    inside,
-    valid,
-    STEPS: tl.constexpr,
-    SIGN: tl.constexpr,
-):
-    """Reads one block of channels at each step; zeros at invalid steps."""
-    values = ()
-    for k in tl.static_range(STEPS):
-        at = source + (origin + SIGN * (step + k)) * time + c
-        values += (tl.load(at, mask=both(inside, valid[k]), other=0.0),)
+def read(at, distance, valid, PERHAPS: tl.constexpr):
+    """Reads a block of channels at one step; undefined if the step is not valid.
+
+    Args:
+        at: Pointers to the channels at some step.
+        distance: Distance in memory from there.
+        valid: Whether the step counts.
+        PERHAPS: Whether it may not count, in which case nothing is read: an address may not exist, and NaN may stand at
+            padding.
+    """
+    if PERHAPS:
+        values = tl.load(at + distance, mask=valid)
+    else:
+        values = tl.load(at + distance)
     return values
+
+
+@triton.jit
+def columns(tile, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Splits (BLOCK, WIDTH) into its columns. Each thread has a whole row, so nothing moves."""
+    columns = (tile,)
+    LEVELS: tl.constexpr = 2 if WIDTH == 4 else WIDTH - 1
+    for level in tl.static_range(LEVELS):
+        evens, odds = (), ()
+        for i in tl.static_range(1 << level):
+            even, odd = tl.split(tl.reshape(columns[i], (BLOCK, WIDTH >> (level + 1), 2)))
+            evens += (even,)
+            odds += (odd,)
+        columns = evens + odds
+    flat = ()
+    for i in tl.static_range(WIDTH):
+        flat += (tl.reshape(columns[i], (BLOCK,)),)
+    return flat
+
+
+@triton.jit
+def unit_of(WIDTH: tl.constexpr, HALVES: tl.constexpr):
+    """Returns the numbers that one load of `read_words` takes, in which the strides of B and C are counted."""
+    return 1 if WIDTH == 0 else WIDTH * (2 if HALVES else 1)
+
+
+@triton.jit
+def read_words(at, distance, valid, N: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PERHAPS: tl.constexpr):
+    """Reads one step of B or C for every thread of a block; `entry` takes the numbers apart.
+
+    Args:
+        at: Pointer to the first number of some step.
+        distance: Distance of the step from there, in loads, see `unit_of`.
+        valid: Whether the step counts.
+        N: States.
+        BLOCK: Channels.
+        WIDTH: Words of 32 bits that one load takes; 0 if the numbers are not aligned to words.
+        PERHAPS: Whether the step may not count, in which case zeros are read.
+    """
+    words = ()
+    if WIDTH == 0:
+        for n in tl.static_range(N):
+            if PERHAPS:
+                number = tl.load(at + distance + n, mask=valid, other=0.0)
+            else:
+                number = tl.load(at + distance + n)
+            words += (number.to(tl.float32),)
+    else:
+        COUNT: tl.constexpr = N * at.dtype.element_ty.primitive_bitwidth // 32
+        start = at.to(tl.pointer_type(tl.int32), bitcast=True) + distance * WIDTH
+        lane = tl.arange(0, BLOCK)[:, None] * 0
+        for i in tl.static_range(COUNT // WIDTH):
+            pointers = start + (i * WIDTH + tl.arange(0, WIDTH)[None, :] + lane)
+            if PERHAPS:
+                tile = tl.load(pointers, mask=valid, other=0)
+            else:
+                tile = tl.load(pointers)
+            words += columns(tile, BLOCK, WIDTH)
+    return words
+
+
+@triton.jit
+def entry(words, n: tl.constexpr, WIDTH: tl.constexpr, HALVES: tl.constexpr):
+    """Returns number ``n`` of what `read_words` read, in float32. ``HALVES``: two bfloat16 stand in a word."""
+    if WIDTH == 0:
+        number = words[n]
+    elif not HALVES:
+        number = words[n].to(tl.float32, bitcast=True)
+    elif n % 2 == 0:
+        number = (words[n // 2] << 16).to(tl.float32, bitcast=True)
+    else:
+        number = (words[n // 2] & -65536).to(tl.float32, bitcast=True)
+    return number
